@@ -1,8 +1,8 @@
 //! Accepts connections on behalf of all channels, and keeps each until its channel is opened here.
 //!
 //! There is no thread. A thread that opens a channel drives the acceptor while it waits, for every
-//! channel: two threads that open two channels drive it in turn, and notify each other of
-//! connections that the other one awaits.
+//! channel: two threads that open two channels both drive it, and notify each other of
+//! connections for the other one.
 
 use std::collections::HashMap;
 use std::io;
@@ -75,9 +75,9 @@ pub(crate) struct Registration<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Registration<'_, P> {
-    /// Accepts connections without blocking, and takes those of the channel that are awaited and
-    /// have arrived.
-    pub(crate) fn accept(&self, protocol: &P, awaited: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
+    /// Accepts connections without blocking, and takes the expected ones of the channel that have
+    /// arrived.
+    pub(crate) fn accept(&self, protocol: &P, expected: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
         // The notification is cleared before the state that it announces is read.
         self.notify.clear();
         let mut state = self.queue.lock();
@@ -86,7 +86,7 @@ impl<P: Protocol> Registration<'_, P> {
             let destination = Destination { key: self.key, world_rank: id.world_rank, index: id.index };
             Some((*id, state.accepted.remove(&destination)?))
         };
-        Ok(awaited.iter().filter_map(take).collect())
+        Ok(expected.iter().filter_map(take).collect())
     }
 
     /// The descriptors that become readable when [`Registration::accept`] can make progress.

@@ -169,7 +169,7 @@ impl<A: Accept> Acceptor<A> {
     }
 
     /// Handles one batch of events without blocking, and returns the connections that have
-    /// authenticated. Once there are `capacity` of them, handshakes that still await an answer are
+    /// authenticated. Once there are `capacity` of them, handshakes that are not complete are
     /// rejected; the peer connects again.
     ///
     /// # Errors

@@ -34,8 +34,8 @@ pub trait Connect {
     /// The time of the next attempt, if this is waiting for it.
     fn next_attempt(&self) -> Option<Instant>;
 
-    /// The error that describes why there is no connection at the deadline, if that says more than
-    /// a timeout.
+    /// The error that describes why there is no connection at the deadline, if it is more
+    /// specific than a timeout.
     fn timeout(&self) -> Option<Error> {
         None
     }
@@ -43,12 +43,12 @@ pub trait Connect {
 
 /// Detects that peers from which a channel expects connections have exited.
 pub trait LivenessProbe {
-    /// Checks the peers of the connections that are still awaited, in ascending order, without
+    /// Checks the peers of the connections that are still expected, in ascending order, without
     /// blocking.
     ///
     /// # Errors
     /// [`Error::PeerLost`] for a peer that has exited.
-    fn check(&mut self, now: Instant, awaited: &[ConnId]) -> Result<()>;
+    fn check(&mut self, now: Instant, expected: &[ConnId]) -> Result<()>;
 
     /// The descriptors that become ready when [`LivenessProbe::check`] may find something new.
     fn poll_fds(&self) -> Vec<PollFd<'_>>;

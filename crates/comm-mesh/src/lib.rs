@@ -11,7 +11,7 @@
 //!
 //! [`Protocol`] combines them. A [`Mesh`] then opens channels: a rank connects to the members whose
 //! ranks of the world are below its own, and accepts connections from those above. An [`Opening`]
-//! is a channel that is being opened; [`complete`] waits for it, and several may be awaited
+//! is a channel that is being opened; [`complete`] waits for it, or for two
 //! together as a tuple.
 //!
 //! This crate starts no thread: the threads that open channels accept connections for each other.

@@ -40,7 +40,7 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     fn connect(&self, key: Self::Key, to: ConnId, peers: usize) -> Self::Connect;
 
     /// A probe of the peers from which a channel expects these connections, in ascending order.
-    fn probe(&self, now: Instant, awaited: &[ConnId]) -> Self::Probe;
+    fn probe(&self, now: Instant, expected: &[ConnId]) -> Self::Probe;
 
     /// The channel to which an accepted connection belongs.
     fn destination(&self, accepted: &Self::Accepted) -> Destination<Self::Key>;
@@ -48,7 +48,7 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     /// Establishes a connection that was accepted, now that its channel is opened here.
     ///
     /// # Errors
-    /// Why the connection cannot be used. The peer is awaited again.
+    /// The reason why the connection cannot be used. The peer is expected to connect again.
     fn establish(&self, key: Self::Key, accepted: Self::Accepted) -> io::Result<Self::Connection>;
 
     /// Makes a channel of its connections: to each peer, by rank on the channel, all in their

@@ -34,8 +34,8 @@ pub trait Opening {
     /// When [`Opening::advance`] is due even if no descriptor becomes ready.
     fn next_attempt(&self) -> Option<Instant>;
 
-    /// The error for a deadline that has passed: [`Error::Timeout`] with the ranks on the channel
-    /// that are awaited, or the error that says why there is no connection.
+    /// The error for a deadline that has passed: [`Error::Timeout`] with the missing ranks
+    /// on the channel, or the error that explains why there is no connection.
     fn timeout(&self) -> Error;
 
     /// The channel, once all members are connected.
@@ -71,7 +71,7 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
                 waiting_for.sort_unstable();
                 Error::Timeout { waiting_for, after, during }
             }
-            // Why a rank could not be reached says more than a timeout.
+            // The reason why a rank could not be reached is more specific than a timeout.
             (Error::Timeout { .. }, error) | (error, _) => error,
         }
     }
@@ -81,7 +81,7 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
     }
 }
 
-/// Waits until a channel is open, as long as `until` says and the rendezvous does not fail.
+/// Waits until a channel is open, `until` ends the wait, or the rendezvous fails.
 ///
 /// # Errors
 /// As [`Opening::advance`], [`Opening::timeout`], [`Until::goes_on`] and [`WatchGuard::check`].
@@ -112,7 +112,7 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
     began: Instant,
     connecting: Vec<(ConnId, P::Connect)>,
     /// The connections that members above are to make.
-    awaited: Vec<ConnId>,
+    expected: Vec<ConnId>,
     probe: P::Probe,
     /// `None` if this rank has no listener.
     queue: Option<Registration<'a, P>>,
@@ -132,7 +132,7 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
         let ids = peers.iter().flat_map(|&(rank, world_rank)| {
             indices.clone().map(move |index| ConnId { rank, world_rank, index })
         });
-        let (below, awaited): (Vec<ConnId>, Vec<ConnId>) = ids.partition(|id| id.world_rank < own_rank);
+        let (below, expected): (Vec<ConnId>, Vec<ConnId>) = ids.partition(|id| id.world_rank < own_rank);
         let connect = |id: ConnId| (id, protocol.connect(key, id, peers.len()));
         let began = Instant::now();
         Self {
@@ -141,8 +141,8 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
             group,
             began,
             connecting: below.into_iter().map(connect).collect(),
-            probe: protocol.probe(began, &awaited),
-            awaited,
+            probe: protocol.probe(began, &expected),
+            expected,
             queue,
             open: Vec::new(),
         }
@@ -164,10 +164,10 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
 
     fn accept(&mut self) -> Result<()> {
         let Some(queue) = &self.queue else { return Ok(()) };
-        for (id, accepted) in queue.accept(self.protocol, &self.awaited)? {
+        for (id, accepted) in queue.accept(self.protocol, &self.expected)? {
             match self.protocol.establish(self.key, accepted) {
                 Ok(connection) => {
-                    self.awaited.retain(|other| *other != id);
+                    self.expected.retain(|other| *other != id);
                     self.open.push((id, connection));
                 }
                 // The peer has given up, or tries again.
@@ -185,8 +185,8 @@ impl<P: Protocol> Opening for MeshOpening<'_, P> {
         let now = Instant::now();
         self.connect(now)?;
         self.accept()?;
-        self.probe.check(now, &self.awaited)?;
-        Ok(self.connecting.is_empty() && self.awaited.is_empty())
+        self.probe.check(now, &self.expected)?;
+        Ok(self.connecting.is_empty() && self.expected.is_empty())
     }
 
     fn poll_fds(&self) -> Vec<PollFd<'_>> {
@@ -198,19 +198,19 @@ impl<P: Protocol> Opening for MeshOpening<'_, P> {
 
     fn next_attempt(&self) -> Option<Instant> {
         let connecting = self.connecting.iter().filter_map(|(_, connect)| connect.next_attempt());
-        let probe = self.probe.next_attempt().filter(|_| !self.awaited.is_empty());
+        let probe = self.probe.next_attempt().filter(|_| !self.expected.is_empty());
         connecting.chain(self.queue.as_ref().and_then(Registration::next_deadline)).chain(probe).min()
     }
 
     fn timeout(&self) -> Error {
         let errors: Vec<Error> =
             self.connecting.iter().filter_map(|(_, connect)| connect.timeout()).collect();
-        let accept_error = self.queue.as_ref().filter(|_| !self.awaited.is_empty());
+        let accept_error = self.queue.as_ref().filter(|_| !self.expected.is_empty());
         if let Some(error) = errors.into_iter().next().or_else(|| accept_error?.accept_error()) {
             return error;
         }
         let connecting = self.connecting.iter().map(|(id, _)| id.rank);
-        let mut waiting_for: Vec<usize> = connecting.chain(self.awaited.iter().map(|id| id.rank)).collect();
+        let mut waiting_for: Vec<usize> = connecting.chain(self.expected.iter().map(|id| id.rank)).collect();
         waiting_for.sort_unstable();
         waiting_for.dedup();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Connect }

@@ -1,7 +1,7 @@
 //! Limits on connections that have not authenticated, and the choice of the one to close when there
 //! are too many.
 //!
-//! Anybody who can reach a listener can open any number of connections. They must not use up the
+//! Any process that reaches a listener can open any number of connections. They must not use up the
 //! file descriptors of the process, keep its threads in an accept loop, or lock out the peers.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-/// The most connections to accept before other work gets its turn.
+/// The most connections to accept before other work continues.
 pub(crate) const ACCEPTS_PER_TURN: usize = 16;
 /// The time for which a listener is not watched when no pending connection can be closed in favour
 /// of the next one.

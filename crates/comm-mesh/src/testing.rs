@@ -34,6 +34,18 @@ pub(crate) fn listen() -> (UnixListener, SocketAddr) {
     (listener, address)
 }
 
+/// Connects and sends bytes.
+pub(crate) fn connect(address: &SocketAddr, bytes: &[u8]) -> UnixStream {
+    let mut stream = UnixStream::connect_addr(address).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+pub(crate) fn is_closed(mut stream: &UnixStream) -> bool {
+    stream.read(&mut [0]).is_ok_and(|read| read == 0)
+}
+
 /// The mesh of each rank of a world.
 pub(crate) fn meshes(size: usize, connections: u8) -> Vec<Mesh<TestProtocol>> {
     let (listeners, addresses): (Vec<_>, Vec<_>) = (0..size).map(|_| listen()).unzip();
@@ -84,7 +96,7 @@ pub(crate) struct TestAccepted {
     pub(crate) destination: Destination<u8>,
 }
 
-/// An established connection, and the peer to which the handshake said that it leads.
+/// An established connection, and the peer that the handshake names.
 #[derive(Debug)]
 pub(crate) struct TestConnection {
     pub(crate) stream: UnixStream,
@@ -257,8 +269,8 @@ pub(crate) struct TestProbe {
 }
 
 impl LivenessProbe for TestProbe {
-    fn check(&mut self, _now: Instant, awaited: &[ConnId]) -> Result<()> {
-        let exited = awaited.iter().find(|id| Some(id.world_rank) == self.exited);
+    fn check(&mut self, _now: Instant, expected: &[ConnId]) -> Result<()> {
+        let exited = expected.iter().find(|id| Some(id.world_rank) == self.exited);
         exited.map_or(Ok(()), |id| Err(lost(id.rank, ErrorKind::ConnectionRefused.into())))
     }
 

@@ -124,8 +124,8 @@ impl Protocol for SharedMemoryProtocol {
         Connector::new(to.rank, member.listener, hello, Arc::clone(&self.processes))
     }
 
-    fn probe(&self, _now: Instant, awaited: &[ConnId]) -> Probe {
-        Probe::new(awaited.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.listener))))
+    fn probe(&self, _now: Instant, expected: &[ConnId]) -> Probe {
+        Probe::new(expected.iter().filter_map(|id| Some((*id, self.member(id.world_rank)?.listener))))
     }
 
     fn destination(&self, accepted: &Accepted) -> Destination<ChannelKey> {

@@ -1,4 +1,4 @@
-//! Detects that ranks from which connections are awaited have exited.
+//! Detects that ranks from which connections are expected have exited.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::connect::failed;
 use crate::socket;
 
-/// A silent connection to each of the awaited ranks, which ends when the rank does.
+/// A silent connection to each of the expected ranks, which ends when the rank does.
 #[derive(Debug)]
 pub(crate) struct Probe(Vec<PeerProbe>);
 
@@ -30,8 +30,8 @@ impl Probe {
 }
 
 impl LivenessProbe for Probe {
-    fn check(&mut self, _now: Instant, awaited: &[ConnId]) -> Result<()> {
-        self.0.retain(|peer| awaited.binary_search(&peer.id).is_ok());
+    fn check(&mut self, _now: Instant, expected: &[ConnId]) -> Result<()> {
+        self.0.retain(|peer| expected.binary_search(&peer.id).is_ok());
         self.0.iter_mut().try_for_each(|peer| peer.check().map_err(|error| failed(peer.id.rank, error)))
     }
 

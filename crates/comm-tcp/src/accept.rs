@@ -50,7 +50,7 @@ pub(crate) fn accept<T>(
 
 impl<T> Handshaking<T> {
     /// Continues the handshake without blocking. Without capacity the connection is closed when the
-    /// peer has said hello, and the peer tries again.
+    /// hello has arrived, and the peer tries again.
     pub(crate) fn advance(
         mut self,
         has_capacity: bool,

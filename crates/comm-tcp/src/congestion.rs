@@ -12,22 +12,13 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::config::Congestion;
 
 impl Congestion {
-    /// Sets it on a socket that is about to connect to an address.
-    pub(crate) fn before_connect(&self, socket: &Socket, to: SocketAddr) -> io::Result<()> {
+    /// Sets it on a socket that is about to connect to an address, or to listen: accepted
+    /// connections inherit it from their listener.
+    pub(crate) fn set(&self, socket: &Socket, to: Option<SocketAddr>) -> io::Result<()> {
         match self {
-            Self::Auto if is_on_this_machine(to) => unpace(socket),
+            Self::Auto if to.is_none_or(is_on_this_machine) => unpace(socket),
             Self::Auto | Self::System => {}
             Self::Named(name) => socket.set_tcp_congestion(name.as_bytes())?,
-        }
-        Ok(())
-    }
-
-    /// Sets it on a socket that is about to listen, from which accepted connections inherit it.
-    pub(crate) fn before_listen(&self, listener: &Socket) -> io::Result<()> {
-        match self {
-            Self::Auto => unpace(listener),
-            Self::System => {}
-            Self::Named(name) => listener.set_tcp_congestion(name.as_bytes())?,
         }
         Ok(())
     }
@@ -174,8 +165,8 @@ mod tests {
         let stays = |address: &str| is_on_this_machine(address.parse().unwrap());
         assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1"));
         assert!(fresh(Type::DGRAM, Domain::IPV6).is_err() || stays("[::ffff:127.0.0.1]:1"));
-        // An address for documentation, which nobody has; what would be sent there leaves by one of
-        // this machine's.
+        // An address for documentation, which no machine has; packets to it have a source address
+        // of this machine.
         let elsewhere: SocketAddr = "198.51.100.1:1".parse().unwrap();
         assert!(!is_on_this_machine(elsewhere));
         let socket = fresh(Type::DGRAM, Domain::IPV4).unwrap();

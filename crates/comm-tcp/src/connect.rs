@@ -27,16 +27,16 @@ const REFUSALS_MAX: u32 = 8;
 /// Connects to one address, again and again, until a handshake succeeds or is refused.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// The hello of the handshake. Without it there is no handshake.
     hello: Option<Hello>,
     secret: Option<Secret>,
     options: Options,
     state: ConnectState,
     backoff: Backoff,
-    attempts: u32,
+    pub(crate) attempts: u32,
     /// The number of attempts in a row that found the port closed.
-    refusals: u32,
+    pub(crate) refusals: u32,
     last_error: Option<io::Error>,
     /// Whether a process is known to have listened here, so that refusals mean that it has exited.
     was_reached: bool,
@@ -93,24 +93,11 @@ impl Connector {
         self.was_reached && self.refusals >= REFUSALS_MAX
     }
 
-    pub(crate) const fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(crate) const fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
-    /// The number of attempts in a row that found the port closed.
-    pub(crate) const fn refusals(&self) -> u32 {
-        self.refusals
-    }
-
     /// Makes progress without blocking. Must not be called again once it has ended.
     pub(crate) fn advance(&mut self, now: Instant) -> Connected {
         loop {
             match self.step(now) {
-                Ok(Some(dialed)) => return dialed,
+                Ok(Some(connected)) => return connected,
                 Ok(None) => {}
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
@@ -190,24 +177,13 @@ impl Connector {
         }
     }
 
-    /// Returns the reason why there is no connection yet: the last error, or the answer that is
-    /// missing.
+    /// Returns the reason why there is no connection yet.
     pub(crate) fn reason(&self) -> io::Error {
         match (&self.last_error, &self.state) {
             (Some(last), _) => io::Error::new(last.kind(), last.to_string()),
             (None, ConnectState::Handshaking(..)) => timed_out("connected, but the handshake got no answer"),
             (None, _) => timed_out("no answer"),
         }
-    }
-
-    /// The last error, if any attempt failed.
-    pub(crate) const fn last_error(&self) -> Option<&io::Error> {
-        self.last_error.as_ref()
-    }
-
-    /// Blocks until it ends or the deadline has passed, which `Pending` means.
-    pub(crate) fn run(&mut self, deadline: Instant) -> io::Result<Connected> {
-        run_first(std::slice::from_mut(self), deadline).map(|(_, dialed)| dialed)
     }
 }
 
@@ -248,7 +224,7 @@ impl comm_mesh::Connect for ChannelConnector {
         match connector.advance(now) {
             Connected::Open(socket) => Ok(Some(socket)),
             Connected::Refused(refusal) => {
-                Err(Error::Handshake { with: format!("rank {rank} at {}", connector.address()), refusal })
+                Err(Error::Handshake { with: format!("rank {rank} at {}", connector.address), refusal })
             }
             Connected::Pending if connector.has_given_up() => Err(lost(*rank, connector)),
             Connected::Pending => Ok(None),
@@ -265,21 +241,20 @@ impl comm_mesh::Connect for ChannelConnector {
 
     fn timeout(&self) -> Option<Error> {
         let Self { rank, connector } = self;
-        let (address, attempts, reason) = (connector.address(), connector.attempts(), connector.reason());
-        tracing::warn!(rank, %address, attempts, %reason, "cannot connect to a rank");
-        connector.last_error().map(|_| lost(*rank, connector))
+        let Connector { address, attempts, .. } = connector;
+        tracing::warn!(rank, %address, attempts, reason = %connector.reason(), "cannot connect to a rank");
+        connector.last_error.as_ref().map(|_| lost(*rank, connector))
     }
 }
 
 /// The error for a rank that cannot be reached.
 pub(crate) fn lost(rank: usize, connector: &Connector) -> Error {
-    let reason = connector.reason();
-    let (address, attempts) = (connector.address(), connector.attempts());
-    let words = format!("{reason} at {address}, in {attempts} attempts");
-    let loss = Loss::Io(Arc::new(io::Error::new(reason.kind(), words)));
+    let (reason, Connector { address, attempts, .. }) = (connector.reason(), connector);
+    let message = format!("{reason} at {address}, in {attempts} attempts");
+    let loss = Loss::Io(Arc::new(io::Error::new(reason.kind(), message)));
     Error::PeerLost { peer: rank, during: During::Connect, loss }
 }
 
-fn timed_out(words: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, words)
+fn timed_out(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, message)
 }

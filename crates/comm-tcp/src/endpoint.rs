@@ -1,4 +1,4 @@
-//! The listener and the record of a rank, before it has met the others.
+//! The listener and the record of a rank before the rendezvous.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::socket::{self, Options};
 /// The name of the setting in errors.
 const PORTS: &str = "ports";
 
-/// The listener of one rank, whose record the other ranks still need.
+/// The listener of one rank, before the rendezvous.
 #[derive(Debug)]
 pub struct TcpEndpoint {
     group: Group,
@@ -38,13 +38,13 @@ impl TcpEndpoint {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a setting that cannot be used, such as ports that are all in use;
-    /// [`Error::Io`] if a port cannot be had.
+    /// [`Error::Io`] if a port cannot be bound.
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
         let stripes = config.tcp.stripes()?;
-        let (listen, tell) = addresses(config)?;
+        let (listen, publish) = addresses(config)?;
         let listener = listen_in(config, listen, &Options::channel(&config.tcp, false))?;
-        let address = SocketAddr::new(tell, socket::local_address(&listener)?.port());
+        let address = SocketAddr::new(publish, socket::local_address(&listener)?.port());
         let own = Record { process: random_number()?, address, stripes };
         let (job, secret) = (config.member.job, config.secret.clone());
         Ok(Self { group, config: config.tcp.clone(), listener, job, secret, own })
@@ -94,8 +94,8 @@ fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
     if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
         return Ok((bind, bind));
     }
-    let tell = interface::choose(config.interface.as_deref(), config.store)?;
-    Ok((config.bind.unwrap_or(tell), tell))
+    let publish = interface::choose(config.interface.as_deref(), config.store)?;
+    Ok((config.bind.unwrap_or(publish), publish))
 }
 
 fn random_number() -> Result<u64> {
@@ -120,7 +120,7 @@ mod tests {
     /// Ports in a row that are free now.
     fn free(count: u16) -> RangeInclusive<u16> {
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        // Below those that the system gives out by itself, and elsewhere in each process.
+        // Below the ephemeral ports, and different in each process.
         let start = 20_000 + 5 * (std::process::id() % 2_000) as u16;
         let first = (start..).find(|first| (*first..first + count).all(is_free)).unwrap();
         first..=first + count - 1
@@ -137,8 +137,8 @@ mod tests {
         taken.sort_unstable();
         assert_eq!(taken, ports.clone().collect::<Vec<_>>());
         let message = bind(0, ports.clone()).unwrap_err().to_string();
-        let told = format!("{}-{}", ports.start(), ports.end());
-        assert!(message.contains(&told) && message.contains("all 5 ports"), "{message}");
+        let range = format!("{}-{}", ports.start(), ports.end());
+        assert!(message.contains(&range) && message.contains("all 5 ports"), "{message}");
         drop(bound);
         assert_eq!(bind(0, ports.clone()).unwrap().own.address.port(), *ports.start());
     }

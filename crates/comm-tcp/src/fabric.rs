@@ -41,7 +41,8 @@ impl TcpFabric {
     /// # Errors
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
     /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot
-    /// be used, [`Error::Io`](comm_core::Error::Io) if the store or a port cannot be had.
+    /// be used, [`Error::Io`](comm_core::Error::Io) if the store cannot be reached or no port
+    /// bound.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.member.world_size == 1 {
             config.check()?;
@@ -51,7 +52,7 @@ impl TcpFabric {
     }
 
     /// Meets the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one.
-    /// Returns the rendezvous too, in which ranks may tell each other more.
+    /// Returns the rendezvous too, through which ranks may exchange more.
     ///
     /// # Errors
     /// As [`TcpFabric::rendezvous`].

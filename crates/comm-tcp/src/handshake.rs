@@ -196,7 +196,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Handles a verdict. Without a valid proof the secrets differ, whatever it says.
+    /// Handles a verdict. Without a valid proof the secrets differ, and its code counts for
+    /// nothing.
     fn handle_verdict(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);

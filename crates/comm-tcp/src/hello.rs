@@ -1,12 +1,12 @@
-//! The messages of the handshake, to the byte. `docs/wire-tcp.md` says the same in words.
+//! The messages of the handshake, to the byte. Specified in `docs/wire-tcp.md`.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{ChannelId, ChannelKind, GroupId, Refusal};
 
 use crate::secret::PROOF_BYTES;
 
-/// The first bytes on every connection. The first is no ASCII, so that no text protocol begins like
-/// this.
+/// The first bytes on every connection. The first is not ASCII, so that no text protocol begins
+/// like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of everything that this crate puts on a connection.
 pub(crate) const VERSION: u16 = 2;
@@ -17,7 +17,7 @@ pub(crate) const VERDICT_BYTES: usize = 16;
 /// The longest message together with its proof.
 pub(crate) const MESSAGE_BYTES_MAX: usize = HELLO_BYTES + PROOF_BYTES;
 
-/// The end of a connection that a side is.
+/// The side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Role {
@@ -99,13 +99,13 @@ pub(crate) struct Hello {
     pub(crate) job: u64,
     /// The rank that dials, zero for a store.
     pub(crate) rank: u32,
-    /// The rank that is meant, zero for a store.
+    /// The rank that is dialed, zero for a store.
     pub(crate) to: u32,
     /// The size of the world, zero for a store.
     pub(crate) world_size: u32,
-    /// The process that dials: tells two processes with one rank apart.
+    /// The process that dials: distinguishes two processes with one rank.
     pub(crate) process: u64,
-    /// The process that is meant: tells it from a later one on the same port.
+    /// The process that is dialed: distinguishes it from a later one on the same port.
     pub(crate) to_process: u64,
     /// The number of this socket among those of the channel between the two, zero for a store.
     pub(crate) socket: u8,
@@ -182,7 +182,7 @@ impl Verdict {
         wire::words([code, detail])
     }
 
-    /// Reads the verdict on `hello`, from the point of view of the side that said hello.
+    /// Reads the verdict on `hello`, from the point of view of the dialer.
     pub(crate) fn decode(bytes: &[u8; VERDICT_BYTES], hello: &Hello) -> Self {
         let [code, detail] = wire::read_words(bytes);
         Self(match code as u8 {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_shows_in_its_first_byte() {
+    fn another_protocol_is_refused_at_its_first_byte() {
         assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::NotAPeer));
         assert_eq!(Greeting::check_prefix(b"\x16\x03\x01"), Err(Refusal::NotAPeer));
         let greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [0; 32] }.encode();

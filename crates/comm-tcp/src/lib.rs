@@ -11,8 +11,8 @@
 //!
 //! The protocol is specified to the byte in `docs/wire-tcp.md`. A connection begins with a
 //! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until it is
-//! complete, only a few hundred bytes are allocated for it. Connections of strangers are rejected
-//! with a warning and do not affect others.
+//! complete, only a few hundred bytes are allocated for it. Other connections are rejected
+//! with a warning and do not affect peers.
 //!
 //! Every wait has a deadline, and the error at the deadline names the ranks that are missing. The
 //! only thread is that of the store's server.
@@ -29,7 +29,7 @@
 //!
 //! # Example
 //!
-//! Two ranks, here threads, meet and exchange a byte each way.
+//! Two ranks, here threads, connect and exchange a byte each way.
 //!
 //! ```
 //! use std::io::IoSlice;

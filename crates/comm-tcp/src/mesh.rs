@@ -82,9 +82,9 @@ impl Protocol for TcpProtocol {
         ChannelConnector { rank: to.rank, connector }
     }
 
-    fn probe(&self, now: Instant, awaited: &[ConnId]) -> Probe {
+    fn probe(&self, now: Instant, expected: &[ConnId]) -> Probe {
         let address = |id: &ConnId| (id.rank, self.identity.members[id.world_rank].address);
-        let mut peers: Vec<_> = awaited.iter().map(address).collect();
+        let mut peers: Vec<_> = expected.iter().map(address).collect();
         peers.dedup();
         Probe::new(peers, Options::channel(&self.config, false), now)
     }

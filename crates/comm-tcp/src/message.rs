@@ -76,7 +76,7 @@ impl Outgoing {
         self.sent == self.len
     }
 
-    /// Sends more of the message, and returns whether that was all.
+    /// Sends more of the message, and returns whether all is sent.
     pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
         while self.sent < self.len {
             let rest = &self.bytes[self.sent..self.len];

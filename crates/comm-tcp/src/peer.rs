@@ -48,8 +48,8 @@ pub(crate) struct Peer {
     connections: Box<[Connection]>,
     stripes: Stripes,
     ahead: ReadAhead,
-    /// The number of bytes read ahead that were lent and not consumed, if an element may have more:
-    /// they do not keep the caller awake until more arrive.
+    /// The number of bytes read ahead that were returned and not consumed, if an element may have
+    /// more: they do not keep the caller awake until more arrive.
     unconsumed: usize,
     /// The bytes that were sent in this turn.
     turn: usize,
@@ -98,7 +98,7 @@ impl Peer {
         change.ended
     }
 
-    /// Ends the streams on the other sockets, to tell the peer that one is broken.
+    /// Ends the streams on the other sockets, so that the peer learns that one is broken.
     fn end_others(&mut self, broken: usize) {
         for (socket, connection) in self.connections.iter_mut().enumerate() {
             if socket != broken {
@@ -190,8 +190,8 @@ impl Peer {
         loop {
             let before = self.received;
             self.read(&mut [])?;
-            let goes_on = self.received > before && self.stripes.turns_at(self.received);
-            if !goes_on || self.ahead.len() >= ELEMENT_BYTES_MAX {
+            let next_stripe = self.received > before && self.stripes.turns_at(self.received);
+            if !next_stripe || self.ahead.len() >= ELEMENT_BYTES_MAX {
                 return Ok(());
             }
         }
@@ -199,8 +199,8 @@ impl Peer {
 
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
         if bytes > self.ahead.len() {
-            let (rank, lent) = (self.rank, self.ahead.len());
-            return Err(Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}")));
+            let (rank, filled) = (self.rank, self.ahead.len());
+            return Err(Error::Internal(format!("consumed {bytes} of {filled} bytes from rank {rank}")));
         }
         self.ahead.skip(bytes);
         self.unconsumed = 0;

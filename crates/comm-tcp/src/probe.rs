@@ -1,4 +1,4 @@
-//! Detects that ranks from which connections are awaited have exited.
+//! Detects that ranks whose connections are expected have exited.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 /// The time to wait for one rank's machine to answer before the next rank is probed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connects to the awaited ranks now and then, one after the other, and closes the connection: a
+/// Connects to the expected ranks now and then, one after the other, and closes the connection: a
 /// rank that is alive listens.
 ///
 /// The delays between rounds double, so that ranks which are only late are not flooded. An exit is
-/// noticed at the latest when the wait is about twice as long as the rank lived into it, if the
-/// rank's machine still answers.
+/// detected at the latest when the wait has taken about twice as long as it had when the rank
+/// exited, if the rank's machine still answers.
 #[derive(Debug)]
 pub(crate) struct Probe {
     /// The rank and address of each peer.
@@ -50,11 +50,11 @@ impl Probe {
 }
 
 impl LivenessProbe for Probe {
-    fn check(&mut self, now: Instant, awaited: &[ConnId]) -> Result<()> {
-        if awaited.is_empty() {
+    fn check(&mut self, now: Instant, expected: &[ConnId]) -> Result<()> {
+        if expected.is_empty() {
             return Ok(());
         }
-        while self.attempt.as_mut().is_none_or(|attempt| attempt.has_ended(now, awaited)) {
+        while self.attempt.as_mut().is_none_or(|attempt| attempt.has_ended(now, expected)) {
             self.attempt = None;
             if now < self.due {
                 return Ok(());
@@ -84,12 +84,12 @@ impl LivenessProbe for Probe {
 impl Attempt {
     /// Whether there is nothing more to learn: the rank has connected meanwhile, is alive, or its
     /// machine is silent.
-    fn has_ended(&mut self, now: Instant, awaited: &[ConnId]) -> bool {
-        if awaited.iter().all(|id| id.rank != self.rank) {
+    fn has_ended(&mut self, now: Instant, expected: &[ConnId]) -> bool {
+        if expected.iter().all(|id| id.rank != self.rank) {
             return true;
         }
         let is_alive = !matches!(self.connector.advance(now), Connected::Pending);
-        let is_silent = now >= self.until && self.connector.refusals() == 0;
+        let is_silent = now >= self.until && self.connector.refusals == 0;
         is_alive || is_silent
     }
 }

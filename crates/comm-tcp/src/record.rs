@@ -7,10 +7,10 @@ use std::str::FromStr;
 use crate::TcpConfig;
 use crate::stripes::Stripes;
 
-/// The first word of every record: the version of the format.
+/// The first field of every record: the version of the format.
 const VERSION: &str = "2";
 
-/// One process that takes part, as it tells the others.
+/// The process of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
     /// A number that only this process has.
@@ -37,15 +37,15 @@ impl FromStr for Record {
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
         let parse = || {
-            let mut words = text.split(' ');
-            let version = words.next()?;
-            let process = u64::from_str_radix(words.next()?, 16).ok()?;
-            let address = words.next()?.parse().ok()?;
+            let mut fields = text.split(' ');
+            let version = fields.next()?;
+            let process = u64::from_str_radix(fields.next()?, 16).ok()?;
+            let address = fields.next()?.parse().ok()?;
             let stripes =
-                Stripes { sockets: words.next()?.parse().ok()?, bytes: words.next()?.parse().ok()? };
+                Stripes { sockets: fields.next()?.parse().ok()?, bytes: fields.next()?.parse().ok()? };
             let usable =
                 (1..=TcpConfig::SOCKETS_MAX).contains(&usize::from(stripes.sockets)) && stripes.bytes > 0;
-            let whole = version == VERSION && words.next().is_none() && usable;
+            let whole = version == VERSION && fields.next().is_none() && usable;
             whole.then_some(Self { process, address, stripes })
         };
         parse().ok_or(Malformed)

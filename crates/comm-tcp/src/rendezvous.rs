@@ -18,18 +18,18 @@ pub struct RendezvousConfig {
     pub member: Member,
     /// The shared secret. A side that has one refuses a side that has not.
     pub secret: Option<Secret>,
-    /// Where the store is, unless it is on this machine. The address that the others are told is
-    /// the one from which packets to the store leave. Without it, that address is loopback, and all
+    /// Where the store is, unless it is on this machine. The published address is the source
+    /// address of packets to the store. Without it, that address is loopback, and all
     /// ranks must be on one machine.
     pub store: Option<SocketAddr>,
-    /// The network interfaces whose addresses may be told to the others, in NCCL's syntax: `eth`
+    /// The network interfaces whose addresses may be published, in NCCL's syntax: `eth`
     /// for all whose names begin like this, `=eth0` for exactly this one, `^docker,lo` for all
     /// others, and lists with commas.
     pub interface: Option<String>,
-    /// The address to listen on. It is also told to the others unless it is unspecified (`0.0.0.0`,
-    /// `::`). Without it, it is the address that the others are told.
+    /// The address to listen on. It is also published unless it is unspecified (`0.0.0.0`, `::`).
+    /// `None` means the published address.
     pub bind: Option<IpAddr>,
-    /// The ports to listen on: the first of them that is free, beginning at this rank's place. Each
+    /// The ports to listen on: the first of them that is free, beginning at an offset by rank. Each
     /// rank of a host needs one. `None` lets the system choose.
     pub ports: Option<RangeInclusive<u16>>,
     /// The configuration of the sockets of channels.
@@ -66,7 +66,7 @@ impl From<Member> for RendezvousConfig {
     }
 }
 
-/// Reads what each rank told the others, in the order of ranks.
+/// Reads the records of the ranks, in their order.
 pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
     let malformed =
         |text: &String| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
@@ -78,7 +78,7 @@ pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
     Ok(members)
 }
 
-/// Refuses a rank that told the others its loopback address while others are elsewhere. A host name
+/// Returns an error if a rank has published a loopback address and another one has not. A host name
 /// that resolves to 127.0.1.1 on its own host does that.
 fn check_reach(members: &[Record]) -> Result<()> {
     let loopback = members.iter().position(|member| member.address.ip().is_loopback());

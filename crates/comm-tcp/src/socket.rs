@@ -87,7 +87,7 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
             socket.set_only_v6(false)?;
         }
         options.set_buffers(&socket)?;
-        options.congestion.before_listen(&socket)?;
+        options.congestion.set(&socket, None)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(socket)
@@ -99,7 +99,7 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
 pub(crate) fn start_connect(address: SocketAddr, options: &Options) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     options.set_buffers(&socket)?;
-    options.congestion.before_connect(&socket, address)?;
+    options.congestion.set(&socket, Some(address))?;
     match socket.connect(&address.into()) {
         Ok(()) => Ok(socket),
         Err(e) if Errno::from_io_error(&e) == Some(Errno::INPROGRESS) => Ok(socket),

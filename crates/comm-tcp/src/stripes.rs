@@ -1,7 +1,7 @@
 //! Stripes the bytes of one stream over several sockets.
 
-/// The stream to or from a peer goes through its sockets in turn, one stripe each. The position of
-/// a byte in the stream alone determines its socket, so that nothing on the wire has to name it.
+/// The stream to or from a peer goes through its sockets round-robin, one stripe each. The position
+/// of a byte in the stream alone determines its socket, so that nothing on the wire has to name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stripes {
     /// The number of sockets, from 1 to [`TcpConfig::SOCKETS_MAX`](crate::TcpConfig::SOCKETS_MAX).

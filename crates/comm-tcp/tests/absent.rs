@@ -1,4 +1,4 @@
-//! Members that do not come to a channel, come late, or are gone; and where members are.
+//! Members that never open a channel, open it late, or have exited; and their hosts.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -40,13 +40,13 @@ fn an_exited_rank_is_an_error_with_its_address_and_the_reason() {
     drop(fabrics.remove(0));
     let error = open(&fabrics[0], WORLD).unwrap_err();
     assert!(matches!(&error, Error::PeerLost { peer: 0, loss: Loss::Io(_), .. }), "{error}");
-    let words = error.to_string();
-    assert!(words.contains(&address.to_string()) && words.contains("refused"), "{words}");
-    assert!(words.contains("attempts"), "{words}");
+    let message = error.to_string();
+    assert!(message.contains(&address.to_string()) && message.contains("refused"), "{message}");
+    assert!(message.contains("attempts"), "{message}");
 }
 
 #[test]
-fn a_rank_that_dies_before_it_dials_is_named_long_before_the_deadline() {
+fn a_rank_that_exits_before_it_connects_is_named_long_before_the_deadline() {
     let (_server, store) = store();
     let outcomes = run((0..4).map(|rank| config(rank, 4)).collect(), &store, |fabric| {
         let rank = fabric.group().rank();
@@ -78,9 +78,9 @@ fn a_rank_that_is_only_late_is_waited_for() {
 }
 
 #[test]
-fn ranks_that_told_the_same_address_are_on_one_host() {
+fn ranks_with_the_same_address_are_on_one_host() {
     let (_server, store) = store();
-    // Every address of this network is this machine's.
+    // Every address of 127.0.0.0/8 is this machine's.
     let bind = |rank, host: u8| {
         let mut config = config(rank, 5);
         config.bind = Some([127, 0, 0, host].into());

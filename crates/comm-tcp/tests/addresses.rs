@@ -13,13 +13,13 @@ fn server(address: &str) -> TcpStoreServer {
     TcpStoreServer::bind(address.parse().unwrap(), StoreConfig::job(1)).unwrap()
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 fn silent() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
-fn the_address_that_answers_is_taken_wherever_it_stands() {
+fn the_address_that_answers_is_used_at_any_position() {
     let server = server("127.0.0.1:0");
     let answering = server.local_addr();
     for addresses in [vec![answering], vec![silent(), answering], vec![answering, silent(), silent()]] {

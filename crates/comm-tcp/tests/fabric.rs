@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Invalid, Refusal, Result, Store, Transport};
+use comm_sim::conformance::exchange;
 use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
-use common::{SOON, WORLD, config, exchange, introduce, meet, open, run, store, store_at};
+use common::{SOON, WORLD, config, introduce, meet, open, run, store, store_at};
 
 #[test]
 fn worlds_of_many_sizes_meet_and_open_channels() {
@@ -67,11 +68,11 @@ fn ranks_with_the_same_secret_meet() {
 #[test]
 fn a_rank_with_another_secret_or_job_gets_no_channel() {
     let (_server, store) = store();
-    let mut stranger = config(1, 2);
-    stranger.secret = Some(Secret::new("simsim").unwrap());
+    let mut other = config(1, 2);
+    other.secret = Some(Secret::new("simsim").unwrap());
     let mut host = config(0, 2);
     host.secret = Some(Secret::new("sesame").unwrap());
-    let outcomes = run(vec![host, stranger], &store, |fabric| {
+    let outcomes = run(vec![host, other], &store, |fabric| {
         fabric.open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop)
     });
     assert!(matches!(&outcomes[0], Err(Error::Timeout { waiting_for, .. }) if waiting_for == &[1]));
@@ -92,7 +93,7 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
         while !rivals.iter().any(|rival| rival.is_finished()) {
             thread::yield_now();
         }
-        // The other one is still there for rank 1.
+        // The other one still waits for rank 1.
         meet(1).unwrap();
         let outcomes = rivals.map(|rival| rival.join().unwrap());
         let refused = |outcome: &&Result<()>| {
@@ -157,7 +158,7 @@ fn jobs_and_rounds_share_a_store() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused_before_anybody_waits() {
+fn settings_that_cannot_be_used_are_refused_at_once() {
     let (_server, store) = store();
     let invalid = |change: &dyn Fn(&mut RendezvousConfig)| {
         let mut config = config(0, 2);
@@ -205,19 +206,19 @@ fn channels_of_one_name_open_in_any_order_and_from_several_threads() {
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
-/// Whatever knocks on the listener while ranks connect.
+/// Opens connections of other protocols, and silent ones.
 fn disturb(address: SocketAddr) -> Vec<TcpStream> {
     let floods: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0xff; 10_000], b"\x93comm\r\n\x1a\x01\x00", b""];
-    let knock = |bytes: &[u8]| {
+    let connect = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(address).unwrap();
         let _ = stream.write_all(bytes);
         stream
     };
-    floods.into_iter().cycle().take(40).map(knock).collect()
+    floods.into_iter().cycle().take(40).map(connect).collect()
 }
 
 #[test]
-fn strangers_on_the_listeners_delay_no_rank() {
+fn connections_of_other_protocols_delay_no_rank() {
     let (_server, store) = store();
     let outcomes = run((0..3).map(|rank| config(rank, 3)).collect(), &store, |fabric| {
         let held: Vec<_> = fabric.addresses().into_iter().map(disturb).collect();
@@ -243,21 +244,16 @@ fn all_pairs_exchange_megabytes_through_tiny_buffers() {
         config.tcp = tcp;
         config
     });
-    let outcomes = run(configs.collect(), &store, |fabric| {
-        let mut transport = open(&fabric, WORLD)?;
-        exchange(&mut transport, LEN)?;
-        introduce(&mut transport);
-        Ok(())
-    });
+    let outcomes = run(configs.collect(), &store, |fabric| exchange(open(&fabric, WORLD)?, LEN));
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
 #[test]
 fn a_stopped_store_is_an_error() {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
-    let mut patience = StoreConfig::default();
-    patience.operation_timeout = Duration::from_millis(300);
-    let store = TcpStore::connect(server.local_addr(), patience, SOON).unwrap();
+    let mut store_config = StoreConfig::default();
+    store_config.operation_timeout = Duration::from_millis(300);
+    let store = TcpStore::connect(server.local_addr(), store_config, SOON).unwrap();
     store.set("k", b"v").unwrap();
     drop(server);
     let error = TcpFabric::rendezvous(&store, &{
@@ -270,7 +266,7 @@ fn a_stopped_store_is_an_error() {
 }
 
 #[test]
-fn a_rank_outside_the_group_is_the_callers_mistake() {
+fn a_rank_outside_the_group_is_invalid() {
     let (_server, store) = store();
     let fabric = TcpFabric::rendezvous(&store, &config(0, 1)).unwrap();
     let mut alone = open(&fabric, WORLD).unwrap();

@@ -1,4 +1,4 @@
-//! Strangers that connect in great number, while a store serves and while ranks open channels.
+//! Floods of connections while a store serves and while ranks open channels.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -57,7 +57,7 @@ fn serve(config: StoreConfig) -> TcpStoreServer {
 }
 
 #[test]
-fn a_store_serves_and_stops_while_strangers_connect_and_reset() {
+fn a_store_serves_and_stops_in_a_flood_of_resets() {
     let server = serve(StoreConfig::default());
     let address = server.local_addr();
     let client = TcpStore::connect(address, StoreConfig::default(), SOON).unwrap();
@@ -76,13 +76,13 @@ fn a_client_connects_past_silent_connections_without_a_deadline() {
     let mut silent = silent(server.local_addr(), SILENT);
     let client = TcpStore::connect(server.local_addr(), config, SOON).unwrap();
     client.set("k", b"v").unwrap();
-    // Those that came first had to make room.
+    // The oldest were closed in favour of the client.
     silent[0].set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
 }
 
 #[test]
-fn opening_a_channel_keeps_its_deadline_while_strangers_connect_and_reset() {
+fn opening_a_channel_keeps_its_deadline_in_a_flood_of_resets() {
     let (_server, store) = store();
     let fabrics: Vec<_> =
         meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
@@ -109,7 +109,7 @@ fn ranks_open_a_channel_in_a_flood_of_silent_and_of_reset_connections() {
 }
 
 #[test]
-fn a_handshake_without_a_limit_of_time_is_possible() {
+fn a_handshake_without_a_timeout_is_possible() {
     let (_server, store) = store();
     let configs = (0..2).map(|rank| {
         let mut config = config(rank, 2);

@@ -1,5 +1,5 @@
-//! Nothing is left behind. A test binary of its own, with one test: descriptors and threads belong
-//! to the process.
+//! Descriptors and threads do not leak. A test binary of its own, with one test: descriptors and
+//! threads belong to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn config(rank: usize, size: usize, round: u64, timeout: Duration) -> Rendezvous
     config
 }
 
-/// Meets, opens channels, fails to meet, fails to open.
+/// A rendezvous and channels that succeed, and others that fail.
 fn live(store: &TcpStore, round: u64) {
     let soon = Duration::from_secs(20);
     let channel = |kind| ChannelId { group: GroupId::WORLD, kind };
@@ -31,7 +31,7 @@ fn live(store: &TcpStore, round: u64) {
                 let soon = Instant::now() + Duration::from_millis(50);
                 match rank {
                     0 => drop(fabric.open(channel(ChannelKind::Collective), soon).unwrap_err()),
-                    // Rank 1 may still open the control channel, and let rank 2 in.
+                    // Rank 1 may still open the control channel, and accept rank 2.
                     2 => drop(fabric.open(channel(ChannelKind::Collective), soon)),
                     _ => {}
                 }
@@ -52,7 +52,7 @@ fn neither_descriptors_nor_threads_are_left_behind() {
         (0..5).for_each(|round| live(&store, 2 * round));
     }
     assert_eq!(count("fd"), descriptors);
-    // The system takes a moment to bury a thread that has ended.
+    // A thread that was joined stays in /proc for a moment.
     let limit = Instant::now() + Duration::from_secs(10);
     while count("task") > threads {
         assert!(Instant::now() < limit, "{} threads are left of {threads}", count("task"));

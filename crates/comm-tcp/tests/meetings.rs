@@ -1,4 +1,4 @@
-//! Many meetings in one store, and ranks that do not fit together.
+//! Repeated rendezvous in one store, and ranks with different settings.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use comm_core::{Error, Refusal, Result, Store};
 use comm_tcp::{FileStore, Secret, TcpFabric};
 use common::{config, meet, store};
 
-/// Ranks that meet again and again, each as soon as it can.
+/// Runs one rendezvous after the other, each rank as fast as it can.
 fn meet_again(store: &dyn Store, ranks: usize, times: usize) {
     let rank = |rank: usize| {
         for time in 0..times {
@@ -35,15 +35,15 @@ fn ranks_meet_any_number_of_times_under_one_name() {
     meet_again(&FileStore::open(folder.path()).unwrap(), 3, 10);
 }
 
-/// A process claims its rank and dies, in a store that does not notice; then all come again, this
-/// rank first or last.
+/// A process claims its rank and exits, in a store without last wills; then all ranks restart, this
+/// one first or last.
 #[test]
-fn a_restarted_job_leaves_the_claims_of_dead_processes_behind() {
+fn a_restarted_job_ignores_the_claims_of_exited_processes() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(folder.path()).unwrap();
     for first in 0..3 {
         for dead in 0..3 {
-            // What it had written when it died.
+            // The keys that it had written.
             let key = format!("comm/{:016x}/0/meeting", 0);
             let number = String::from_utf8(store.compare_set(&key, b"", b"0").unwrap()).unwrap();
             store.set(&format!("comm/{:016x}/0/{number}/joined/{dead}", 0), b"0000000000000bad").unwrap();

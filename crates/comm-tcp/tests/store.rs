@@ -18,7 +18,7 @@ fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A port that is taken, so that no other test gets it, but that nobody listens on.
+/// A bound port, which no other test gets, without a listener.
 fn reserve() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -63,7 +63,7 @@ fn operations_do_what_c10d_does() {
 }
 
 #[test]
-fn large_values_pass_and_too_large_ones_are_the_callers_mistake() {
+fn large_values_are_stored_and_too_large_ones_are_invalid() {
     let (_server, store) = pair(StoreConfig::default());
     let value: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
     store.set("big", &value).unwrap();
@@ -73,7 +73,7 @@ fn large_values_pass_and_too_large_ones_are_the_callers_mistake() {
 }
 
 #[test]
-fn a_full_store_says_so_and_goes_on() {
+fn a_full_store_returns_an_error_and_accepts_values_after_a_delete() {
     let mut config = StoreConfig::default();
     config.stored_bytes_max = 250;
     let (_server, store) = pair(config);
@@ -191,7 +191,7 @@ fn a_client_of_another_job_or_without_the_secret_is_refused() {
 }
 
 #[test]
-fn a_server_that_speaks_something_else_is_a_stranger() {
+fn a_server_of_another_protocol_is_refused() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let other = thread::spawn(move || {
@@ -248,8 +248,8 @@ fn pending_operations_fail_when_the_server_stops() {
     });
 }
 
-/// Things that find an open port. Each gets closed, or is left alone, and harms nobody.
-fn strangers(address: SocketAddr) -> Vec<TcpStream> {
+/// Opens connections of other protocols, and silent ones.
+fn disturb(address: SocketAddr) -> Vec<TcpStream> {
     let floods: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\nHost: store\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -266,10 +266,10 @@ fn strangers(address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_do_not_affect_clients() {
+fn connections_of_other_protocols_do_not_affect_clients() {
     for config in [StoreConfig::default(), with_secret("a")] {
         let (server, store) = pair(config.clone());
-        let held = strangers(server.local_addr());
+        let held = disturb(server.local_addr());
         store.set("k", b"v").unwrap();
         let late = TcpStore::connect(server.local_addr(), config, SOON).unwrap();
         assert_eq!(late.get("k", SOON).unwrap(), b"v");
@@ -280,10 +280,10 @@ fn strangers_do_not_affect_clients() {
 }
 
 #[test]
-fn silent_and_slow_strangers_are_closed_in_favour_of_others() {
+fn silent_and_slow_connections_are_closed_in_favour_of_others() {
     let mut config = StoreConfig::default();
     config.handshake_timeout = Duration::from_millis(300);
-    config.strangers_max = 4;
+    config.pending_max = 4;
     let server = serve(config.clone());
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
     let mut slow = TcpStream::connect(server.local_addr()).unwrap();
@@ -306,10 +306,10 @@ fn silent_and_slow_strangers_are_closed_in_favour_of_others() {
 }
 
 #[test]
-fn silent_strangers_are_closed_before_their_deadline_if_others_connect() {
+fn silent_connections_are_closed_before_their_deadline_if_others_connect() {
     let mut config = StoreConfig::default();
     config.handshake_timeout = Duration::from_secs(60);
-    config.strangers_max = 4;
+    config.pending_max = 4;
     let server = serve(config.clone());
     let _silent: Vec<_> = (0..10).map(|_| TcpStream::connect(server.local_addr()).unwrap()).collect();
     TcpStore::connect(server.local_addr(), config, SOON).unwrap();
@@ -318,7 +318,7 @@ fn silent_strangers_are_closed_before_their_deadline_if_others_connect() {
 #[test]
 fn many_clients_may_connect_at_once() {
     let mut config = StoreConfig::default();
-    config.strangers_max = 4;
+    config.pending_max = 4;
     let server = serve(config.clone());
     thread::scope(|scope| {
         for _ in 0..32 {
@@ -328,7 +328,7 @@ fn many_clients_may_connect_at_once() {
 }
 
 #[test]
-fn clients_beyond_the_limit_wait_their_turn() {
+fn clients_beyond_the_limit_wait_until_another_one_leaves() {
     let mut config = StoreConfig::default();
     config.connections_max = 2;
     let server = serve(config.clone());
@@ -341,7 +341,7 @@ fn clients_beyond_the_limit_wait_their_turn() {
 }
 
 #[test]
-fn a_client_does_not_take_another_server_at_the_address_for_its_own() {
+fn a_client_refuses_another_server_at_the_address() {
     let (server, store) = pair(StoreConfig::default());
     let address = server.local_addr();
     // It keeps the only connection, so that the next operation needs another one.
@@ -350,9 +350,8 @@ fn a_client_does_not_take_another_server_at_the_address_for_its_own() {
     server.drain(Duration::ZERO, SOON);
     let other = TcpStoreServer::bind(address, StoreConfig::default()).unwrap();
     let error = store.set("key", b"value").unwrap_err();
-    let is_told = matches!(&error, Error::Handshake { refusal: Refusal::StoreClosing, .. });
-    assert!(is_told, "{error}");
-    let its_own = TcpStore::connect(other.local_addr(), StoreConfig::default(), SOON).unwrap();
-    assert_eq!(its_own.num_keys().unwrap(), 0);
+    assert!(matches!(&error, Error::Handshake { refusal: Refusal::StoreClosing, .. }), "{error}");
+    let its_client = TcpStore::connect(other.local_addr(), StoreConfig::default(), SOON).unwrap();
+    assert_eq!(its_client.num_keys().unwrap(), 0);
     drop(presence);
 }

@@ -16,7 +16,7 @@ fn client(server: &TcpStoreServer) -> TcpStore {
     TcpStore::connect(server.local_addr(), StoreConfig::default(), SOON).unwrap()
 }
 
-/// Leaves a will for the keys `first` and `second`, which counts while `mine` holds "me", and
+/// Leaves a will for the keys `first` and `second`, on the condition that `mine` is "me", and
 /// watches `first`.
 fn register_last_will(store: &TcpStore) -> Box<dyn Presence> {
     let will = LastWill { condition: ("mine", b"me"), keys: &["first", "second"], value: b"gone" };
@@ -28,7 +28,7 @@ fn exists(store: &TcpStore, key: &str) -> bool {
 }
 
 /// The watched value, once the descriptor is readable.
-fn told(presence: &dyn Presence) -> Result<Option<Vec<u8>>> {
+fn watched(presence: &dyn Presence) -> Result<Option<Vec<u8>>> {
     let descriptor = presence.descriptor();
     let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)), Ok(1));
@@ -48,12 +48,12 @@ fn a_will_is_executed_when_its_client_exits_and_wakes_waiters() {
         drop((presence, leaver));
         assert_eq!(waiting.join().unwrap(), b"gone");
     });
-    assert_eq!(told(&*watching).unwrap(), Some(b"gone".to_vec()));
+    assert_eq!(watched(&*watching).unwrap(), Some(b"gone".to_vec()));
     assert_eq!(watching.poll().unwrap(), Some(b"gone".to_vec()), "an answer is kept");
 }
 
 #[test]
-fn a_will_changes_nothing_that_is_decided() {
+fn a_will_does_not_replace_a_value() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     store.set("first", b"done").unwrap();
@@ -64,14 +64,14 @@ fn a_will_changes_nothing_that_is_decided() {
 }
 
 #[test]
-fn a_will_whose_condition_does_not_hold_is_void() {
+fn a_will_whose_condition_does_not_hold_is_not_executed() {
     let (server, store) = store();
     for mine in [&b""[..], b"another"] {
         store.set("mine", mine).unwrap();
         let leaver = client(&server);
         let will = LastWill { condition: ("mine", b"me"), keys: &["first"], value: b"gone" };
         drop(leaver.register_last_will(&will, "never", SOON).unwrap());
-        // The will of another client that ends later shows that the first has been dealt with.
+        // The will of another client that ends later shows that the server has handled the first.
         let will = LastWill { condition: ("mine", mine), keys: &["later"], value: b"gone" };
         drop(leaver.register_last_will(&will, "never", SOON).unwrap());
         store.get("later", SOON).unwrap();
@@ -103,7 +103,7 @@ fn a_draining_server_frees_its_address_and_serves_connected_clients() {
         server.drain(Duration::ZERO, SOON);
         assert!(is_closing(waiting.join().unwrap()));
     });
-    assert!(is_closing(told(&*presence)));
+    assert!(is_closing(watched(&*presence)));
     let next = TcpStoreServer::bind(address, StoreConfig::default()).unwrap();
     assert_eq!(store.get("there", SOON).unwrap(), b"value", "the old server still serves its client");
     assert!(is_closing(store.get("never", SOON)));
@@ -112,7 +112,7 @@ fn a_draining_server_frees_its_address_and_serves_connected_clients() {
 }
 
 #[test]
-fn a_server_that_closes_ends_when_its_clients_have_or_when_its_grace_is_over() {
+fn a_draining_server_ends_when_its_clients_have_left_or_its_grace_is_over() {
     let (server, store) = store();
     let began = Instant::now();
     thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn a_server_that_closes_ends_when_its_clients_have_or_when_its_grace_is_over() {
 }
 
 #[test]
-fn a_store_that_closes_heeds_no_will() {
+fn a_store_that_closes_executes_no_will() {
     let (server, store) = store();
     store.set("mine", b"me").unwrap();
     let leaver = client(&server);

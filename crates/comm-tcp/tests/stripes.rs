@@ -5,8 +5,9 @@
 mod common;
 
 use comm_core::{ChannelId, ChannelKind, Fabric, Result, Transport};
+use comm_sim::conformance::exchange;
 use comm_tcp::{RendezvousConfig, TcpConfig};
-use common::{WORLD, config, exchange, introduce, open, run, store};
+use common::{WORLD, config, introduce, open, run, store};
 
 fn striped(rank: usize, n: usize, (sockets, stripe): (usize, usize)) -> RendezvousConfig {
     let mut config = config(rank, n);
@@ -25,8 +26,7 @@ fn all_pairs_of_every_world_exchange_through_several_sockets() {
             let (_server, store) = store();
             let configs = (0..n).map(|rank| striped(rank, n, (sockets, 61 * n)));
             let outcomes = run(configs.collect(), &store, |fabric| {
-                let mut transport = open(&fabric, WORLD)?;
-                exchange(&mut transport, 5000)?;
+                exchange(open(&fabric, WORLD)?, 5000)?;
                 for kind in [ChannelKind::Control, ChannelKind::PointToPoint] {
                     introduce(&mut open(&fabric, ChannelId { kind, ..WORLD })?);
                 }
@@ -42,7 +42,7 @@ fn megabytes_go_through_tiny_buffers_of_four_sockets() {
     for stripe in [1000, 64 * 1024] {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, (4, stripe)));
-        let outcomes = run(configs.collect(), &store, |fabric| exchange(&mut open(&fabric, WORLD)?, 8 << 20));
+        let outcomes = run(configs.collect(), &store, |fabric| exchange(open(&fabric, WORLD)?, 8 << 20));
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     }
 }
@@ -52,7 +52,7 @@ fn the_setting_of_rank_zero_holds_for_all() {
     for first in 1..4 {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, ((first + rank) % 3 + 1, 7 + rank)));
-        let outcomes = run(configs.collect(), &store, |fabric| exchange(&mut open(&fabric, WORLD)?, 1000));
+        let outcomes = run(configs.collect(), &store, |fabric| exchange(open(&fabric, WORLD)?, 1000));
         assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     }
 }
@@ -66,9 +66,9 @@ fn a_channel_among_some_ranks_has_as_many_sockets() {
             return Ok(());
         }
         let deadline = std::time::Instant::now() + common::SOON;
-        let mut transport = fabric.open_among(WORLD, &[4, 0, 2], deadline.into())?;
+        let transport = fabric.open_among(WORLD, &[4, 0, 2], deadline.into())?;
         assert_eq!(transport.group().size(), 3);
-        exchange(&mut transport, 1000)
+        exchange(transport, 1000)
     });
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }

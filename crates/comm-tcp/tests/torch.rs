@@ -19,7 +19,7 @@ use comm_tcp::{RendezvousConfig, StoreConfig, TcpFabric, TorchStore};
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Serves a store, prints its port, sets a key, and then gets and prints, or sets, what it is told.
+/// Serves a store, prints its port, sets a key, and then gets or sets keys by command.
 const SERVER: &str = "
 import sys
 from torch.distributed import TCPStore
@@ -145,7 +145,7 @@ fn waits_end_in_time(store: &TorchStore) {
         thread::scope(|scope| {
             let waiting = scope.spawn(move || store.wait(&["b", key], SOON).unwrap());
             thread::sleep(SHORT);
-            // Makes no key, but a server may wake who waits for it.
+            // Makes no key, but a server may wake its waiters.
             assert_eq!(store.compare_set(key, b"x", b"y").unwrap(), b"");
             thread::sleep(SHORT);
             assert!(!waiting.is_finished());

@@ -1,41 +1,31 @@
 //! Connections wait for their channel, and none outlives the threads that open channels.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags};
 
 use super::*;
 use crate::poll::{deadline_after, wait, wait_for};
-use crate::testing::{GREETING, SOON, TestProtocol, listen};
+use crate::testing::{GREETING, SOON, TestProtocol, connect, is_closed, listen};
 
-fn queue() -> (AcceptQueue<TestProtocol>, TestProtocol, impl Fn(&[u8]) -> UnixStream) {
+fn queue() -> (AcceptQueue<TestProtocol>, impl Fn(&[u8]) -> UnixStream) {
     let (listener, address) = listen();
-    let connect = move |bytes: &[u8]| {
-        let mut stream = UnixStream::connect_addr(&address).unwrap();
-        stream.write_all(bytes).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream
-    };
-    (AcceptQueue::new(listener).unwrap(), TestProtocol::default(), connect)
+    (AcceptQueue::new(listener).unwrap(), move |bytes: &[u8]| connect(&address, bytes))
 }
 
 const fn id(world_rank: usize) -> ConnId {
     ConnId { rank: world_rank, world_rank, index: 0 }
 }
 
-fn is_closed(mut stream: &UnixStream) -> bool {
-    stream.read(&mut [0]).is_ok_and(|read| read == 0)
-}
-
-fn accept(registration: &Registration<'_, TestProtocol>, awaited: &[ConnId]) -> Vec<ConnId> {
-    let accepted = registration.accept(&TestProtocol::default(), awaited).unwrap();
+fn accept(registration: &Registration<'_, TestProtocol>, expected: &[ConnId]) -> Vec<ConnId> {
+    let accepted = registration.accept(&TestProtocol::default(), expected).unwrap();
     accepted.into_iter().map(|(id, _)| id).collect()
 }
 
 #[test]
 fn a_connection_is_handed_to_the_channel_and_rank_that_it_names() {
-    let (queue, _, connect) = queue();
+    let (queue, connect) = queue();
     let channel = queue.register(2).unwrap();
     let _peers = [[GREETING, 2, 5, 0], [GREETING, 2, 6, 1], [GREETING, 1, 5, 0]].map(|hello| connect(&hello));
     wait_for(&queue, PollFlags::IN, deadline_after(SOON)).unwrap();
@@ -46,7 +36,7 @@ fn a_connection_is_handed_to_the_channel_and_rank_that_it_names() {
 
 #[test]
 fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
-    let (queue, _, connect) = queue();
+    let (queue, connect) = queue();
     let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
     let is_ready = |registration: &Registration<'_, _>| {
         let descriptors = registration.descriptors();
@@ -62,7 +52,7 @@ fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
 
 #[test]
 fn a_later_connection_replaces_an_earlier_one() {
-    let (queue, _, connect) = queue();
+    let (queue, connect) = queue();
     let channel = queue.register(1).unwrap();
     let [given_up, current] = [(); 2].map(|()| connect(&[GREETING, 1, 5, 0]));
     assert_eq!(accept(&channel, &[]), []);
@@ -75,7 +65,7 @@ fn a_later_connection_replaces_an_earlier_one() {
 
 #[test]
 fn connections_that_a_channel_did_not_take_are_closed_with_it() {
-    let (queue, _, connect) = queue();
+    let (queue, connect) = queue();
     let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
     let [mine, other] = [[GREETING, 1, 5, 0], [GREETING, 2, 5, 0]].map(|hello| connect(&hello));
     assert!(accept(&one, &[]).is_empty());
@@ -87,7 +77,7 @@ fn connections_that_a_channel_did_not_take_are_closed_with_it() {
 
 #[test]
 fn nothing_stays_pending_when_no_channel_is_being_opened() {
-    let (queue, _, connect) = queue();
+    let (queue, connect) = queue();
     let [one, two] = [(); 2].map(|()| queue.register(1).unwrap());
     let _silent: Vec<_> = (0..5).map(|_| connect(&[])).collect();
     assert!(accept(&one, &[]).is_empty());

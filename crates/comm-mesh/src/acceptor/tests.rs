@@ -1,4 +1,4 @@
-//! Strangers cannot make an acceptor hold many connections, or keep a peer out.
+//! Other processes cannot make an acceptor hold many connections, or lock out a peer.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,17 +8,11 @@ use rustix::event::PollFlags;
 
 use super::*;
 use crate::poll::wait_for;
-use crate::testing::{GREETING, SOON, TestProtocol, listen};
+use crate::testing::{GREETING, SOON, TestProtocol, connect, is_closed, listen};
 
 fn acceptor() -> (Acceptor<TestProtocol>, impl Fn(&[u8]) -> UnixStream) {
     let (listener, address) = listen();
-    let connect = move |bytes: &[u8]| {
-        let mut stream = UnixStream::connect_addr(&address).unwrap();
-        stream.write_all(bytes).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream
-    };
-    (Acceptor::new(listener).unwrap(), connect)
+    (Acceptor::new(listener).unwrap(), move |bytes: &[u8]| connect(&address, bytes))
 }
 
 fn protocol(pending_max: usize, handshake_timeout: Option<Duration>) -> TestProtocol {
@@ -36,10 +30,6 @@ fn accept_one(acceptor: &mut Acceptor<TestProtocol>, protocol: &TestProtocol) ->
         }
     }
     panic!("no connection was accepted");
-}
-
-fn is_closed(mut stream: &UnixStream) -> bool {
-    stream.read(&mut [0]).is_ok_and(|read| read == 0)
 }
 
 #[test]
@@ -93,10 +83,10 @@ fn a_handshake_may_arrive_in_pieces() {
 fn connections_that_break_or_speak_another_protocol_are_closed() {
     let ((mut acceptor, connect), protocol) = (acceptor(), protocol(4, None));
     drop(connect(&[]));
-    let stranger = connect(b"HTTP");
+    let other = connect(b"HTTP");
     assert!(acceptor.turn(&protocol, 1).unwrap().is_empty());
     assert_eq!(acceptor.pending(), 0);
-    assert!(is_closed(&stranger));
+    assert!(is_closed(&other));
 }
 
 #[test]

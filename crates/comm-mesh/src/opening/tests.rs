@@ -1,4 +1,4 @@
-//! Channels connect all members, and an opening ends with the error that says most.
+//! Channels connect all members, and an opening ends with the most specific error.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::Mesh;
 use crate::poll::deadline_after;
 use crate::testing::{SOON, TestChannel, TestProtocol, channel, lost, meshes};
 
-fn everyone(_: usize) -> bool {
+fn any_rank(_: usize) -> bool {
     true
 }
 
@@ -57,7 +57,7 @@ fn check(channels: &mut [TestChannel], members: &[usize], connections: u8) {
 
 fn open(meshes: &[Mesh<TestProtocol>], members: &[usize], connections: u8) {
     let begin =
-        |rank: &usize| meshes[*rank].begin(channel(ChannelKind::Collective), members, &everyone).unwrap();
+        |rank: &usize| meshes[*rank].begin(channel(ChannelKind::Collective), members, &any_rank).unwrap();
     let mut openings: Vec<_> = members.iter().map(begin).collect();
     drive(&mut openings);
     let mut channels: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
@@ -82,7 +82,7 @@ fn every_pair_of_members_is_connected() {
 #[test]
 fn ranks_open_channels_in_any_order() {
     let meshes = meshes(2, 1);
-    let begin = |rank: usize, kind| meshes[rank].begin(channel(kind), &[0, 1], &everyone).unwrap();
+    let begin = |rank: usize, kind| meshes[rank].begin(channel(kind), &[0, 1], &any_rank).unwrap();
     let (early, late) = (ChannelKind::Collective, ChannelKind::Control);
     let mut waits = begin(1, late);
     assert!(!waits.advance().unwrap());
@@ -109,7 +109,7 @@ fn members_out_of_reach_are_left_out() {
 fn two_channels_are_opened_together() {
     let meshes = meshes(2, 1);
     let begin = |rank: usize| {
-        let begin = |kind| meshes[rank].begin(channel(kind), &[0, 1], &everyone).unwrap();
+        let begin = |kind| meshes[rank].begin(channel(kind), &[0, 1], &any_rank).unwrap();
         (begin(ChannelKind::Collective), begin(ChannelKind::Control))
     };
     let until = || Until::from(deadline_after(SOON));
@@ -127,7 +127,7 @@ fn two_channels_are_opened_together() {
 fn a_member_to_connect_to_that_has_exited_is_named() {
     let mut meshes = meshes(3, 1);
     drop(meshes.remove(0));
-    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[1, 2, 0], &everyone).unwrap();
+    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[1, 2, 0], &any_rank).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
     assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{outcome:?}");
 }
@@ -138,7 +138,7 @@ fn an_awaited_member_that_has_exited_is_named() {
     let group = meshes(3, 1)[0].group();
     let protocol = TestProtocol { exited: Some(2), ..TestProtocol::default() };
     let mesh = Mesh::new(group, protocol, Some(listener)).unwrap();
-    let opening = mesh.begin(channel(ChannelKind::Collective), &[2, 0, 1], &everyone).unwrap();
+    let opening = mesh.begin(channel(ChannelKind::Collective), &[2, 0, 1], &any_rank).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
     assert!(matches!(outcome, Err(Error::PeerLost { peer: 0, .. })), "{outcome:?}");
 }
@@ -146,7 +146,7 @@ fn an_awaited_member_that_has_exited_is_named() {
 #[test]
 fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_channel() {
     let meshes = meshes(4, 2);
-    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[3, 1, 0, 2], &everyone).unwrap();
+    let opening = meshes[1].begin(channel(ChannelKind::Collective), &[3, 1, 0, 2], &any_rank).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(Duration::from_millis(20))), None);
     let Err(Error::Timeout { waiting_for, during: During::Connect, .. }) = outcome else {
         panic!("{outcome:?}")
@@ -159,7 +159,7 @@ fn a_listener_that_cannot_accept_is_the_reason_of_a_timeout() {
     let meshes = meshes(2, 1);
     meshes[0].protocol().is_exhausted.store(true, Ordering::Relaxed);
     let begin =
-        |rank: usize| meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1], &everyone).unwrap();
+        |rank: usize| meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1], &any_rank).unwrap();
     let (mut accepting, mut connecting) = (begin(0), begin(1));
     assert!(!connecting.advance().unwrap() && !accepting.advance().unwrap());
     let error = accepting.timeout();

@@ -14,34 +14,13 @@ mod sleep;
 mod streams;
 mod subsets;
 
+pub use failure::*;
 pub use introduce::introduce;
-
-pub use failure::{
-    a_death_before_sleep_prevents_sleep, a_death_wakes_a_sender_without_capacity,
-    abort_fails_everything_with_the_first_cause, abort_wakes_a_sleeper,
-    bytes_sent_before_a_death_are_delivered, death_of_an_uninvolved_peer_wakes_a_sleeper,
-    other_streams_survive_a_death,
-};
-pub use opening::{
-    a_full_channel_does_not_block_others, a_missing_rank_is_named, a_rank_that_left_is_named_by_the_deadline,
-    a_world_of_one_has_channels, channels_open_in_any_order, ranks_know_their_own_rank,
-};
-pub use recv_buf::{
-    all_accepted_bytes_are_released, bytes_stay_until_they_are_consumed,
-    receives_start_after_the_consumed_bytes, revoking_without_registered_memory_has_no_effect,
-    the_buffer_is_empty_only_if_nothing_has_arrived, whole_elements_can_be_consumed_at_any_offset,
-};
-pub use sleep::{capacity_wakes_a_sleeper, no_wakeup_is_lost, tokens_wake_every_rank};
-pub use streams::{
-    all_pairs_exchange_ordered_bytes, empty_calls_move_nothing, large_transfers_run_both_ways,
-};
-
-pub use subsets::{
-    a_death_names_the_rank_within_the_channel, a_subset_of_one_opens_at_once,
-    different_lists_of_members_end_at_the_deadline, disjoint_subsets_open_at_once,
-    invalid_lists_of_members_are_refused, members_are_ranked_in_the_order_of_the_list,
-    overlapping_subsets_open_from_several_threads,
-};
+pub use opening::*;
+pub use recv_buf::*;
+pub use sleep::*;
+pub use streams::*;
+pub use subsets::*;
 
 /// Returns the channels of `n` ranks that have met, in rank order.
 pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;

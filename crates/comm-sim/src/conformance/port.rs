@@ -82,7 +82,7 @@ impl<T: Transport> Port<T> {
         fabric.open_among(channel, members, (fabric.now() + PATIENCE).into()).map(Self::new)
     }
 
-    fn new(transport: T) -> Self {
+    pub(super) fn new(transport: T) -> Self {
         Self { transport, interest: Interest::default(), sleeps: 0 }
     }
 

@@ -8,54 +8,56 @@ use super::Meet;
 use super::port::{Port, byte, bytes, each, open};
 use crate::random::Random;
 
-/// The number of bytes from each rank to each other rank.
-const TOTAL: usize = 100_003;
-
 /// Every rank sends to every other at the same time, in pieces of random sizes, received in two
 /// ways.
 pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 4, |fabric| {
-        let mut port = open(fabric)?;
-        let rank = port.rank();
-        let mut random = Random::new(7, rank as u64);
-        let outgoing: Vec<Vec<u8>> = (0..4).map(|to| bytes(rank, to, TOTAL)).collect();
-        let (mut sent, mut received) = ([0; 4], [0; 4]);
-        let peers: Vec<usize> = port.transport.group().peers().collect();
-        loop {
-            let mut moved = 0;
-            for &peer in &peers {
-                let out = send_some(&mut port.transport, peer, &outgoing[peer][sent[peer]..], &mut random)?;
-                sent[peer] += out;
-                let into = recv_some(&mut port.transport, peer, received[peer], &mut random)?;
-                received[peer] += into;
-                moved += out + into;
-            }
-            let recv: Vec<usize> = peers.iter().copied().filter(|&peer| received[peer] < TOTAL).collect();
-            let send: Vec<usize> = peers.iter().copied().filter(|&peer| sent[peer] < TOTAL).collect();
-            if recv.is_empty() && send.is_empty() {
-                break;
-            }
-            if moved == 0 {
-                port.wait(&recv, &send)?;
-            }
-        }
-        settle(&mut port, &peers, &received)
-    })?;
+    each(meet, 4, |fabric| exchange(open(fabric)?.transport, 100_003))?;
     Ok(())
 }
 
-/// Everything came, and nothing more.
-fn settle<T: Transport>(port: &mut Port<T>, peers: &[usize], received: &[usize]) -> Result<()> {
-    for &peer in peers {
-        assert_eq!(received[peer], TOTAL, "from {peer}");
-        port.flush(peer, TOTAL as u64)?;
-        assert_eq!(port.transport.released(peer), TOTAL as u64);
+/// Sends `total` bytes to every peer while it receives as many from each, and checks them. Every
+/// rank of a channel that was just opened calls this.
+///
+/// # Errors
+/// As the transport.
+///
+/// # Panics
+/// If other bytes arrive, or none for 30 seconds.
+pub fn exchange<T: Transport>(transport: T, total: usize) -> Result<()> {
+    let group = transport.group();
+    let mut port = Port::new(transport);
+    let mut random = Random::new(7, group.rank() as u64);
+    let outgoing: Vec<Vec<u8>> = (0..group.size()).map(|to| bytes(group.rank(), to, total)).collect();
+    let (mut sent, mut received) = (vec![0; group.size()], vec![0; group.size()]);
+    let peers: Vec<usize> = group.peers().collect();
+    loop {
+        let mut moved = 0;
+        for &peer in &peers {
+            let out = send_some(&mut port.transport, peer, &outgoing[peer][sent[peer]..], &mut random)?;
+            sent[peer] += out;
+            let left = total - received[peer];
+            let into = recv_some(&mut port.transport, peer, received[peer], left, &mut random)?;
+            received[peer] += into;
+            moved += out + into;
+        }
+        let recv: Vec<usize> = peers.iter().copied().filter(|&peer| received[peer] < total).collect();
+        let send: Vec<usize> = peers.iter().copied().filter(|&peer| sent[peer] < total).collect();
+        if recv.is_empty() && send.is_empty() {
+            break;
+        }
+        if moved == 0 {
+            port.wait(&recv, &send)?;
+        }
     }
-    // Whoever says goodbye has received all, so nobody sees a stream end too early.
-    for &peer in peers {
+    for &peer in &peers {
+        port.flush(peer, total as u64)?;
+        assert_eq!(port.transport.released(peer), total as u64);
+    }
+    // A rank that sends the last byte has received all, so no stream ends too early.
+    for &peer in &peers {
         port.send(peer, &[0xbe])?;
     }
-    for &peer in peers {
+    for &peer in &peers {
         assert_eq!(port.recv_byte(peer)?, 0xbe, "rank {peer} sent too much");
     }
     Ok(())
@@ -75,17 +77,18 @@ fn send_some(transport: &mut impl Transport, to: usize, bytes: &[u8], random: &m
 /// The size of the largest element.
 const ELEMENT_BYTES_MAX: usize = 8;
 
-/// Receives or borrows a random number of bytes, and checks them.
+/// Receives a random number of the `left` bytes, in place or not, and checks them.
 fn recv_some(
     transport: &mut impl Transport,
     from: usize,
     position: usize,
+    left: usize,
     random: &mut Random,
 ) -> Result<usize> {
     let rank = transport.group().rank();
-    let mut buffer = vec![0; random.below(2000).max(1).min(TOTAL - position)];
-    let lend = random.one_in(2);
-    let received = if lend {
+    let mut buffer = vec![0; random.below(2000).max(1).min(left)];
+    let in_place = random.one_in(2);
+    let received = if in_place {
         transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer)
     } else {
         transport.try_recv(from, &mut buffer)?
@@ -93,10 +96,10 @@ fn recv_some(
     for (offset, &found) in buffer[..received].iter().enumerate() {
         assert_eq!(found, byte(from, rank, position + offset), "byte {} from {from}", position + offset);
     }
-    if !lend {
+    if !in_place {
         return Ok(received);
     }
-    // Nobody is woken for less than an element that was lent and left.
+    // A receiver that leaves less than an element is not woken for it.
     let least = if received < ELEMENT_BYTES_MAX { received } else { 0 };
     let used = least + random.below(received - least + 1);
     transport.consume(from, used)?;

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use super::*;
 use crate::hello::{MESSAGE_BYTES_MAX, VERSION};
 
-/// Runs both sides until each has ended. The acceptor judges by job 7.
+/// Runs both sides until each has ended. The acceptor authorizes job 7.
 fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
     let (near, far) = UnixStream::pair().unwrap();
     let secret = |text: Option<&str>| text.map(|text| Secret::new(text).unwrap());
@@ -29,19 +29,16 @@ fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Pr
 }
 
 #[test]
-fn sides_with_the_same_secret_or_without_one_connect() {
-    assert_eq!(meet(None, None, 7), (Progress::Done, Progress::Done));
-    assert_eq!(meet(Some("sesame"), Some("sesame"), 7), (Progress::Done, Progress::Done));
-}
-
-#[test]
-fn both_sides_learn_why_they_do_not_agree() {
-    let both = |refusal: Refusal| (Progress::Refused(refusal.clone()), Progress::Refused(refusal));
-    assert_eq!(meet(None, None, 8), both(Refusal::Job));
-    assert_eq!(meet(Some("sesame"), Some("sesame"), 8), both(Refusal::Job));
-    assert_eq!(meet(Some("sesame"), Some("simsim"), 7), both(Refusal::Authentication));
-    assert_eq!(meet(Some("sesame"), None, 7), both(Refusal::Authentication));
-    assert_eq!(meet(None, Some("sesame"), 7), both(Refusal::Authentication));
+fn sides_with_one_secret_and_job_connect_and_others_learn_the_difference() {
+    let both = |progress: Progress| (progress.clone(), progress);
+    let (job, secret) = (Progress::Refused(Refusal::Job), Progress::Refused(Refusal::Authentication));
+    assert_eq!(meet(None, None, 7), both(Progress::Done));
+    assert_eq!(meet(Some("sesame"), Some("sesame"), 7), both(Progress::Done));
+    assert_eq!(meet(None, None, 8), both(job.clone()));
+    assert_eq!(meet(Some("sesame"), Some("sesame"), 8), both(job));
+    assert_eq!(meet(Some("sesame"), Some("simsim"), 7), both(secret.clone()));
+    assert_eq!(meet(Some("sesame"), None, 7), both(secret.clone()));
+    assert_eq!(meet(None, Some("sesame"), 7), both(secret));
 }
 
 #[test]
@@ -62,7 +59,7 @@ fn bytes_after_the_handshake_stay_in_the_socket() {
 }
 
 #[test]
-fn a_secret_holder_that_hears_its_own_words_refuses() {
+fn a_reflected_greeting_is_refused() {
     let (near, mut mirror) = UnixStream::pair().unwrap();
     let mut dialer = Handshake::connect(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
     assert_eq!(dialer.advance(&near).unwrap(), Progress::Pending);
@@ -73,17 +70,17 @@ fn a_secret_holder_that_hears_its_own_words_refuses() {
 }
 
 #[test]
-fn a_reflected_proof_does_not_count() {
+fn a_reflected_proof_is_refused() {
     let (near, mut far) = UnixStream::pair().unwrap();
     let mut dialer = Handshake::connect(Some(Secret::new("sesame").unwrap()), Hello::store(7)).unwrap();
     dialer.advance(&near).unwrap();
     let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [1; 32] };
     far.write_all(&greeting.encode()).unwrap();
     dialer.advance(&near).unwrap();
-    let mut said = [0; GREETING_BYTES + MESSAGE_BYTES_MAX];
-    far.read_exact(&mut said).unwrap();
+    let mut sent = [0; GREETING_BYTES + MESSAGE_BYTES_MAX];
+    far.read_exact(&mut sent).unwrap();
     far.write_all(&Verdict(Ok(())).encode()).unwrap();
-    far.write_all(&said[GREETING_BYTES + HELLO_BYTES..]).unwrap();
+    far.write_all(&sent[GREETING_BYTES + HELLO_BYTES..]).unwrap();
     assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::Authentication));
 }
 
@@ -110,7 +107,7 @@ fn a_text_protocol_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn a_purpose_that_does_not_exist_is_refused_in_words() {
+fn an_unknown_purpose_is_answered_with_a_refusal() {
     let (near, far) = UnixStream::pair().unwrap();
     let mut dialer = Handshake::connect(None, Hello::store(7)).unwrap();
     let mut acceptor = Handshake::accept(None).unwrap();
@@ -126,24 +123,24 @@ fn a_purpose_that_does_not_exist_is_refused_in_words() {
 }
 
 #[test]
-fn the_handshake_ends_or_waits_whatever_a_stranger_sends() {
+fn arbitrary_bytes_end_the_handshake_or_leave_it_waiting() {
     let mut state = 1_u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as usize
     };
     let greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [3; 32] }.encode();
-    let honest = [&greeting[..], &Hello::store(7).encode(), &[0; PROOF_BYTES]].concat();
+    let valid = [&greeting[..], &Hello::store(7).encode(), &[0; PROOF_BYTES]].concat();
     for _ in 0..2000 {
         let (mut near, far) = UnixStream::pair().unwrap();
         let mut acceptor = Handshake::accept(None).unwrap();
-        let mut words = honest.clone();
+        let mut bytes = valid.clone();
         for _ in 0..random() % 4 {
-            let at = random() % words.len();
-            words[at] ^= random() as u8;
+            let at = random() % bytes.len();
+            bytes[at] ^= random() as u8;
         }
-        words.truncate(random() % (honest.len() + 1));
-        for piece in words.chunks(1 + random() % 60) {
+        bytes.truncate(random() % (valid.len() + 1));
+        for piece in bytes.chunks(1 + random() % 60) {
             near.write_all(piece).unwrap();
             match acceptor.advance(&far).unwrap() {
                 Progress::Authorize(hello) => {

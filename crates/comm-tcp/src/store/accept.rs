@@ -2,13 +2,11 @@
 
 use std::io;
 
-use comm_core::Refusal;
 use comm_mesh::{Accept, HandshakeState, Limits, pending_max};
 use socket2::Socket;
 
 use super::StoreConfig;
 use crate::accept::{Accepted, Handshaking, accept};
-use crate::hello::{Hello, Purpose};
 use crate::socket::Options;
 
 /// The handshake of a store.
@@ -16,16 +14,6 @@ use crate::socket::Options;
 pub(super) struct StoreProtocol {
     pub(super) config: StoreConfig,
     pub(super) options: Options,
-}
-
-impl StoreProtocol {
-    fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {
-        match hello.purpose {
-            Purpose::Store if hello.job == self.config.job => Ok(()),
-            Purpose::Store => Err(Refusal::Job),
-            Purpose::Channel(_) => Err(Refusal::NotAPeer),
-        }
-    }
 }
 
 impl Accept for StoreProtocol {
@@ -36,7 +24,7 @@ impl Accept for StoreProtocol {
     const NAME: &'static str = "store";
 
     fn limits(&self) -> Limits {
-        let pending_max = self.config.strangers_max.min(pending_max()).max(1);
+        let pending_max = self.config.pending_max.min(pending_max()).max(1);
         Limits { pending_max, handshake_timeout: Some(self.config.handshake_timeout) }
     }
 
@@ -45,6 +33,20 @@ impl Accept for StoreProtocol {
     }
 
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> HandshakeState<Self::Conn, Self::Accepted> {
-        conn.advance(has_capacity, |hello| self.authorize(hello))
+        conn.advance(has_capacity, |hello| self.config.authorize(hello))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_lowers_the_limit_of_pending_connections() {
+        for (setting, limit) in [(0, 1), (3, 3), (usize::MAX, pending_max())] {
+            let config = StoreConfig { pending_max: setting, ..StoreConfig::default() };
+            let protocol = StoreProtocol { config, options: Options::store() };
+            assert_eq!(protocol.limits().pending_max, limit);
+        }
     }
 }

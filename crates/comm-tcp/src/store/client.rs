@@ -12,8 +12,8 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use super::errors::{
-    RECONNECT_MAX, await_socket, failed, malformed_response, no_address, not_a_number, printable, timed_out,
-    unreachable, using, with_grace,
+    RECONNECT_MAX, await_socket, failed, malformed_response, not_a_number, printable, timed_out, unreachable,
+    using, with_grace,
 };
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::pool::ConnectionPool;
@@ -58,7 +58,7 @@ impl TcpStore {
     /// [`Error::Invalid`] if there are no addresses.
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
         let connectors = addresses.iter().map(|address| connector_to(*address, &config)).collect();
-        let (address, socket) = connect_first(connectors, timeout)?;
+        let (address, socket) = connect_first(connectors, timeout, deadline_after(timeout))?;
         let server = identify(&socket, address, &config)?;
         let store = Self { address, config, pool: ConnectionPool::default(), server };
         store.pool.put(socket);
@@ -100,7 +100,8 @@ impl TcpStore {
             Some(socket) => Ok(socket),
             None => {
                 let connector = connector_to(self.address, &self.config).reached_before();
-                let (address, socket) = connect_first(vec![connector], max_wait.min(RECONNECT_MAX))?;
+                let timeout = max_wait.min(RECONNECT_MAX);
+                let (address, socket) = connect_first(vec![connector], timeout, deadline_after(timeout))?;
                 if identify(&socket, address, &self.config)? == self.server {
                     Ok(socket)
                 } else {
@@ -217,19 +218,33 @@ fn connector_to(address: SocketAddr, config: &StoreConfig) -> Connector {
     Connector::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
 }
 
-/// Connects to the first address that answers, which is returned too.
-fn connect_first(mut connectors: Vec<Connector>, timeout: Duration) -> Result<(SocketAddr, Socket)> {
+/// Connects to the first address that answers by the deadline, `timeout` after the first attempt,
+/// and returns the address too.
+pub(super) fn connect_first(
+    mut connectors: Vec<Connector>,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<(SocketAddr, Socket)> {
     if connectors.is_empty() {
-        return Err(no_address());
+        return Err(Error::setting("addresses", "", "a client of a store needs an address to connect to"));
     }
-    match run_first(&mut connectors, deadline_after(timeout)) {
-        Ok((at, Connected::Open(socket))) => Ok((connectors[at].address(), socket)),
+    match run_first(&mut connectors, deadline) {
+        Ok((at, Connected::Open(socket))) => Ok((connectors[at].address, socket)),
         Ok((at, Connected::Refused(refusal))) => {
-            Err(Error::Handshake { with: format!("the store at {}", connectors[at].address()), refusal })
+            Err(Error::Handshake { with: format!("the store at {}", connectors[at].address), refusal })
         }
         Ok((_, Connected::Pending)) => Err(unreachable(&connectors, timeout)),
         Err(e) => Err(Error::io("wait for a connection", e)),
     }
+}
+
+/// Sends a frame until the deadline.
+pub(super) fn send(socket: &Socket, frame: Vec<u8>, deadline: Instant) -> Result<(), FrameError> {
+    let mut writer = FrameWriter::new(frame);
+    while !writer.flush(socket).map_err(FrameError::Io)? {
+        await_socket(socket, PollFlags::OUT, deadline)?;
+    }
+    Ok(())
 }
 
 /// Sends a frame and waits for one until the deadline.
@@ -239,10 +254,7 @@ pub(super) fn exchange(
     bytes_max: usize,
     deadline: Instant,
 ) -> Result<Vec<u8>, FrameError> {
-    let mut writer = FrameWriter::new(frame);
-    while !writer.flush(socket).map_err(FrameError::Io)? {
-        await_socket(socket, PollFlags::OUT, deadline)?;
-    }
+    send(socket, frame, deadline)?;
     let mut reader = FrameReader::default();
     loop {
         match reader.fill(socket, bytes_max, |_| true)? {

@@ -85,8 +85,7 @@ pub(super) enum CloseReason {
 }
 
 impl Parked {
-    /// The key that it waits for, if any.
-    pub(super) fn awaited(&self) -> Option<&str> {
+    pub(super) fn missing_key(&self) -> Option<&str> {
         self.keys.get(self.missing).map(String::as_str)
     }
 
@@ -100,7 +99,7 @@ impl Parked {
             .map(|at| seen.len() + at)
             .or_else(|| seen.iter().position(|key| !exists(key)));
         self.missing = missing.unwrap_or(self.keys.len());
-        self.awaited()
+        self.missing_key()
     }
 }
 
@@ -150,7 +149,7 @@ impl StoreConnection {
         self.charge.set(bytes.saturating_sub(FREE_BYTES))
     }
 
-    /// Sends a value as [`Connection::respond`] does.
+    /// Sends a value as [`StoreConnection::respond`] does.
     pub(super) fn respond_value(
         &mut self,
         value: &Value,

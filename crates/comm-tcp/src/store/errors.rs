@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Invalid};
+use comm_core::{During, Error};
 use rustix::event::PollFlags;
 use socket2::Socket;
 
@@ -34,15 +34,10 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
     }
 }
 
-/// The error for an empty list of addresses.
-pub(super) fn no_address() -> Error {
-    Error::setting("addresses", "", "a client of a store needs an address to connect to")
-}
-
 /// The error if no address has answered.
 pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error {
-    let addresses: Vec<String> = connectors.iter().map(|connector| connector.address().to_string()).collect();
-    let attempts: u32 = connectors.iter().map(Connector::attempts).sum();
+    let addresses: Vec<String> = connectors.iter().map(|connector| connector.address.to_string()).collect();
+    let attempts: u32 = connectors.iter().map(|connector| connector.attempts).sum();
     let doing =
         format!("reach the store at {} within {timeout:?}, in {attempts} attempts", addresses.join(" or "));
     let reason = match connectors {
@@ -50,7 +45,7 @@ pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error 
         _ => {
             let reasons: Vec<String> = connectors
                 .iter()
-                .map(|connector| format!("{}: {}", connector.address(), connector.reason()))
+                .map(|connector| format!("{}: {}", connector.address, connector.reason()))
                 .collect();
             io::Error::new(io::ErrorKind::TimedOut, reasons.join("; "))
         }
@@ -77,12 +72,7 @@ pub(super) fn printable(text: &[u8]) -> String {
 
 pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
     let value = printable(value.get(..VALUE_BYTES_MAX).unwrap_or(value));
-    Invalid::Setting {
-        name: key.to_owned(),
-        value,
-        reason: "it is not a number, or the sum is too large".into(),
-    }
-    .into()
+    Error::setting(key, value, "it is not a number, or the sum is too large")
 }
 
 /// The error for an operation on a key whose request or response was lost.

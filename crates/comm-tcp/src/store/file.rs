@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use super::errors::{not_a_number, timed_out};
 use super::poll_timer::PollTimer;
 
-/// The most time to wait for operations of other processes, none of which takes long.
+/// The timeout of the lock; operations of other processes are short.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest name of a file on most file systems.
 const NAME_MAX: usize = 255;

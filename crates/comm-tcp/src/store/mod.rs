@@ -26,6 +26,9 @@ pub use file::FileStore;
 pub use server::TcpStoreServer;
 pub use torch::TorchStore;
 
+use comm_core::Refusal;
+
+use crate::hello::{Hello, Purpose};
 use crate::secret::Secret;
 
 /// Settings of a store. Server and clients must have the same `job` and `secret`; each side has its
@@ -40,16 +43,16 @@ pub struct StoreConfig {
     /// The largest request or response in bytes. Larger ones are never held in memory.
     pub frame_bytes_max: usize,
     /// The most bytes that the server holds for all clients together: keys, values, requests that
-    /// are being received, and lists of awaited keys. Each key counts 96 bytes more than its
-    /// length, and each connection has another 16 KiB. Requests that would exceed the limit fail
-    /// with an error that says that the store is full.
+    /// are being received, and lists of keys that clients wait for. Each key counts 96 bytes more
+    /// than its length, and each connection has another 16 KiB. Requests that would exceed the
+    /// limit fail with the error that the store is full.
     pub stored_bytes_max: usize,
     /// The most connections of clients, at most half of the file descriptors that the process may
     /// have. Further ones are closed.
     pub connections_max: usize,
     /// The most connections that have not authenticated yet, at most 64 and 1/16 of the file
     /// descriptors that the process may have. A further one waits, or replaces a silent one.
-    pub strangers_max: usize,
+    pub pending_max: usize,
     /// The timeout of the handshake of a connection to the server.
     pub handshake_timeout: Duration,
     /// The timeout of a request or response after its first byte, and of an operation without a
@@ -65,7 +68,7 @@ impl Default for StoreConfig {
             frame_bytes_max: 16 << 20,
             stored_bytes_max: 64 << 20,
             connections_max: 16_384,
-            strangers_max: 64,
+            pending_max: 64,
             handshake_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(30),
         }
@@ -84,6 +87,14 @@ impl StoreConfig {
     pub fn secret(mut self, secret: Option<Secret>) -> Self {
         self.secret = secret;
         self
+    }
+
+    fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {
+        match hello.purpose {
+            Purpose::Store if hello.job == self.job => Ok(()),
+            Purpose::Store => Err(Refusal::Job),
+            Purpose::Channel(_) => Err(Refusal::NotAPeer),
+        }
     }
 }
 

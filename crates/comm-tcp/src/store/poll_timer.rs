@@ -1,13 +1,13 @@
 //! Waits between polls of a folder, which end early when a file appears there.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_mesh::{Backoff, deadline_after};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use comm_mesh::{Backoff, deadline_after, wait_for};
+use rustix::event::PollFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
@@ -89,11 +89,7 @@ fn watch(folder: &Path) -> io::Result<OwnedFd> {
 
 /// Waits until a file has appeared, at most for this time.
 fn await_change(changes: &OwnedFd, at_most: Duration) -> io::Result<()> {
-    let timeout = Timespec::try_from(at_most).map_err(io::Error::other)?;
-    match poll(&mut [PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN)], Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(errno) => return Err(errno.into()),
-    }
+    wait_for(changes, PollFlags::IN, deadline_after(at_most))?;
     let mut events = [0_u8; 4096];
     loop {
         match rustix::io::read(changes, &mut events) {

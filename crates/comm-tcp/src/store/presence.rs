@@ -1,4 +1,4 @@
-//! A connection whose end tells the server that the client has exited.
+//! A connection whose end shows the server that the client has exited.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use comm_core::{Presence, Result};
 use socket2::Socket;
 
-use super::client::{exchange, read_response};
-use super::errors::{await_socket, failed};
-use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
+use super::client::{exchange, read_response, send};
+use super::errors::failed;
+use super::frame::{Frame, FrameError, FrameReader};
 use super::protocol::Request;
-use rustix::event::PollFlags;
 
 /// The will to leave and the key to watch.
 pub(super) struct PresenceConfig<'a> {
@@ -26,7 +25,7 @@ pub(super) struct PresenceConfig<'a> {
     pub(super) timeout: Duration,
 }
 
-/// A connection on which one response is awaited.
+/// A connection that waits for one response.
 #[derive(Debug)]
 pub(super) struct TcpPresence {
     socket: Socket,
@@ -50,12 +49,9 @@ impl TcpPresence {
         let broken = |error| failed(address, key, timeout, error);
         let answer = exchange(&socket, will, bytes_max, deadline).map_err(broken)?;
         read_response(address, key, timeout, &answer)?;
-        let question =
+        let request =
             Request::Get { key, timeout }.encode().map_err(|_| broken(FrameError::TooLong(key.len())))?;
-        let mut writer = FrameWriter::new(question);
-        while !writer.flush(&socket).map_err(|e| broken(FrameError::Io(e)))? {
-            await_socket(&socket, PollFlags::OUT, deadline).map_err(broken)?;
-        }
+        send(&socket, request, deadline).map_err(broken)?;
         let state = Mutex::new(PresenceState::Waiting(FrameReader::default()));
         Ok(Self { socket, address, key: key.to_owned(), timeout, bytes_max, state })
     }

@@ -1,4 +1,4 @@
-//! Requests and responses of the store, to the byte. `docs/wire-tcp.md` says the same in words.
+//! Requests and responses of the store, to the byte. Specified in `docs/wire-tcp.md`.
 //!
 //! A frame is its length as a `u32`, not counting itself, a code, and fields in order. A field of
 //! variable length is its length as a `u32` and its bytes. All numbers are little-endian.
@@ -57,9 +57,9 @@ pub(super) enum Request<'a> {
 /// A response of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Response<'a> {
-    /// It is done. Holds the value, if the operation has one.
+    /// Success, with the value if the operation has one.
     Done(&'a [u8]),
-    /// The time is over. Holds the keys that are missing.
+    /// The timeout has passed. Holds the missing keys.
     TimedOut(&'a [u8]),
     /// An addition to a value that is no number, or beyond what a number holds. Holds the value.
     NotANumber(&'a [u8]),
@@ -87,7 +87,7 @@ const FULL: u8 = 3;
 const CLOSING: u8 = 4;
 
 impl<'a> Request<'a> {
-    /// Encodes the whole frame, unless it is longer than its length can say.
+    /// Encodes the whole frame, unless it is too long for its length field.
     pub(super) fn encode(&self) -> wire::Result<Vec<u8>> {
         wire::frame(|to| match self {
             Self::Set { key, value } => _ = put_key(to.put(SET), key).bytes::<u32>(value),
@@ -136,7 +136,7 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Response<'a> {
-    /// Encodes the whole frame, unless it is longer than its length can say.
+    /// Encodes the whole frame, unless it is too long for its length field.
     pub(super) fn encode(&self) -> wire::Result<Vec<u8>> {
         wire::frame(|to| match self {
             Self::Done(value) => _ = to.put(DONE).raw(value),
@@ -147,8 +147,8 @@ impl<'a> Response<'a> {
         })
     }
 
-    /// Encodes the frame of [`Response::Done`] up to its value of `len` bytes, unless that is more
-    /// than its length can say.
+    /// Encodes the frame of [`Response::Done`] up to its value of `len` bytes, unless that is
+    /// too long for its length field.
     pub(super) fn head_of_done(len: usize) -> wire::Result<Vec<u8>> {
         let too_long = WireError::TooLong { length: len, max: u32::MAX as usize - 1 };
         let body = len.checked_add(1).and_then(|body| u32::try_from(body).ok()).ok_or(too_long)?;

@@ -139,12 +139,9 @@ impl Reactor {
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS_PER_TURN);
         loop {
-            match self.wait(&mut events) {
-                Ok(()) => {}
-                Err(errno) => {
-                    tracing::error!(%errno, "the store stops: epoll failed");
-                    return;
-                }
+            if let Err(errno) = self.wait(&mut events) {
+                tracing::error!(%errno, "the store stops: epoll failed");
+                return;
             }
             if events.iter().any(|event| event.data.u64() == STOP) && !self.begin_drain() {
                 return;
@@ -271,10 +268,8 @@ impl Reactor {
     /// Closes a connection. Closing removes it from epoll.
     fn close(&mut self, id: u64, connection: StoreConnection, reason: &CloseReason) {
         self.forget_deadline(id, &connection);
-        if let Phase::Parked(parked) = &connection.phase
-            && let Some(key) = parked.awaited()
-        {
-            self.table.stop_waiting(key, id);
+        if let Phase::Parked(parked) = &connection.phase {
+            self.table.stop_waiting(parked.missing_key(), id);
         }
         // Clients of a store that drains disconnect because of that.
         if let Some(will) = connection.will.as_ref().filter(|_| !self.is_draining()) {
@@ -343,6 +338,3 @@ impl Reactor {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! Answers the clients of a store that cannot be served, so that they need not wait for their
+//! Refuses the clients of a store that cannot be served, so that they do not wait for their
 //! deadlines.
 
 use std::io;
@@ -11,7 +11,6 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use crate::handshake::{Handshake, Progress};
-use crate::hello::{Hello, Purpose};
 use crate::socket::{self, Options};
 
 /// The time for which clients are answered. Later ones find the port closed.
@@ -28,12 +27,12 @@ pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &Stor
             Ok(Some((client, address))) => {
                 let prepared = options.apply_accepted(&client, listener);
                 if let Err(error) = prepared.and_then(|()| refuse(&client, config, cause)) {
-                    tracing::debug!(%address, %error, "a client was not told that its store cannot be served");
+                    tracing::debug!(%address, %error, "cannot refuse a client of a store that cannot be served");
                 }
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(%error, "clients are not told that their store cannot be served");
+                tracing::debug!(%error, "cannot refuse the clients of a store that cannot be served");
                 return;
             }
         }
@@ -45,7 +44,10 @@ fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()>
     let mut handshake = Handshake::accept(config.secret.clone())?;
     loop {
         match handshake.advance(client)? {
-            Progress::Authorize(hello) => handshake.answer(Err(verdict(&hello, config, cause))),
+            Progress::Authorize(hello) => {
+                let unavailable = Refusal::StoreUnavailable { errno: cause.raw_os_error() };
+                handshake.answer(config.authorize(&hello).and(Err(unavailable)));
+            }
             Progress::Done | Progress::Refused(_) => return Ok(()),
             Progress::Pending => {
                 let flags = if handshake.wants_write() { PollFlags::OUT } else { PollFlags::IN };
@@ -54,15 +56,5 @@ fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()>
                 }
             }
         }
-    }
-}
-
-fn verdict(hello: &Hello, config: &StoreConfig, cause: Errno) -> Refusal {
-    match hello.purpose {
-        Purpose::Store if hello.job == config.job => {
-            Refusal::StoreUnavailable { errno: cause.raw_os_error() }
-        }
-        Purpose::Store => Refusal::Job,
-        Purpose::Channel(_) => Refusal::NotAPeer,
     }
 }

@@ -140,9 +140,7 @@ impl Reactor {
     ) -> Result<(), CloseReason> {
         let deadline = self.operation_deadline();
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
-        if let Some(key) = parked.awaited() {
-            self.table.stop_waiting(key, id);
-        }
+        self.table.stop_waiting(parked.missing_key(), id);
         let missing = parked.keys.iter().filter(|key| self.table.get(key).is_none());
         let names = list(missing.map(String::as_str));
         connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
@@ -164,9 +162,7 @@ impl Reactor {
         connection: &mut StoreConnection,
     ) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &connection.phase else { return Ok(()) };
-        if let Some(key) = parked.awaited() {
-            self.table.stop_waiting(key, id);
-        }
+        self.table.stop_waiting(parked.missing_key(), id);
         connection.respond(&Response::Closing, self.operation_deadline())
     }
 

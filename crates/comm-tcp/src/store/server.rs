@@ -22,7 +22,7 @@ use crate::socket::{self, Options};
 /// Connections that speak another protocol, belong to another job or have another secret are closed
 /// with a warning, and do not affect other clients. Dropping the server closes its connections, so
 /// that pending operations of clients fail, and joins the thread. In a forked child neither
-/// dropping nor draining it has an effect: the parent goes on to serve.
+/// dropping nor draining it has an effect: the parent continues to serve.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
@@ -79,7 +79,7 @@ impl TcpStoreServer {
     /// Operations that wait for a key fail with
     /// [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
     ///
-    /// Returns when the server has stopped, or after `wait` while its thread goes on.
+    /// Returns when the server has stopped, or after `wait` while its thread continues.
     pub fn drain(mut self, wait: Duration, grace: Duration) {
         if !self.process.is_current() {
             return;

@@ -85,8 +85,9 @@ impl Table {
         self.waiters.entry(key.to_owned()).or_default().push(waiter);
     }
 
-    /// Removes a waiter for a key.
-    pub(super) fn stop_waiting(&mut self, key: &str, waiter: Waiter) {
+    /// Removes a waiter for a key, if it waits for one.
+    pub(super) fn stop_waiting(&mut self, key: Option<&str>, waiter: Waiter) {
+        let Some(key) = key else { return };
         if let Some(waiters) = self.waiters.get_mut(key) {
             waiters.retain(|&other| other != waiter);
             if waiters.is_empty() {
@@ -154,8 +155,9 @@ mod tests {
         for waiter in [5, 3, 8] {
             table.wait("k", waiter);
         }
-        table.stop_waiting("k", 3);
-        table.stop_waiting("other", 3);
+        table.stop_waiting(Some("k"), 3);
+        table.stop_waiting(Some("other"), 3);
+        table.stop_waiting(None, 8);
         assert_eq!(table.take_waiters("k"), [5, 8]);
         assert_eq!(table.take_waiters("k"), []);
     }

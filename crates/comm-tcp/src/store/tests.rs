@@ -8,14 +8,15 @@ use comm_core::{ChannelId, ChannelKind, GroupId, Refusal, Store};
 
 use super::protocol::{Request, Response};
 use super::{StoreConfig, TcpStore, TcpStoreServer};
-use crate::connect::{Connected, Connector};
+use crate::connect::{Connected, Connector, run_first};
 use crate::hello::{Hello, Purpose};
 use crate::socket::Options;
 
 const SOON: Duration = Duration::from_secs(10);
 
 fn dial(address: SocketAddr, hello: Hello) -> Connected {
-    Connector::new(address, hello, None, Options::store()).run(Instant::now() + SOON).unwrap()
+    let mut connectors = [Connector::new(address, hello, None, Options::store())];
+    run_first(&mut connectors, Instant::now() + SOON).unwrap().1
 }
 
 /// A connection on which the server expects requests.
@@ -100,7 +101,7 @@ fn requests_may_arrive_byte_by_byte_or_many_at_once() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
+fn a_client_that_leaves_while_it_waits_does_not_count_as_connected() {
     let config = StoreConfig { connections_max: 2, ..StoreConfig::default() };
     let (server, store) = serve(config);
     for _ in 0..20 {
@@ -175,13 +176,13 @@ fn clients_that_do_not_read_a_large_value_share_it() {
 }
 
 #[test]
-fn requests_that_arrive_in_part_count_and_those_that_find_no_room_are_answered() {
+fn requests_that_arrive_in_part_count_and_those_that_exceed_the_limit_are_answered() {
     let config = StoreConfig { stored_bytes_max: 4 << 20, ..StoreConfig::default() };
     let (server, store) = serve(config);
     let set = Request::Set { key: "k", value: &vec![0; 3 << 20] }.encode().unwrap();
     let mut stalled = raw(server.local_addr());
     stalled.write_all(&set[..set.len() - 1]).unwrap();
-    // Until what has stalled has arrived, there is room.
+    // The stalled request counts once the server has received it.
     let limit = Instant::now() + SOON;
     while store.set("other", &vec![0; 2 << 20]).is_ok() {
         assert!(Instant::now() < limit);
@@ -196,7 +197,7 @@ fn requests_that_arrive_in_part_count_and_those_that_find_no_room_are_answered()
 }
 
 #[test]
-fn waits_for_many_keys_are_bounded_together_and_leave_room_for_others() {
+fn waits_for_many_keys_are_bounded_together_and_leave_capacity_for_others() {
     let config = StoreConfig { stored_bytes_max: 20 << 20, ..StoreConfig::default() };
     let (server, store) = serve(config);
     let keys = vec![""; 65_536];
@@ -215,7 +216,7 @@ fn waits_for_many_keys_are_bounded_together_and_leave_room_for_others() {
 }
 
 #[test]
-fn a_timeout_lists_as_many_keys_as_there_is_room_for_and_counts_the_rest() {
+fn a_timeout_lists_keys_up_to_a_length_and_counts_the_rest() {
     let (_server, store) = serve(StoreConfig::default());
     let keys: Vec<String> = (0..10_000).map(|key| format!("key{key:05}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

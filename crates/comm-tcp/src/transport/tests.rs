@@ -19,7 +19,7 @@ fn world(size: usize, config: &TcpConfig) -> (TcpTransport, Vec<TcpStream>) {
     (transport, peers.into_iter().flatten().collect())
 }
 
-/// Rank 0 of a world whose other ranks are as many sockets as `stripes` says.
+/// Rank 0 of a world whose other ranks have the sockets of `stripes`.
 fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTransport, Vec<Vec<TcpStream>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| {
@@ -53,7 +53,7 @@ fn interest(recv: &[usize], send: &[usize]) -> Interest {
 
 /// Sleeps until the transport wakes. Fails after a time in which it should have.
 fn sleep(transport: &TcpTransport) {
-    assert!(wakes(transport, 20), "nobody wakes the sleeper");
+    assert!(wakes(transport, 20), "no wakeup");
 }
 
 fn wakes(transport: &TcpTransport, seconds: i64) -> bool {
@@ -61,13 +61,13 @@ fn wakes(transport: &TcpTransport, seconds: i64) -> bool {
     poll(&mut [PollFd::from_borrowed_fd(transport.descriptor(), PollFlags::IN)], Some(&limit)).unwrap() == 1
 }
 
-/// Arms until there is nothing to be had, without trying to move anything.
+/// Arms until nothing is ready, without moving anything.
 fn fall_asleep(transport: &mut TcpTransport, interest: &Interest) -> bool {
     (0..3).any(|_| transport.arm(interest).unwrap() == Armed::Sleep)
 }
 
 #[test]
-fn elements_that_arrive_byte_by_byte_are_lent_whole_and_in_order() {
+fn elements_that_arrive_byte_by_byte_are_received_whole_and_in_order() {
     for element in [1, 2, 4, 8] {
         let config = TcpConfig { read_ahead: TcpConfig::READ_AHEAD_MIN, ..TcpConfig::default() };
         let (mut transport, peers) = world(2, &config);
@@ -81,11 +81,11 @@ fn elements_that_arrive_byte_by_byte_are_lent_whole_and_in_order() {
                 sent += len;
             }
             let mut copy = [0; 256];
-            let lent = transport.fill_buf(1, 256).unwrap().copy_to(&mut copy);
-            for (offset, &byte) in copy[..lent].iter().enumerate() {
+            let filled = transport.fill_buf(1, 256).unwrap().copy_to(&mut copy);
+            for (offset, &byte) in copy[..filled].iter().enumerate() {
                 assert_eq!(byte, ((position + offset) % 251) as u8);
             }
-            let whole = lent - lent % element;
+            let whole = filled - filled % element;
             transport.consume(1, whole).unwrap();
             position += whole;
             idle = if whole == 0 { idle + 1 } else { 0 };
@@ -115,14 +115,14 @@ fn a_part_of_an_element_lets_its_receiver_sleep_until_the_rest_comes() {
 }
 
 #[test]
-fn a_part_of_an_element_before_the_end_of_the_stream_is_no_endless_wait() {
+fn the_end_of_the_stream_within_an_element_is_an_error() {
     let (mut transport, mut peer) = pair();
     peer.write_all(&[1, 2, 3]).unwrap();
     drop(peer);
     let waiting = interest(&[1], &[]);
     let error = loop {
         match transport.fill_buf(1, 4) {
-            Ok(lent) => assert!(lent.len() <= 3),
+            Ok(filled) => assert!(filled.len() <= 3),
             Err(error) => break error,
         }
         if transport.arm(&waiting).unwrap() == Armed::Sleep {
@@ -169,7 +169,7 @@ fn a_broken_connection_wakes_a_rank_that_waits_for_another_without_an_error() {
     drop(peers.remove(1));
     sleep(&transport);
     assert!(fall_asleep(&mut transport, &for_first));
-    assert!(!wakes(&transport, 0), "a break is news only once");
+    assert!(!wakes(&transport, 0), "a break is reported once");
     assert_eq!(transport.arm(&interest(&[1, 2], &[])).unwrap(), Armed::Ready);
     assert!(matches!(transport.try_recv(2, &mut [0]), Err(Error::PeerLost { peer: 2, .. })));
     assert_eq!(transport.arm(&interest(&[], &[2])).unwrap(), Armed::Ready);
@@ -259,7 +259,7 @@ fn a_peer_that_stops_sending_is_lost() {
 }
 
 #[test]
-fn a_sender_pauses_after_a_turn_and_may_go_on_at_once() {
+fn a_sender_pauses_after_a_turn_and_may_continue_at_once() {
     let (mut transport, mut peer) = pair();
     let total = 64 * TURN_BYTES;
     thread::scope(|scope| {
@@ -303,7 +303,7 @@ fn more_than_two_gigabytes_go_from_one_slice() {
                 }
             }
         });
-        // Zeros that nobody writes to take no memory.
+        // Zeros that are never written take no memory.
         let (zeros, mut sent, waiting) = (vec![0; LEN], 0, interest(&[], &[1]));
         while sent < LEN {
             let more = transport.try_send(1, &[IoSlice::new(&zeros[sent..])]).unwrap();

@@ -6,13 +6,15 @@
 use std::time::{Duration, Instant};
 
 use comm_core::wire::{self, Reader};
+use comm_mesh::Backoff;
 use comm_rendezvous::random_bytes;
 use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
+use crate::store::client::send;
 use crate::store::errors::{await_socket, malformed_response};
-use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
+use crate::store::frame::{FrameError, GROWTH_BYTES, cut, receive};
 
 /// The time to wait for the server to report that a key exists before asking again: some versions
 /// of the server do not wake waiters for keys that a compare-and-set created.
@@ -82,8 +84,9 @@ impl Conversation {
 
     /// The value of a key, `None` if it is missing.
     ///
-    /// The server's own query for this does not tell a missing key from an empty value, or closes
-    /// the connection. To replace what no key holds by itself changes nothing, and answers both.
+    /// The server's own query for this does not distinguish a missing key from an empty value, or
+    /// closes the connection. Replacing a value that no key holds by itself changes nothing, and
+    /// the response distinguishes both.
     fn read(&self, key: &str) -> TorchResult<Option<Vec<u8>>> {
         let unlikely: [u8; 16] = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
@@ -108,7 +111,7 @@ impl Conversation {
 
     /// Waits until all keys exist at the same time, and returns whether they did before `until`.
     pub(super) fn await_keys(&self, keys: &[&str], until: Instant) -> TorchResult<bool> {
-        let mut nap = POLL_MIN;
+        let mut delays = Backoff::new(POLL_MIN, POLL_MAX);
         loop {
             if self.check(keys)? {
                 return Ok(true);
@@ -117,8 +120,7 @@ impl Conversation {
             if now >= until {
                 return Ok(false);
             }
-            self.nap(keys, until.min(now + nap))?;
-            nap = (nap * 2).min(POLL_MAX);
+            self.sleep(keys, until.min(now + delays.next_delay()))?;
         }
     }
 
@@ -138,8 +140,8 @@ impl Conversation {
         self.is_ready()
     }
 
-    /// Sleeps until the server says that the keys exist, or the time has come.
-    fn nap(&self, keys: &[&str], until: Instant) -> TorchResult<()> {
+    /// Sleeps until the server reports that the keys exist, at most until a time.
+    fn sleep(&self, keys: &[&str], until: Instant) -> TorchResult<()> {
         self.ask(Query::default().wait(keys))?;
         let answered = match await_socket(&self.socket, PollFlags::IN, until) {
             Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => false,
@@ -165,11 +167,7 @@ impl Conversation {
     }
 
     fn ask(&self, query: Query) -> TorchResult<()> {
-        let mut writer = FrameWriter::new(query.into_bytes());
-        while !writer.flush(&self.socket).map_err(FrameError::Io)? {
-            await_socket(&self.socket, PollFlags::OUT, self.deadline)?;
-        }
-        Ok(())
+        send(&self.socket, query.into_bytes(), self.deadline)
     }
 
     fn number<T: wire::Fixed>(&self) -> TorchResult<T> {

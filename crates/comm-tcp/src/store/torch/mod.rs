@@ -14,10 +14,11 @@ use comm_mesh::deadline_after;
 use self::conversation::Conversation;
 use self::protocol::{KEY_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX};
 use super::StoreConfig;
-use super::errors::{RECONNECT_MAX, failed, no_address, not_a_number, timed_out, unreachable, with_grace};
+use super::client::connect_first;
+use super::errors::{RECONNECT_MAX, failed, not_a_number, timed_out, with_grace};
 use super::frame::FrameError;
 use super::pool::ConnectionPool;
-use crate::connect::{Connected, Connector, run_first};
+use crate::connect::Connector;
 use crate::socket::Options;
 
 /// A client of a `torch.distributed.TCPStore`, such as the one of torchrun's agent; tested with
@@ -63,9 +64,11 @@ impl TorchStore {
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
         let begun = Instant::now();
         let address = match addresses {
-            [] => return Err(no_address()),
             [address] => *address,
-            several => first(several, timeout)?,
+            several => {
+                let bare = |address: &SocketAddr| Connector::bare(*address, Options::store());
+                connect_first(several.iter().map(bare).collect(), timeout, deadline_after(timeout))?.0
+            }
         };
         let timeout = timeout.saturating_sub(begun.elapsed());
         let store = Self { address, config, pool: ConnectionPool::default() };
@@ -81,23 +84,19 @@ impl TorchStore {
     }
 
     fn open(&self, timeout: Duration, deadline: Instant) -> Result<Conversation> {
-        let stranger = || Error::Handshake {
+        let not_a_peer = || Error::Handshake {
             with: format!("PyTorch's store at {}", self.address),
             refusal: Refusal::NotAPeer,
         };
         let connect_by = deadline.min(deadline_after(timeout));
         for _ in 0..GREET_ATTEMPTS {
-            let mut dial = Connector::bare(self.address, Options::store());
-            let socket = match dial.run(connect_by) {
-                Ok(Connected::Open(socket)) => socket,
-                Ok(Connected::Pending | Connected::Refused(_)) => return Err(unreachable(&[dial], timeout)),
-                Err(e) => return Err(Error::io("wait for a connection", e)),
-            };
+            let connector = Connector::bare(self.address, Options::store());
+            let (_, socket) = connect_first(vec![connector], timeout, connect_by)?;
             let bytes_max = self.config.frame_bytes_max;
             let conversation = Conversation { socket, deadline: connect_by, bytes_max };
             match conversation.greet() {
                 Ok(true) => return Ok(Conversation { deadline, ..conversation }),
-                Ok(false) => return Err(stranger()),
+                Ok(false) => return Err(not_a_peer()),
                 Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => {
                     let doing =
                         format!("be greeted by PyTorch's store at {} within {timeout:?}", self.address);
@@ -106,15 +105,15 @@ impl TorchStore {
                 Err(_) => std::thread::sleep(GREET_BACKOFF),
             }
         }
-        Err(stranger())
+        Err(not_a_peer())
     }
 
-    /// Lets an operation have a connection. One that failed, and may still get an answer, is not
-    /// used again.
-    fn converse<T>(
+    /// Runs an operation on a connection, which is closed if the operation fails: a late response
+    /// may still arrive on it.
+    fn run<T>(
         &self,
         max_wait: Duration,
-        talk: impl FnOnce(&Conversation) -> Result<T, FrameError>,
+        operation: impl FnOnce(&Conversation) -> Result<T, FrameError>,
     ) -> Result<Result<T, FrameError>> {
         let deadline = deadline_after(max_wait);
         let bytes_max = self.config.frame_bytes_max;
@@ -122,17 +121,21 @@ impl TorchStore {
             Some(socket) => Conversation { socket, deadline, bytes_max },
             None => self.open(max_wait.min(RECONNECT_MAX), deadline)?,
         };
-        let said = talk(&conversation);
-        if said.is_ok() {
+        let outcome = operation(&conversation);
+        if outcome.is_ok() {
             self.pool.put(conversation.socket);
         }
-        Ok(said)
+        Ok(outcome)
     }
 
     /// An operation on `key` without a timeout of its own.
-    fn call<T>(&self, key: &str, talk: impl FnOnce(&Conversation) -> Result<T, FrameError>) -> Result<T> {
+    fn call<T>(
+        &self,
+        key: &str,
+        operation: impl FnOnce(&Conversation) -> Result<T, FrameError>,
+    ) -> Result<T> {
         check_key(key)?;
-        self.converse(self.config.operation_timeout, talk)?.map_err(|e| self.failed(key, e))
+        self.run(self.config.operation_timeout, operation)?.map_err(|e| self.failed(key, e))
     }
 
     /// An operation on `key`, or several, that waits for at most `timeout`.
@@ -140,10 +143,10 @@ impl TorchStore {
         &self,
         key: &str,
         timeout: Duration,
-        talk: impl FnOnce(&Conversation, Instant) -> Result<T, FrameError>,
+        operation: impl FnOnce(&Conversation, Instant) -> Result<T, FrameError>,
     ) -> Result<T> {
         let until = deadline_after(timeout);
-        self.converse(with_grace(timeout), |conversation| talk(conversation, until))?
+        self.run(with_grace(timeout), |conversation| operation(conversation, until))?
             .map_err(|e| failed(self.address, key, timeout, e))
     }
 
@@ -178,17 +181,6 @@ fn check_key(key: &str) -> Result<()> {
     Ok(())
 }
 
-/// The first of several addresses that takes a connection.
-fn first(addresses: &[SocketAddr], timeout: Duration) -> Result<SocketAddr> {
-    let mut connectors: Vec<Connector> =
-        addresses.iter().map(|address| Connector::bare(*address, Options::store())).collect();
-    match run_first(&mut connectors, deadline_after(timeout)) {
-        Ok((at, Connected::Open(_))) => Ok(addresses[at]),
-        Ok((_, Connected::Pending | Connected::Refused(_))) => Err(unreachable(&connectors, timeout)),
-        Err(e) => Err(Error::io("wait for a connection", e)),
-    }
-}
-
 /// Checks a list of keys, and returns it as text.
 fn check_keys(keys: &[&str]) -> Result<String> {
     keys.iter().try_for_each(|key| check_key(key))?;
@@ -213,7 +205,7 @@ impl Store for TorchStore {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64> {
         check_key(key)?;
-        let sum = match self.converse(self.config.operation_timeout, |c| c.add(key, amount))? {
+        let sum = match self.run(self.config.operation_timeout, |c| c.add(key, amount))? {
             Ok(sum) => sum,
             Err(FrameError::Closed) => return Err(self.refused_sum(key)?),
             Err(e) => return Err(self.failed(key, e)),
@@ -261,8 +253,7 @@ impl Store for TorchStore {
             return Ok(true);
         }
         let names = check_keys(keys)?;
-        let checked =
-            self.converse(self.config.operation_timeout, |conversation| conversation.check(keys))?;
+        let checked = self.run(self.config.operation_timeout, |conversation| conversation.check(keys))?;
         checked.map_err(|e| self.failed(&names, e))
     }
 

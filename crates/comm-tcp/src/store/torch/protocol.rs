@@ -1,9 +1,9 @@
 //! The queries of PyTorch's store, to the byte.
 //!
 //! A query is a code of one byte and fields in order. A field of variable length is its length as a
-//! `u64` and its bytes. All numbers are little-endian. What a query is answered with is fixed by
-//! the query: nothing, one byte, a number, or a field. PyTorch's clients put `/` before every key,
-//! and so does this one, so that both see the same.
+//! `u64` and its bytes. All numbers are little-endian. Each query has a response of a fixed kind:
+//! none, one byte, a number, or a field. PyTorch's clients put `/` before every key, and so does
+//! this one, so that both see the same.
 
 use comm_core::wire::Writer;
 
@@ -22,7 +22,7 @@ pub(super) const KEYS_MAX: usize = 128 * 1024;
 
 const KEY_PREFIX: &str = "/";
 
-/// With this a client says that it means PyTorch's store.
+/// The number with which a client announces the protocol.
 const MAGIC: u32 = 0x3C85_F7CE;
 
 const VALIDATE: u8 = 0;

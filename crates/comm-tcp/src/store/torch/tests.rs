@@ -1,4 +1,4 @@
-//! The client against a peer that expects and says recorded bytes.
+//! The client against a server that expects and sends recorded bytes.
 
 mod peer;
 
@@ -16,7 +16,7 @@ use crate::store::StoreConfig;
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
 
-/// A key as it is sent: its length, and the key behind a slash.
+/// A key as it is sent: its length, and the key after a slash.
 const K: &[u8] = b"\x02\0\0\0\0\0\0\0/k";
 const CHECK_K: &[u8] = b"\x05\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
 const WAIT_K: &[u8] = b"\x06\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k";
@@ -40,12 +40,12 @@ fn is_timeout<T>(result: Result<T>, name: &str) -> bool {
     matches!(&result, Err(error @ Error::Timeout { .. }) if error.to_string().contains(name))
 }
 
-fn is_io<T>(result: Result<T>, words: &str) -> bool {
-    matches!(&result, Err(error @ Error::Io { .. }) if error.to_string().contains(words))
+fn is_io<T>(result: Result<T>, text: &str) -> bool {
+    matches!(&result, Err(error @ Error::Io { .. }) if error.to_string().contains(text))
 }
 
 #[test]
-fn every_operation_is_spoken_to_the_byte_on_one_connection() {
+fn every_operation_sends_the_recorded_bytes_on_one_connection() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.exchange(b"\x01\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0v", b"");
@@ -79,11 +79,11 @@ fn a_missing_key_differs_from_one_with_the_expected_value() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.expect(b"\x02\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0a\x01\0\0\0\0\0\0\0b");
-        peer.say(b"\x01\0\0\0\0\0\0\0a");
+        peer.send(b"\x01\0\0\0\0\0\0\0a");
         let unlikely = peer.expect_read();
-        peer.say(&unlikely);
+        peer.send(&unlikely);
         peer.expect_read();
-        peer.say(b"\x01\0\0\0\0\0\0\0a");
+        peer.send(b"\x01\0\0\0\0\0\0\0a");
     };
     talk(server, |store| {
         assert_eq!(store.compare_set("k", b"a", b"b").unwrap(), b"");
@@ -93,7 +93,7 @@ fn a_missing_key_differs_from_one_with_the_expected_value() {
 }
 
 #[test]
-fn a_get_waits_and_goes_on_waiting_when_it_was_woken_for_nothing() {
+fn a_get_waits_again_after_a_spurious_wakeup() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.exchange(CHECK_K, b"\x01");
@@ -103,10 +103,10 @@ fn a_get_waits_and_goes_on_waiting_when_it_was_woken_for_nothing() {
         peer.exchange(CHECK_K, b"\0");
         // Deleted in between.
         let unlikely = peer.expect_read();
-        peer.say(&unlikely);
+        peer.send(&unlikely);
         peer.exchange(CHECK_K, b"\0");
         peer.expect_read();
-        peer.say(b"\0\0\0\0\0\0\0\0");
+        peer.send(b"\0\0\0\0\0\0\0\0");
     };
     talk(server, |store| assert_eq!(store.get("k", SOON).unwrap(), b""));
 }
@@ -117,10 +117,10 @@ fn a_wait_that_times_out_is_cancelled_and_its_connection_used_again() {
         let mut peer = Peer::greeted(listener);
         peer.exchange(CHECK_K, b"\x01");
         loop {
-            match peer.hear(1)[..] {
+            match peer.receive(1)[..] {
                 [6] => peer.expect(&WAIT_K[1..]),
                 // The answer to the wait may have left before the cancellation came.
-                [12] => peer.say(b"\0\x01"),
+                [12] => peer.send(b"\0\x01"),
                 [5] => peer.exchange(&CHECK_K[1..], b"\x01"),
                 [8] => break,
                 ref other => panic!("{other:?}"),
@@ -138,12 +138,12 @@ fn a_wait_that_times_out_is_cancelled_and_its_connection_used_again() {
 }
 
 #[test]
-fn a_server_that_falls_silent_is_given_up_with_its_connection() {
+fn the_connection_to_a_silent_server_is_not_used_again() {
     let server = |listener: &TcpListener| {
         let mut silent = Peer::greeted(listener);
         silent.expect(CHECK_K);
         let mut next = Peer::greeted(listener);
-        silent.say(b"\0");
+        silent.send(b"\0");
         next.exchange(b"\x08", b"");
         next.exchange(K, b"\0\0\0\0\0\0\0\0");
     };
@@ -161,25 +161,25 @@ fn hostile_answers_are_errors_and_end_their_connection() {
         (b"\x03\0\0\0\0\0\0\0ab", "end of file"),
         (b"", "closed the connection"),
     ];
-    for (answer, words) in answers {
+    for (answer, text) in answers {
         let server = |listener: &TcpListener| {
             let mut peer = Peer::greeted(listener);
             peer.expect(b"\x02\x02\0\0\0\0\0\0\0/k\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0v");
-            peer.say(answer);
+            peer.send(answer);
             drop(peer);
             let mut next = Peer::greeted(listener);
             next.exchange(b"\x08\x02\0\0\0\0\0\0\0/k", b"\x02\0\0\0\0\0\0\0");
             assert!(next.sees_the_end());
         };
         talk(server, |store| {
-            assert!(is_io(store.compare_set("k", b"", b"v"), words), "{words}");
+            assert!(is_io(store.compare_set("k", b"", b"v"), text), "{text}");
             assert!(is_io(store.delete("k"), "is malformed"));
         });
     }
 }
 
 #[test]
-fn answers_that_are_not_known_are_errors() {
+fn unknown_answers_are_errors() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.exchange(CHECK_K, b"\x07");
@@ -196,7 +196,7 @@ fn answers_that_are_not_known_are_errors() {
 }
 
 #[test]
-fn a_sum_with_a_text_is_the_callers_fault_and_so_is_one_that_wrapped() {
+fn an_addition_to_a_text_or_beyond_64_bits_is_invalid() {
     let server = |listener: &TcpListener| {
         let mut peer = Peer::greeted(listener);
         peer.exchange(b"\x04\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0", b"");
@@ -204,7 +204,7 @@ fn a_sum_with_a_text_is_the_callers_fault_and_so_is_one_that_wrapped() {
         let mut peer = Peer::greeted(listener);
         peer.exchange(CHECK_K, b"\0");
         peer.expect_read();
-        peer.say(b"\x05\0\0\0\0\0\0\0seven");
+        peer.send(b"\x05\0\0\0\0\0\0\0seven");
         peer.exchange(b"\x04\x02\0\0\0\0\0\0\0/k\x01\0\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\x80");
     };
     talk(server, |store| {
@@ -227,15 +227,15 @@ fn keys_and_values_that_are_too_long_are_not_sent() {
 }
 
 #[test]
-fn a_server_that_is_not_pytorchs_store_is_a_stranger() {
+fn a_server_of_another_protocol_is_refused() {
     for answer in [&b"HTTP"[..], b""] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut peer = Peer(stream.unwrap());
-                peer.hear(10);
-                peer.say(answer);
+                peer.receive(10);
+                peer.send(answer);
             }
         });
         let error = connect(address).unwrap_err();
@@ -244,8 +244,8 @@ fn a_server_that_is_not_pytorchs_store_is_a_stranger() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_when_the_time_is_over() {
-    // A port that is taken, so that no other test gets it, but that nobody listens on.
+fn a_missing_server_is_named_at_the_deadline() {
+    // A bound port, which no other test gets, without a listener.
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = taken.local_addr().unwrap().as_socket().unwrap();

@@ -37,7 +37,7 @@ fn receive_all(transport: &mut TcpTransport) -> (Vec<u8>, Error) {
 }
 
 #[test]
-fn the_position_of_a_byte_says_which_socket_carries_it() {
+fn the_position_of_a_byte_determines_its_socket() {
     let (mut transport, mut peers) = striped_pair(STRIPES);
     let stream: Vec<u8> = (0..100).collect();
     let mut sent = 0;
@@ -94,7 +94,7 @@ fn stripes_are_received_in_order_whichever_socket_is_faster() {
 }
 
 #[test]
-fn elements_are_lent_whole_across_stripes() {
+fn elements_are_received_whole_across_stripes() {
     for (stripe, element) in [(1, 8), (3, 4), (5, 8), (7, 2)] {
         let stripes = Stripes { sockets: 3, bytes: stripe };
         let (mut transport, mut peers) = striped_pair(stripes);
@@ -104,9 +104,9 @@ fn elements_are_lent_whole_across_stripes() {
         }
         let (mut received, mut copy) = (Vec::new(), [0; 240]);
         while received.len() < stream.len() {
-            let lent = transport.fill_buf(1, 240).unwrap().copy_to(&mut copy);
-            let whole = lent - lent % element;
-            assert!(whole > 0, "{lent} bytes of {element} are lent at {}", received.len());
+            let filled = transport.fill_buf(1, 240).unwrap().copy_to(&mut copy);
+            let whole = filled - filled % element;
+            assert!(whole > 0, "{filled} bytes of {element} are received at {}", received.len());
             received.extend_from_slice(&copy[..whole]);
             transport.consume(1, whole).unwrap();
         }
@@ -154,7 +154,7 @@ fn a_socket_that_breaks_out_of_turn_ends_the_stream_on_both_sides() {
     while peers[1].peek(&mut [0; 4]).unwrap() < 4 {}
     peers[0].write_all(&[7; 3]).unwrap();
     drop(peers.remove(1));
-    // Who waits for bytes of a socket that lives hears of it, and lets the peer know.
+    // A wait for bytes of another socket reports it, and ends this side's stream.
     let waiting = interest(&[1], &[]);
     let mut first = [0; 8];
     let mut peer_knows = || {
@@ -162,7 +162,7 @@ fn a_socket_that_breaks_out_of_turn_ends_the_stream_on_both_sides() {
         peers[1].set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         peers[1].peek(&mut [0]).is_ok_and(|read| read == 0)
     };
-    assert!((0..1000).any(|_| peer_knows()), "the peer waits for ever");
+    assert!((0..1000).any(|_| peer_knows()), "the peer waits forever");
     assert_eq!(transport.try_recv(1, &mut first).unwrap(), 3);
     let failed = (0..2).find_map(|_| transport.try_send(1, &[IoSlice::new(b"?")]).err());
     assert!(matches!(failed, Some(Error::PeerLost { peer: 1, .. })), "{failed:?}");

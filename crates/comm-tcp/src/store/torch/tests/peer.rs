@@ -1,4 +1,4 @@
-//! A server's end of a connection, which does what a test says.
+//! A server's end of a connection, driven by a test.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ impl Peer {
     fn accept(listener: &TcpListener) -> Self {
         // No longer than this, or a client that failed would be waited for.
         let descriptor = PollFd::new(listener, PollFlags::IN);
-        assert!(comm_mesh::wait(&mut [descriptor], Some(Instant::now() + SOON)).unwrap(), "nobody came");
+        assert!(comm_mesh::wait(&mut [descriptor], Some(Instant::now() + SOON)).unwrap(), "no connection");
         let (stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
         Self(stream)
@@ -24,35 +24,35 @@ impl Peer {
     pub(super) fn greeted(listener: &TcpListener) -> Self {
         let mut peer = Self::accept(listener);
         peer.expect(b"\0\xce\xf7\x85\x3c\x0d");
-        let number = peer.hear(4);
-        peer.say(&number);
+        let number = peer.receive(4);
+        peer.send(&number);
         peer
     }
 
-    pub(super) fn hear(&mut self, bytes: usize) -> Vec<u8> {
-        let mut heard = vec![0; bytes];
-        self.0.read_exact(&mut heard).unwrap();
-        heard
+    pub(super) fn receive(&mut self, bytes: usize) -> Vec<u8> {
+        let mut received = vec![0; bytes];
+        self.0.read_exact(&mut received).unwrap();
+        received
     }
 
     pub(super) fn expect(&mut self, bytes: &[u8]) {
-        assert_eq!(self.hear(bytes.len()).escape_ascii().to_string(), bytes.escape_ascii().to_string());
+        assert_eq!(self.receive(bytes.len()).escape_ascii().to_string(), bytes.escape_ascii().to_string());
     }
 
-    pub(super) fn say(&mut self, bytes: &[u8]) {
+    pub(super) fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
     }
 
     pub(super) fn exchange(&mut self, question: &[u8], answer: &[u8]) {
         self.expect(question);
-        self.say(answer);
+        self.send(answer);
     }
 
     /// Expects the question that reads `k`: a compare-and-set with 16 bytes, twice.
     pub(super) fn expect_read(&mut self) -> Vec<u8> {
         self.expect(b"\x02");
         self.expect(K);
-        let unlikely = self.hear(24);
+        let unlikely = self.receive(24);
         self.expect(&unlikely);
         unlikely
     }
