@@ -5,6 +5,7 @@
 
 mod changelog;
 mod comments;
+mod conformance;
 mod crate_docs;
 mod default_members;
 mod dependencies;
@@ -32,9 +33,10 @@ use tree::Tree;
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// All rules with the names that their findings show.
-const RULES: [(&str, Rule); 16] = [
+const RULES: [(&str, Rule); 17] = [
     ("changelog", changelog::check),
     ("comments", comments::check),
+    ("conformance", conformance::check),
     ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
     ("dependencies", dependencies::check),
