@@ -26,7 +26,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// The size of the encoded capabilities in bytes.
-    pub const BYTES: usize = 1 + 3 * 4 + 16;
+    const BYTES: usize = 1 + 3 * 4 + 16;
 
     /// Returns the capabilities of this rank.
     ///
@@ -38,16 +38,13 @@ impl Capabilities {
     }
 
     /// Appends the encoded capabilities.
-    pub fn encode(&self, to: &mut Writer) {
+    pub(crate) fn encode(&self, to: &mut Writer) {
         let Version { major, minor, patch, .. } = self.version;
         to.put(u8::from(self.may_share)).put(major).put(minor).put(patch).put(self.device);
     }
 
     /// Reads encoded capabilities.
-    ///
-    /// # Errors
-    /// If the bytes are malformed.
-    pub fn decode(r: &mut Reader<'_>) -> wire::Result<Self> {
+    pub(crate) fn decode(r: &mut Reader<'_>) -> wire::Result<Self> {
         let may_share = r.flag("flag of sharing")?;
         let version = Version::new(r.get()?, r.get()?, r.get()?);
         Ok(Self { version, device: r.get()?, may_share })
@@ -55,12 +52,7 @@ impl Capabilities {
 
     /// Returns an error if NCCL cannot connect these ranks: the same on every rank that calls this
     /// with the same list.
-    ///
-    /// # Errors
-    /// [`Error::BackendUnavailable`] with ranks and versions if the versions differ;
-    /// [`Invalid::SharedDevice`] with two ranks that are on one device where NCCL does not support
-    /// that.
-    pub fn check(ranks: &[(usize, Self)]) -> Result<()> {
+    pub(crate) fn check(ranks: &[(usize, Self)]) -> Result<()> {
         let Some((leader, Self { version, .. })) = ranks.first() else { return Ok(()) };
         let others = ranks.iter().filter(|(_, other)| other.version != *version);
         let others: Vec<String> =
@@ -91,8 +83,14 @@ impl Capabilities {
         Err(Invalid::SharedDevice { ranks: ranks_on_it, device: Device::name_of(&device), advice }.into())
     }
 
-    /// Exchanges the capabilities of all ranks by one all-gather, and checks them.
-    pub(crate) fn exchange(&self, host: &dyn HostCommunicator, options: &CallOptions) -> Result<()> {
+    /// Exchanges the capabilities of all ranks by one all-gather, and checks that NCCL can connect
+    /// them.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] on all ranks, with ranks and versions, if the versions differ;
+    /// [`Invalid::SharedDevice`] on all ranks, with two ranks that are on one device, if it cannot
+    /// be shared; and the errors of the call.
+    pub fn exchange(&self, host: &dyn HostCommunicator, options: &CallOptions) -> Result<()> {
         let own = wire::encode(|to| self.encode(to));
         let mut all = vec![0; Self::BYTES * host.group().size()];
         let buffers: Buffers<'_> =

@@ -53,14 +53,11 @@ impl HybridCommunicator {
         let group = host.group();
         let local = LocalDevice::find(config);
         let options = within(config, began);
-        let decision = agreement::agree(&*host, &local.report(config.path), &options)?;
+        let decision = agreement::agree(&*host, &local, config.path, &options)?;
         tell(group, config.path, &decision);
         let device = local.device?;
-        let side = match decision.path {
-            DevicePath::Nccl => {
-                let library = local.library.unwrap_or_else(|| config.load());
-                by_nccl(&*host, (library?, &device), config, began)?
-            }
+        let side = match (decision.path, local.nccl) {
+            (DevicePath::Nccl, Some(nccl)) => by_nccl(&*host, (nccl?.0, &device), config, began)?,
             _ => staged(&*host, &device, config, began)?,
         };
         let link = FailureLink::new(&host, &side);

@@ -9,14 +9,14 @@ use super::config::{DeviceConfig, DevicePath};
 
 /// The size of an encoded report in bytes: fixed, so that one all-gather exchanges them.
 pub(super) const REPORT_BYTES: usize = 512;
-const OBSTACLE_BYTES: usize = REPORT_BYTES - 1 - 1 - 1 - Capabilities::BYTES - 2;
+const OBSTACLE_BYTES: usize = REPORT_BYTES - 3 - 2;
 
 /// The device and the library of this rank.
 #[derive(Debug)]
 pub(super) struct LocalDevice {
     pub(super) device: Result<Device>,
     /// `None` if NCCL is not wanted, or there is no device.
-    pub(super) library: Option<Result<Library>>,
+    pub(super) nccl: Option<Result<(Library, Capabilities)>>,
 }
 
 /// A rank's report of its device and its library.
@@ -24,8 +24,7 @@ pub(super) struct LocalDevice {
 pub(super) struct Report {
     pub(super) path: DevicePath,
     pub(super) has_device: bool,
-    /// `None` if NCCL is not wanted, or something that it needs is missing.
-    pub(super) nccl: Option<Capabilities>,
+    pub(super) has_nccl: bool,
     /// The reason why the device or the library is missing.
     pub(super) obstacle: String,
 }
@@ -34,18 +33,20 @@ impl LocalDevice {
     /// Opens the device, and loads NCCL if `config` wants it.
     pub(super) fn find(config: &DeviceConfig) -> Self {
         let device = config.device.open();
-        let wanted = config.path != DevicePath::Staged && device.is_ok();
-        Self { device, library: wanted.then(|| config.load()) }
+        let load = |device: &Device| {
+            let library = config.load()?;
+            let capabilities = Capabilities::of(&library, device)?;
+            Ok((library, capabilities))
+        };
+        let wanted = device.as_ref().ok().filter(|_| config.path != DevicePath::Staged);
+        let nccl = wanted.map(load);
+        Self { device, nccl }
     }
 
     pub(super) fn report(&self, path: DevicePath) -> Report {
-        let nccl = match (&self.device, &self.library) {
-            (Err(error), _) | (_, Some(Err(error))) => Err(error.clone()),
-            (Ok(_), None) => Ok(None),
-            (Ok(device), Some(Ok(library))) => Capabilities::of(library, device).map(Some),
-        };
-        let obstacle = nccl.as_ref().err().map(message).unwrap_or_default();
-        Report { path, has_device: self.device.is_ok(), nccl: nccl.ok().flatten(), obstacle }
+        let obstacle = self.device.as_ref().err().or(self.nccl.as_ref().and_then(|nccl| nccl.as_ref().err()));
+        let (has_device, has_nccl) = (self.device.is_ok(), matches!(self.nccl, Some(Ok(_))));
+        Report { path, has_device, has_nccl, obstacle: obstacle.map(message).unwrap_or_default() }
     }
 }
 
@@ -64,8 +65,8 @@ impl Report {
     pub(super) fn encode(&self) -> [u8; REPORT_BYTES] {
         let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0);
         let mut to = Writer::new();
-        to.size::<u8>(path).put(u8::from(self.has_device));
-        to.option(self.nccl, |to, nccl| nccl.encode(to)).text::<u16>(&self.obstacle, OBSTACLE_BYTES);
+        to.size::<u8>(path).put(u8::from(self.has_device)).put(u8::from(self.has_nccl));
+        to.text::<u16>(&self.obstacle, OBSTACLE_BYTES);
         to.into_array()
     }
 
@@ -73,11 +74,10 @@ impl Report {
     pub(super) fn decode(bytes: &[u8; REPORT_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
             let path = r.code("device path", |path| DevicePath::ALL.get(usize::from(path)).copied())?;
-            let has_device = r.flag("flag of a device")?;
-            let nccl = r.option(Capabilities::decode)?;
+            let (has_device, has_nccl) = (r.flag("flag of a device")?, r.flag("flag of NCCL")?);
             let obstacle = r.text::<u16>(OBSTACLE_BYTES)?.to_owned();
             r.rest();
-            Ok(Self { path, has_device, nccl, obstacle })
+            Ok(Self { path, has_device, has_nccl, obstacle })
         })
     }
 }
@@ -87,13 +87,9 @@ mod tests {
     use super::*;
 
     fn reports() -> [Report; 2] {
-        // A device with a version of NCCL, as the rank would send it.
-        let bytes = [1, 2, 0, 0, 0, 30, 0, 0, 0, 7, 0, 0, 0].into_iter().chain([7; 16]);
-        let nccl = wire::decode(&bytes.collect::<Vec<u8>>(), Capabilities::decode).ok();
-        assert!(nccl.is_some());
-        let whole = Report { path: DevicePath::Auto, has_device: true, nccl, obstacle: String::new() };
-        let obstacle = "there is no driver".into();
-        let none = Report { has_device: false, nccl: None, obstacle, ..whole.clone() };
+        let path = DevicePath::Auto;
+        let whole = Report { path, has_device: true, has_nccl: true, obstacle: String::new() };
+        let none = Report { path, has_device: false, has_nccl: false, obstacle: "there is no driver".into() };
         [whole, none]
     }
 
