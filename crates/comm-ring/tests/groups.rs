@@ -11,7 +11,8 @@ use comm_core::{ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, ReduceOp, 
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
-use common::{contributions, virtual_world, world};
+use comm_sim::network::FaultPlan;
+use common::{contributions, virtual_world, virtual_world_on, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)
@@ -100,13 +101,10 @@ fn a_group_has_the_order_of_its_list_and_ranks_outside_go_on_at_once() {
 }
 
 #[test]
-fn groups_are_made_over_queues_that_dribble() {
+fn groups_are_created_on_a_slow_and_uneven_network() {
     for (seed, ranks) in [1, 2, 3, 5, 8].into_iter().enumerate() {
-        let network = InProcessConfig::default()
-            .capacity(7)
-            .release(in_process::Release::OnConsume)
-            .dribble(seed as u64);
-        world(ranks, &network, &RingConfig::default(), |comm| {
+        let (plan, config) = (FaultPlan::rough(), RingConfig::default());
+        virtual_world_on(&plan, ranks, seed as u64, &config, |comm, _| {
             let (rank, reversed) = (comm.rank(), (0..ranks).rev().collect::<Vec<_>>());
             check(&comm.new_group(&reversed).unwrap().unwrap(), rank, &reversed);
             let pair: Vec<usize> = (0..ranks).filter(|other| other / 2 == rank / 2).collect();

@@ -41,7 +41,18 @@ pub(crate) fn virtual_world<R: Send>(
     config: &RingConfig,
     rank: impl Fn(Comm, &VirtualClock) -> R + Sync,
 ) -> Vec<R> {
-    network::run(ranks, seed, &FaultPlan::calm(), |fabric, clock| {
+    virtual_world_on(&FaultPlan::calm(), ranks, seed, config, rank)
+}
+
+/// Runs `rank` on every rank of a world in virtual time on this network.
+pub(crate) fn virtual_world_on<R: Send>(
+    plan: &FaultPlan,
+    ranks: usize,
+    seed: u64,
+    config: &RingConfig,
+    rank: impl Fn(Comm, &VirtualClock) -> R + Sync,
+) -> Vec<R> {
+    network::run(ranks, seed, plan, |fabric, clock| {
         let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
         // On its own line, so that the rank has the last handle.
         let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
