@@ -3,7 +3,7 @@
 //! A side that fails tells all ranks, so each rank need only fail its other side: the host's side
 //! by an abort, which reaches all ranks, and the device's side likewise.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use comm_core::{Error, Failure, HostCommunicator, Result};
 use comm_nccl::NcclCommunicator;
@@ -39,42 +39,28 @@ impl DeviceBackend {
         }
     }
 
-    fn downgrade(&self) -> WeakBackend {
-        match self {
-            Self::Nccl(nccl) => WeakBackend::Nccl(Arc::downgrade(nccl)),
-            Self::Staged(staged) => WeakBackend::Staged(Arc::downgrade(staged)),
-        }
-    }
-}
-
-/// The device's side, which the link does not keep alive.
-#[derive(Debug)]
-enum WeakBackend {
-    Nccl(Weak<NcclCommunicator>),
-    Staged(Weak<StagedCommunicator>),
-}
-
-impl WeakBackend {
-    fn fail(&self, cause: &Error) {
+    /// Returns a function that fails the backend, which it does not keep alive.
+    fn fail_later(&self) -> FailBackend {
         match self {
             Self::Nccl(nccl) => {
-                if let Some(nccl) = nccl.upgrade() {
-                    nccl.fail(cause.clone());
-                }
+                let nccl = Arc::downgrade(nccl);
+                Box::new(move |cause| nccl.upgrade().into_iter().for_each(|nccl| nccl.fail(cause.clone())))
             }
             Self::Staged(staged) => {
-                if let Some(staged) = staged.upgrade() {
-                    staged.fail(cause);
-                }
+                let staged = Arc::downgrade(staged);
+                Box::new(move |cause| staged.upgrade().into_iter().for_each(|staged| staged.fail(cause)))
             }
         }
     }
 }
+
+/// Fails a backend that still exists.
+type FailBackend = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// The state that the sides of a group share.
 pub(super) struct FailureLink {
     host: Arc<dyn HostCommunicator>,
-    device: WeakBackend,
+    fail_backend: FailBackend,
     failure: Failure,
 }
 
@@ -82,7 +68,7 @@ impl FailureLink {
     /// Links the sides: from now on they fail together.
     pub(super) fn new(host: &Arc<dyn HostCommunicator>, device: &DeviceBackend) -> Arc<Self> {
         let (host, failure) = (Arc::clone(host), Failure::default());
-        let link = Arc::new(Self { host, device: device.downgrade(), failure });
+        let link = Arc::new(Self { host, fail_backend: device.fail_later(), failure });
         let linked = Arc::downgrade(&link);
         device.on_failure(move |cause| {
             if let Some(link) = linked.upgrade() {
@@ -111,7 +97,7 @@ impl FailureLink {
     /// that would be aborted.
     fn fail_device(&self) {
         if let Some(cause) = self.failure.cause() {
-            self.device.fail(&cause);
+            (self.fail_backend)(&cause);
         }
     }
 
