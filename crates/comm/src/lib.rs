@@ -26,6 +26,7 @@
 //!   [`TransportKind::Auto`] then means; ranks built with and without it connect only if both are
 //!   told to use `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
+//! - `checkpoint`: checkpoints of training, in [`checkpoint`];
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module
 //!   `nccl`. It has been tested on an emulated device only, never on a GPU;
@@ -80,6 +81,8 @@ pub use comm_core::{bytemuck, float8, half};
 pub use comm_ring as ring;
 
 /// Data parallel training.
+#[cfg(feature = "checkpoint")]
+pub use comm_checkpoint as checkpoint;
 #[cfg(feature = "ddp")]
 pub use comm_ddp as ddp;
 

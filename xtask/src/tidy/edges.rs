@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 20] = [
+const GRAPH: [Node; 21] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -57,6 +57,11 @@ const GRAPH: [Node; 20] = [
     },
     Node { name: "comm-ddp", may_use: &["comm-core"], why: "trains over any communicator" },
     Node {
+        name: "comm-checkpoint",
+        may_use: &["comm-core"],
+        why: "saves and restores over any communicator",
+    },
+    Node {
         name: "comm-candle",
         may_use: &["comm-core", "comm-ddp", "comm-nccl"],
         why: "trains candle's models over any communicator, and on GPUs over NCCL's, which takes memory by address",
@@ -65,6 +70,7 @@ const GRAPH: [Node; 20] = [
         name: "comm-world",
         may_use: &[
             "comm-core",
+            "comm-checkpoint",
             "comm-ddp",
             "comm-hybrid",
             "comm-nccl",
@@ -113,9 +119,10 @@ const GRAPH: [Node; 20] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, and stores.
-const FOR_TESTS_OF: [(&str, &[&str]); 6] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 7] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
+    ("comm-checkpoint", &["comm-world"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-hybrid", &["gpu-emu", "nccl-sys"]),

@@ -7,10 +7,11 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The packages on crates.io.
-const PUBLISHED: [&str; 14] = [
+const PUBLISHED: [&str; 15] = [
     "comm-candle",
     "comm-cli",
     "comm-core",
+    "comm-checkpoint",
     "comm-ddp",
     "comm-hybrid",
     "comm-mesh",
