@@ -64,6 +64,14 @@ pub enum Error {
         /// The parameter.
         name: String,
     },
+    /// The state of a sampler belongs to another data set.
+    #[error("{consumed} samples were used, but the data set has {samples}")]
+    Samples {
+        /// The number of samples that were used.
+        consumed: usize,
+        /// The number of samples in the data set.
+        samples: usize,
+    },
     /// The ranks train different models.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),

@@ -61,6 +61,6 @@ pub use gradients::Gradient;
 pub use parameters::{Parameter, ParameterSet};
 pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
 pub use reducer::Reducer;
-pub use sampler::{DistributedSampler, Remainder};
+pub use sampler::{DistributedSampler, Remainder, SamplerState};
 pub use step::{Averaged, Step};
 pub use timeline::{BucketTimes, Clock, Timeline};
