@@ -3,11 +3,12 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clap::Args;
-use comm_cli::launch::{Devices, Launch};
+use comm_cli::launch::{Devices, Launch, Restart};
 
 use crate::error::Result;
 
@@ -16,9 +17,9 @@ use crate::error::Result;
 #[command(
     override_usage = "commctl run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
     after_help = "\
-Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID and \
-COMM_STORE=launcher in its environment; the launcher serves the store at that address, on a free port. The rest of the \
-environment is inherited. Unless they are set, COMM_SECRET is a new random text for each launch, and OMP_NUM_THREADS \
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID, \
+COMM_STORE=launcher and TORCHELASTIC_RESTART_COUNT in its environment; the launcher serves the store at that address, on a free port. The rest of the \
+environment is inherited. Unless they are set, COMM_SECRET is a new random text for each start, and OMP_NUM_THREADS \
 and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at least 1.
 
 Every user of a machine can read arguments: pass a secret in the environment, not as --env COMM_SECRET=TEXT.
@@ -61,6 +62,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     master_addr: IpAddr,
 
+    /// Start all ranks again after one has failed, at most N times. They get the number of
+    /// restarts as TORCHELASTIC_RESTART_COUNT
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_restarts: usize,
+
     /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     grace: Duration,
@@ -78,6 +84,8 @@ impl Run {
             .ranks(self.ranks as usize)
             .tag_output(self.tag_output)
             .master_addr(self.master_addr)
+            .max_restarts(self.max_restarts)
+            .on_restart(report)
             .grace(self.grace);
         let launch = match self.devices {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
@@ -86,6 +94,11 @@ impl Run {
         let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
         Ok(self.env.into_iter().fold(launch, set).run()?)
     }
+}
+
+fn report(restart: &Restart) {
+    // If standard error is closed, the ranks still start again.
+    drop(writeln!(std::io::stderr(), "commctl: {restart}"));
 }
 
 /// An environment variable of the ranks. `Debug` omits its value, which may be a secret.

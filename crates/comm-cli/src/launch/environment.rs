@@ -21,9 +21,11 @@ const MASTER_PORT: &str = "MASTER_PORT";
 const JOB_ID: &str = "COMM_JOB_ID";
 /// Tells who serves the store: with `launcher`, rank 0 does not.
 const STORE: &str = "COMM_STORE";
+/// The number of times that the ranks were started again.
+const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 
-const RESERVED: [&str; 8] =
-    [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE];
+const RESERVED: [&str; 9] =
+    [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE, RESTART_COUNT];
 
 /// The numbers of threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
@@ -31,6 +33,7 @@ pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 /// The values that all ranks of a launch share. Not `Debug`, because of the secret.
 pub(super) struct Job {
     pub(super) ranks: usize,
+    pub(super) restarts: usize,
     pub(super) store: SocketAddr,
     pub(super) id: NonZeroU64,
     pub(super) secret: OsString,
@@ -50,6 +53,7 @@ impl Job {
             (MASTER_PORT, self.store.port().to_string()),
             (JOB_ID, format!("{:x}", self.id)),
             (STORE, "launcher".to_owned()),
+            (RESTART_COUNT, self.restarts.to_string()),
         ]
     }
 
@@ -75,12 +79,12 @@ mod tests {
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let store = "[::1]:4321".parse().expect("an address");
-        let job = Job { ranks: 4, store, id, secret: "hush".into(), devices: None };
+        let job = Job { ranks: 4, restarts: 1, store, id, secret: "hush".into(), devices: None };
         let variables = job.variables(2);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(
             variables.each_ref().map(|(_, value)| value.as_str()),
-            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher"]
+            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher", "1"]
         );
         for name in RESERVED {
             assert!(matches!(check_not_reserved(name.as_ref()), Err(LaunchError::ReservedVariable(_))));

@@ -118,6 +118,24 @@ impl fmt::Display for RankFailure {
     }
 }
 
+/// A restart of all ranks, such as `rank 3 (pid 1234) was killed by SIGKILL: restart 1 of 2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restart {
+    /// The failure before the restart.
+    pub failure: RankFailure,
+    /// The number of the restart, from 1.
+    pub number: usize,
+    /// The largest number of restarts.
+    pub max: usize,
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: restart {} of {}", self.failure, self.number, self.max)
+    }
+}
+
 /// The exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -25,7 +25,7 @@ use std::time::Duration;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use devices::{Devices, DevicesError};
-pub use error::{Ending, LaunchError, RankFailure};
+pub use error::{Ending, LaunchError, RankFailure, Restart};
 
 use environment::Job;
 use process::RankProcess;
@@ -43,7 +43,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of ranks
 /// is empty.
 ///
-/// Unless they are set, every rank also gets `COMM_SECRET`, a new random text for each launch, and
+/// Unless they are set, every rank also gets `COMM_SECRET`, a new random text for each start, and
 /// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by the number of ranks,
 /// at least 1. The secret is never an argument, and `Debug` omits the values of variables.
 ///
@@ -65,6 +65,8 @@ pub struct Launch {
     tag_output: bool,
     grace: Duration,
     devices: Option<Devices>,
+    max_restarts: usize,
+    on_restart: fn(&Restart),
 }
 
 impl fmt::Debug for Launch {
@@ -79,7 +81,8 @@ impl fmt::Debug for Launch {
             .field("tag_output", &self.tag_output)
             .field("grace", &self.grace)
             .field("devices", &self.devices)
-            .finish()
+            .field("max_restarts", &self.max_restarts)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,6 +99,8 @@ impl Launch {
             tag_output: false,
             grace: DEFAULT_GRACE,
             devices: None,
+            max_restarts: 0,
+            on_restart: |_| {},
         }
     }
 
@@ -150,6 +155,20 @@ impl Launch {
         self
     }
 
+    /// Sets how many times all ranks are started again after one of them has failed. The default is
+    /// 0. Every rank gets the number of restarts so far as `TORCHELASTIC_RESTART_COUNT`, as under
+    /// torchrun.
+    pub fn max_restarts(mut self, restarts: usize) -> Self {
+        self.max_restarts = restarts;
+        self
+    }
+
+    /// Sets a function that is called before each restart.
+    pub fn on_restart(mut self, report: fn(&Restart)) -> Self {
+        self.on_restart = report;
+        self
+    }
+
     /// Starts all ranks and blocks until the last one has exited. If the calling thread ends, even
     /// by a SIGKILL to the process, the kernel kills the ranks, and a guard process (`sh`) kills
     /// their process groups; without `sh`, only the ranks themselves are killed.
@@ -160,13 +179,26 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// - [`LaunchError::RankFailed`] names the rank that failed first. The others got SIGTERM, and
-    ///   SIGKILL after the grace period.
+    /// - [`LaunchError::RankFailed`] names the rank that failed first, after the last restart. The
+    ///   others got SIGTERM, and SIGKILL after the grace period.
     /// - [`LaunchError::Interrupted`] if a signal stopped the launcher.
     /// - For the other variants, no rank was started or all were killed.
     pub fn run(self) -> Result<(), LaunchError> {
         self.check()?;
         let devices = self.assigned_devices()?;
+        let mut number = 0;
+        loop {
+            match self.run_once(number, devices.clone()) {
+                Err(LaunchError::RankFailed(failure)) if number < self.max_restarts => {
+                    number += 1;
+                    (self.on_restart)(&Restart { failure, number, max: self.max_restarts });
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn run_once(&self, restarts: usize, devices: Option<Vec<String>>) -> Result<(), LaunchError> {
         let system = |what| move |source| LaunchError::System { what, source };
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
         let id = random_job_id().map_err(system("draw a job id"))?;
@@ -174,7 +206,7 @@ impl Launch {
         let secret = self.secret().map_err(system("draw a secret"))?;
         let store = store::serve(address, id, &secret)
             .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
-        let job = Job { ranks: self.ranks, store: store.local_addr(), id, secret, devices };
+        let job = Job { ranks: self.ranks, restarts, store: store.local_addr(), id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =

@@ -1,5 +1,6 @@
 //! Tests in which a rank fails: the reported rank, and the termination of the others.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -87,6 +88,41 @@ fn a_killed_rank_is_reported_even_if_a_peer_exits_first() {
         assert!(ended.message().starts_with("commctl: rank 2 "), "{ended:?}");
         assert!(ended.message().ends_with("was killed by SIGKILL"), "{ended:?}");
     }
+}
+
+#[test]
+fn ranks_are_started_again_until_they_succeed() {
+    let script = r#"report "ran.$RANK.$TORCHELASTIC_RESTART_COUNT" "$COMM_JOB_ID $COMM_SECRET"
+        [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 5; exit 0"#;
+    let mut launched = launch(&["-n", "2", "--max-restarts", "4"], script);
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("commctl: rank 1 (pid "), "{ended:?}");
+    assert!(lines[0].ends_with(" exited with code 5: restart 1 of 4"), "{ended:?}");
+    assert!(lines[1].ends_with(" exited with code 5: restart 2 of 4"), "{ended:?}");
+    let runs: Vec<String> = (0..3).map(|restart| launched.report(&format!("ran.1.{restart}"))).collect();
+    let fields = |at| runs.iter().map(move |run| run.split(' ').nth(at)).collect::<HashSet<_>>();
+    // Processes that are left of an earlier start are of another job, and do not know the secret.
+    assert_eq!((fields(0).len(), fields(1).len()), (3, 3), "{runs:?}");
+}
+
+#[test]
+fn a_launch_fails_after_the_last_restart() {
+    let ended = launch(&["-n", "2", "--max-restarts", "1"], "exit $((3 + TORCHELASTIC_RESTART_COUNT))").end();
+    assert_eq!(ended.status.code(), Some(4), "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 2, "{ended:?}");
+    assert!(ended.message().ends_with(" exited with code 4"), "{ended:?}");
+}
+
+#[test]
+fn an_interrupted_launch_is_not_restarted() {
+    let mut launched = launch(&["-n", "2", "--max-restarts", "9"], FOREVER);
+    let pids = launched.pids(2);
+    launched.signal(Signal::TERM);
+    let ended = launched.end();
+    assert_eq!(ended.message(), "commctl: interrupted by SIGTERM");
+    pids.into_iter().for_each(wait_until_dead);
 }
 
 #[test]
