@@ -72,6 +72,14 @@ pub enum Error {
         /// The number of samples in the data set.
         samples: usize,
     },
+    /// The replicas of a buffer differ: a rank computed something else, or its memory is damaged.
+    #[error("{name:?} has other bits on {} than on most ranks", list(.ranks))]
+    Diverged {
+        /// The first buffer that differs.
+        name: String,
+        /// The ranks that differ from the majority.
+        ranks: Vec<usize>,
+    },
     /// The ranks train different models.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),

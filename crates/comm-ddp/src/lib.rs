@@ -42,10 +42,14 @@
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod batch_norm;
+mod consensus;
 mod data_parallel;
 mod error;
 mod gradients;
+mod loss_scale;
 mod mismatch;
+mod norm;
 mod parameters;
 mod plan;
 mod ready;
@@ -55,9 +59,12 @@ mod step;
 mod timeline;
 
 pub use agreement::{check_parameters, check_parameters_by};
+pub use batch_norm::BatchStatistics;
+pub use consensus::{any_rank, check_replicas, rank_seed};
 pub use data_parallel::{DataParallel, Options};
 pub use error::{Difference, Error, Mismatch, Result};
 pub use gradients::Gradient;
+pub use loss_scale::LossScaler;
 pub use parameters::{Parameter, ParameterSet};
 pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
 pub use reducer::Reducer;

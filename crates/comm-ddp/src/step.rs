@@ -170,7 +170,19 @@ impl<T: Gradient> Averaged<'_, T> {
 
     /// Returns the averaged gradients of all parameters, in the order of registration.
     pub fn iter(&self) -> impl Iterator<Item = &[T]> {
-        (0..self.owner.parameters().len()).filter_map(|index| self.get(index))
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// Returns the number of parameters.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.owner.parameters().len()
+    }
+
+    /// Returns whether there are no parameters.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns whether no rank had a gradient for this parameter in this step. Its average is then

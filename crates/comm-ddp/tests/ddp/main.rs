@@ -4,6 +4,7 @@
 
 mod agreement;
 mod averages;
+mod consensus;
 mod faults;
 mod memory;
 mod optimizers;

@@ -1,0 +1,72 @@
+//! Small agreements of all ranks: on a condition, on a seed, and on equal replicas.
+
+use comm_core::{AsView, Comm, ReduceOp, wire};
+
+use crate::{Error, Result};
+
+/// Returns on every rank whether `condition` holds on any rank, for example whether one of them has
+/// a gradient that is not finite, or no batch left. This is a collective: one all-reduce of a byte.
+///
+/// # Errors
+/// [`Error::Comm`].
+pub fn any_rank(comm: &Comm, condition: bool) -> Result<bool> {
+    Ok(comm.all_reduce_scalar(u8::from(condition), ReduceOp::Max)? != 0)
+}
+
+/// Returns a seed that is different on every rank, and the same in every run with the same `seed`
+/// on rank 0. The seeds of the other ranks are ignored. This is a collective: one broadcast.
+///
+/// The ranks use it for what should differ between them, such as dropout, and the seed of rank 0
+/// for what should not.
+///
+/// # Errors
+/// [`Error::Comm`].
+pub fn rank_seed(comm: &Comm, seed: u64) -> Result<u64> {
+    let mut agreed = [seed];
+    comm.broadcast(0, &mut agreed)?;
+    Ok(wire::digest([agreed[0], comm.rank() as u64]))
+}
+
+/// Returns an error if the ranks have different bits in a buffer. This is a collective: one
+/// all-gather of 8 bytes per rank and buffer. Every rank passes as many buffers, in the same order,
+/// with names for errors.
+///
+/// # Errors
+/// [`Error::Diverged`], the same on every rank, with the first buffer that differs;
+/// [`Error::Comm`].
+pub fn check_replicas<'b, B: AsView + ?Sized + 'b>(
+    comm: &Comm,
+    buffers: impl IntoIterator<Item = (&'b str, &'b B)>,
+) -> Result<()> {
+    let mut names = Vec::new();
+    let mut digests = Vec::new();
+    for (name, buffer) in buffers {
+        names.push(name);
+        digests.push(digest(buffer.as_view()?.bytes()));
+    }
+    let mut all = vec![0; digests.len() * comm.size()];
+    comm.all_gather(&digests, &mut all)?;
+    for (buffer, name) in names.iter().enumerate() {
+        let of_ranks: Vec<u64> = all.iter().copied().skip(buffer).step_by(names.len()).collect();
+        let votes = |digest: &u64| of_ranks.iter().filter(|other| *other == digest).count();
+        // The digest of most ranks; of several, that of the lowest rank.
+        let most = of_ranks
+            .iter()
+            .copied()
+            .reduce(|most, digest| if votes(&digest) > votes(&most) { digest } else { most });
+        let ranks: Vec<usize> = (0..comm.size()).filter(|rank| Some(of_ranks[*rank]) != most).collect();
+        if !ranks.is_empty() {
+            return Err(Error::Diverged { name: (*name).to_owned(), ranks });
+        }
+    }
+    Ok(())
+}
+
+/// Returns a digest of bytes: different for different bytes, but for a chance of 2^-64.
+fn digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain([&last]).map(|word| wire::read_words::<1, 8>(word)[0]);
+    wire::digest(words.chain([bytes.len() as u64]))
+}
