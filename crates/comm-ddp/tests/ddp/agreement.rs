@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::room::on_ranks;
+use crate::on_ranks;
 use comm_core::DType;
 use comm_ddp::{BucketLimits, DataParallel, Difference, Error, Options, Parameter, ParameterSet};
 

@@ -1,6 +1,6 @@
 //! The result of a step is the exact average of its gradients.
 
-use crate::room::on_ranks;
+use crate::on_ranks;
 use comm_core::{Comm, DType};
 use comm_ddp::{BucketLimits, DataParallel, Gradient, Options, Parameter, ParameterSet};
 

@@ -6,7 +6,7 @@ use comm_ddp::{
     rank_seed,
 };
 
-use crate::room::on_ranks;
+use crate::on_ranks;
 
 fn replicas(comm: &Comm) -> DataParallel<f32> {
     let parameters = [Parameter::new::<f32>("a", [3]), Parameter::new::<f32>("b", [1])];

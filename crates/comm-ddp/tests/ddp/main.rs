@@ -10,4 +10,10 @@ mod memory;
 mod optimizers;
 mod overlap;
 mod ring;
-mod room;
+
+use comm::Comm;
+
+/// Runs `rank_main` on this many ranks, and returns the results in rank order.
+fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
+    comm::threads::run(size, rank_main).unwrap()
+}

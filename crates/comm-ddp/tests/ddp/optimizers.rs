@@ -4,7 +4,7 @@
 use comm_core::{Comm, ReduceOp};
 use comm_ddp::{DataParallel, Options, Parameter, ParameterSet};
 
-use crate::room::on_ranks;
+use crate::on_ranks;
 
 const STEPS: usize = 50;
 const WEIGHTS: usize = 12;

@@ -1,35 +1,56 @@
 //! Communication runs while backward does, and the timeline shows it.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use comm_core::Comm;
-use comm_ddp::{BucketLimits, DataParallel, Options, Parameter, ParameterSet};
+use comm_ddp::{BucketLimits, Clock, DataParallel, Options, Parameter, ParameterSet};
 
-use crate::room::{on_ranks, on_watching_ranks};
-
-/// Calls that preparing makes before the first bucket: one to compare models, two to agree on
-/// settings.
-const PREPARATION: usize = 3;
+use crate::on_ranks;
 
 /// Three parameters of two elements, each in a bucket of its own.
-fn replicas(comm: &Comm) -> DataParallel<f32> {
+fn replicas(comm: &Comm, clock: Clock) -> DataParallel<f32> {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
     let parameters = ParameterSet::new((0..3).map(named)).unwrap();
-    DataParallel::new(comm, parameters, Options::default().limits(limits)).unwrap()
+    DataParallel::new(comm, parameters, Options::default().limits(limits).clock(clock)).unwrap()
 }
 
-/// Backward does not go on before the first bucket is back. If buckets were sent at the end, this
-/// would hang.
+/// The number of times that communication threads of this test took: one when a collective starts
+/// and one when it ends.
+static TIMES: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+std::thread_local! {
+    /// Whether the thread runs backward.
+    static IS_BACKWARD: Cell<bool> = const { Cell::new(false) };
+}
+
+fn observed_clock() -> Instant {
+    if !IS_BACKWARD.get() {
+        *TIMES.0.lock().unwrap() += 1;
+        TIMES.1.notify_all();
+    }
+    Instant::now()
+}
+
+/// Waits until this many buckets of each of three ranks have been averaged.
+fn wait_for_buckets(buckets: usize) {
+    drop(TIMES.1.wait_while(TIMES.0.lock().unwrap(), |times| *times < 3 * 2 * buckets).unwrap());
+}
+
+/// Backward does not continue before the first bucket has been averaged. If buckets were sent at
+/// the end, the test would hang.
 #[test]
-fn buckets_travel_while_backward_runs() {
-    let timelines = on_watching_ranks(3, |comm, watch| {
-        let mut replicas = replicas(&comm);
+fn buckets_are_averaged_while_backward_runs() {
+    let timelines = on_ranks(3, |comm| {
+        IS_BACKWARD.set(true);
+        let mut replicas = replicas(&comm, observed_clock);
         let mut step = replicas.step().unwrap();
         step.ready(2, &[1.0, 1.0]).unwrap();
-        watch.wait_for(PREPARATION + 1);
+        wait_for_buckets(1);
         step.ready(1, &[1.0, 1.0]).unwrap();
-        watch.wait_for(PREPARATION + 2);
+        wait_for_buckets(2);
         step.finish().unwrap().timeline().clone()
     });
     for timeline in timelines {
@@ -42,7 +63,7 @@ fn buckets_travel_while_backward_runs() {
 #[test]
 fn a_timeline_is_in_order() {
     on_ranks(2, |comm| {
-        let mut replicas = replicas(&comm);
+        let mut replicas = replicas(&comm, Instant::now);
         let mut step = replicas.step().unwrap();
         for index in [0, 2, 1] {
             step.ready(index, &[1.0, 1.0]).unwrap();
@@ -53,7 +74,7 @@ fn a_timeline_is_in_order() {
         for bucket in &timeline.buckets {
             let instants = [timeline.began, bucket.filled, bucket.launched, bucket.started, bucket.completed];
             assert!(instants.is_sorted() && bucket.completed <= timeline.finished, "{timeline:?}");
-            // Two elements and the mark of who uses them.
+            // Two elements, and the mark of the ranks that use them.
             assert_eq!(bucket.bytes, 3 * size_of::<f32>());
         }
         let [first, .., last] = &timeline.buckets[..] else { panic!("{timeline:?}") };
