@@ -10,6 +10,7 @@ mod memory;
 mod optimizers;
 mod overlap;
 mod ring;
+mod zero;
 
 use comm::Comm;
 
