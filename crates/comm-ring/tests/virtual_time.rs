@@ -197,7 +197,10 @@ impl Scenario {
             if result.is_err() {
                 assert_unusable(&plain);
             }
-            step(result)?;
+            step(result).inspect_err(|_| {
+                // The others learn of it by its reports, not by its exit.
+                clock.sleep(2 * TIMEOUT);
+            })?;
         }
         if self.calls[life.rank] < 2 {
             return Ok(());
