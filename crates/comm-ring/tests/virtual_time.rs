@@ -255,8 +255,11 @@ fn check(scenario: &Scenario, lives: &[Life]) -> bool {
     let (fault, rank, _) = scenario.fault.unwrap();
     let Life { error, finalized, dead, .. } = &lives[rank];
     for life in lives {
-        let stopped = if let Fault::Stop(time) = fault { time } else { Duration::ZERO };
-        let most = TIMEOUT + SLACK + if life.rank == rank { stopped } else { Duration::ZERO };
+        let most = match fault {
+            Fault::Stop(time) if life.rank == rank => time + TIMEOUT + SLACK,
+            Fault::Stop(_) => TIMEOUT + SLACK,
+            Fault::Death | Fault::Abort => TIMEOUT / 2,
+        };
         assert!(life.longest <= most, "{scenario:?}: {life:?}");
         match &life.error {
             _ if life.rank == rank => {}
