@@ -22,22 +22,22 @@
 //! # Ok::<(), gpu_emu::LoadError>(())
 //! ```
 //!
-//! A package that tests on it names it as a dev-dependency, which makes cargo build both. A program
-//! that knows nothing of it is given the file in `COMM_NCCL_PATH`, if it opens NCCL before CUDA,
-//! and its settings in the environment ([`Setting`]).
+//! A package whose tests use it has it as a dev-dependency, so that cargo builds both. For other
+//! programs, `COMM_NCCL_PATH` names the file, if they open NCCL before CUDA, and the environment
+//! contains the settings ([`Setting`]).
 //!
 //! # What it does
 //!
 //! - Each stream has a thread that does its work in order, after a random delay if
 //!   [`Setting::JitterMicroseconds`] asks for that. Work of different streams meets only at events,
 //!   or on the legacy stream, by the rules of CUDA.
-//! - An address of a device cannot be dereferenced: the processor stops whoever tries. Memory is
+//! - An address of a device cannot be dereferenced: an access ends the process. Memory is
 //!   poisoned when it is allocated and when it is freed, addresses are not used twice, and each
 //!   access is checked. What a real device might tolerate is an error here, which stays with the
 //!   device, and a line in [`Control::take_faults`].
 //! - Kernels are functions of the test, by name.
-//! - Ranks are threads or processes, and meet through the unique id; nothing is left behind when
-//!   one of them dies. Operations of NCCL run on streams, and all of a group together.
+//! - Ranks are threads or processes, and connect through the unique id; all resources are freed
+//!   when one of them dies. Operations of NCCL run on streams, and all of a group together.
 //! - Calls answer what a test planned for them, operations hang until they are aborted or have a
 //!   wrong result, communicators fail on their own: see [`Control::plan_answer`],
 //!   [`Control::plan_code`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
@@ -48,7 +48,7 @@
 //! A test on it runs our whole path to the device: contexts, streams, events, lengths, the order of
 //! calls, what happens after an error. It proves nothing about a GPU or about NCCL itself: not
 //! their speed, not the last bits of their sums, not whether they behave as their documentation
-//! says. What was tried on a real one must be said apart.
+//! says. Reports state separately what was tested on a real one.
 
 mod client;
 mod control;

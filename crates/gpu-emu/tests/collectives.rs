@@ -1,4 +1,4 @@
-//! Every collective of NCCL against what it should do, on ranks that are threads.
+//! Every collective of NCCL against its expected result, with threads as ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -109,12 +109,12 @@ fn every_collective(jitter: u64) {
 }
 
 #[test]
-fn collectives_do_what_they_should() {
+fn collectives_return_exact_results() {
     every_collective(0);
 }
 
 #[test]
-fn collectives_do_what_they_should_when_streams_are_late() {
+fn collectives_return_exact_results_when_streams_are_delayed() {
     every_collective(100);
 }
 
@@ -154,7 +154,7 @@ fn every_operator_reduces() {
 }
 
 #[test]
-fn every_rank_has_a_factor_of_its_own() {
+fn each_rank_can_use_a_different_factor() {
     let devices = devices(2);
     world(&devices, |member| {
         let mut factor = [0.5_f32, 10.0][member.rank];
@@ -244,7 +244,7 @@ fn an_operation_waits_for_the_one_before_it_on_another_stream() {
 }
 
 #[test]
-fn nothing_to_do_is_done_without_the_others() {
+fn a_call_without_data_does_not_wait_for_other_ranks() {
     let devices = devices(2);
     world(&devices, |member| {
         if member.rank == 0 {

@@ -84,7 +84,7 @@ fn copies_reach_other_devices() {
 fn memory_is_poisoned_until_it_is_written() {
     let context = device();
     let stream = context.default_stream();
-    // SAFETY: reading what nobody wrote is what is tried here.
+    // SAFETY: this test reads uninitialised memory on purpose.
     let fresh = unsafe { stream.alloc::<f32>(5) }.unwrap();
     assert!(stream.clone_dtoh(&fresh).unwrap().iter().all(|value| value.is_nan()));
 }

@@ -38,7 +38,7 @@ fn use_after_free_is_refused() {
     let address = memory.device_ptr(&stream).0;
     drop(memory);
     stream.synchronize().unwrap();
-    // SAFETY: the emulator knows that this is freed, which is what is tried here.
+    // SAFETY: this test uses freed memory on purpose; the emulator detects it.
     let read = unsafe { result::memcpy_dtoh_sync(&mut [0_u8; 2], address) };
     assert_eq!(read.unwrap_err().0, INVALID);
     assert!(faults_of(context.ordinal())[0].contains("use after free"));
@@ -110,7 +110,7 @@ fn the_last_release_of_a_context_takes_the_memory_with_it() {
     drop(context);
     let again = cudarc::driver::CudaContext::new(ordinal).unwrap();
     again.bind_to_thread().unwrap();
-    // SAFETY: the emulator knows that this is gone, which is what is tried here.
+    // SAFETY: this test uses a destroyed object on purpose; the emulator detects it.
     let read = unsafe { result::memcpy_dtoh_sync(&mut [0_u8; 2], address) };
     assert_eq!(read.unwrap_err().0, INVALID);
     assert!(faults_of(ordinal)[0].contains("use after free"));

@@ -126,7 +126,7 @@ fn init_all_makes_one_communicator_per_device() {
     let ranks: Vec<Rank> =
         devices.iter().enumerate().map(|(rank, device)| Rank::on(*device, rank, 2)).collect();
     let mut comms = [ncclComm_t::NULL; 2];
-    // SAFETY: there is room for as many handles as devices are listed.
+    // SAFETY: the array has a handle for each listed device.
     let made = unsafe { nccl().ncclCommInitAll(comms.as_mut_ptr(), 2, list.as_ptr()) };
     assert_eq!(made.unwrap(), OK, "{}", last_error());
     let mut ranks: Vec<Rank> = ranks.iter().zip(comms).map(|(rank, comm)| rank.fork(comm)).collect();

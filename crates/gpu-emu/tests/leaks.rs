@@ -1,4 +1,4 @@
-//! Ended objects leave nothing behind. A process of its own, because all of it is counted.
+//! Ended objects are freed. The counts are per process, so this test runs alone in one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -55,7 +55,7 @@ fn registered_memory_of_the_host_is_left_to_the_stream() {
     // SAFETY: the memory stays until it is not registered any more.
     unsafe { sys::cuMemHostRegister_v2(start, 100, 0).result() }.unwrap();
     let release = hold(&stream);
-    // SAFETY: nobody looks at the memory before the stream has written it.
+    // SAFETY: the memory is read only after the stream has written it.
     unsafe { result::memcpy_dtoh_async(&mut host, memory.device_ptr(&stream).0, stream.cu_stream()) }
         .unwrap();
     assert_eq!(host, [0; 100]);
@@ -106,7 +106,7 @@ fn nccl_allocates_and_registers_memory() {
         let too_long = unsafe { nccl().ncclCommRegister(member.comm, address, 9, &raw mut handle) };
         assert_eq!(too_long.unwrap(), ncclResult_t::ncclInvalidArgument);
         let at = address as u64;
-        // SAFETY: the memory has room for two numbers.
+        // SAFETY: the memory holds two numbers.
         unsafe { result::memcpy_htod_async(at, &[1.0_f32, 2.0], member.stream.cu_stream()) }.unwrap();
         assert_eq!(member.call("AllReduce", member.args(at, at, 2)), OK);
         let mut sums = [0.0_f32; 2];

@@ -41,7 +41,7 @@ fn start(part: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: u
     command
 }
 
-/// Not a test of its own: what the processes that other tests start do.
+/// The process that other tests start; not a test on its own.
 #[test]
 fn a_rank_plays_its_part() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -126,8 +126,8 @@ fn a_rank_that_is_killed_leaves_nothing_and_is_noticed_only_if_it_is_set() {
             })
             .collect();
         let mut victim = ranks.pop().unwrap();
-        let said = BufReader::new(victim.stdout.take().unwrap());
-        assert!(said.lines().any(|line| line.unwrap().ends_with("ready")));
+        let stdout = BufReader::new(victim.stdout.take().unwrap());
+        assert!(stdout.lines().any(|line| line.unwrap().ends_with("ready")));
         victim.kill().unwrap();
         victim.wait().unwrap();
         all_succeed(ranks);

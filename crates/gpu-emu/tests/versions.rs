@@ -1,5 +1,4 @@
-//! Older versions of NCCL. The version is that of the process, which these tests have to
-//! themselves.
+//! Older versions of NCCL. All threads of a process share the version, so this test runs alone.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -38,7 +38,7 @@ pub(crate) enum AccessError {
     OutOfBounds { address: u64, wanted: usize, base: u64, length: usize },
     #[error("{address:#x} was used before its stream allocated it")]
     NotYet { address: u64 },
-    #[error("the memory at {address:#x} was allocated by {owner:?}, and is to be freed by somebody else")]
+    #[error("the memory at {address:#x} was allocated by {owner:?}, and cannot be freed by another API")]
     OfAnother { address: u64, owner: Owner },
 }
 

@@ -90,8 +90,8 @@ extern "C" fn cuDeviceGetPCIBusId(name: Out<c_char>, capacity: i32, ordinal: i32
 /// Writes as much of `text` as fits, and a NUL.
 fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> CuResult {
     let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity > 0);
-    let room = capacity.ok_or(CuError::INVALID_VALUE)? - 1;
-    let bytes = text.bytes().take(room).chain([0]);
+    let length = capacity.ok_or(CuError::INVALID_VALUE)? - 1;
+    let bytes = text.bytes().take(length).chain([0]);
     let written = bytes.enumerate().all(|(index, byte)| out.put_at(index, c_char::from_ne_bytes([byte])));
     given(written)
 }

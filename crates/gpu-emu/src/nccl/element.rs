@@ -14,7 +14,7 @@ pub(super) struct Element(ncclDataType_t);
 /// The arithmetic of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// In wide integers, of which the low bits are kept.
+    /// In wide integers, truncated to the size of the type.
     Integer {
         signed: bool,
     },

@@ -25,7 +25,7 @@ pub(super) struct Contribution {
     pub(super) factor: [u8; 8],
 }
 
-/// Combines in the order of `parts`, of which there is at least one, all of the same length.
+/// Combines `parts` in their order: at least one, all of the same length.
 pub(super) fn reduce(element: Element, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     match element.class() {
         Class::Single => {

@@ -28,7 +28,7 @@ pub(crate) fn unique_id() -> ncclUniqueId {
     id
 }
 
-/// The words for what went wrong last.
+/// Returns the text of the last error.
 pub(crate) fn last_error() -> String {
     nccl().last_error().unwrap_or_default()
 }
@@ -105,7 +105,7 @@ impl Rank {
         let input: *const c_void = std::ptr::without_provenance(args.input as usize);
         let output: *mut c_void = std::ptr::without_provenance_mut(args.output as usize);
         let (nccl, comm, stream) = (nccl(), self.comm, stream.cast());
-        // SAFETY: the emulator checks every address and handle, which many a test relies on.
+        // SAFETY: the emulator checks every address and handle, which some tests rely on.
         unsafe {
             match name {
                 "AllReduce" => nccl.ncclAllReduce(input, output, count, kind, op, comm, stream),
@@ -178,15 +178,15 @@ pub(crate) fn group_end() -> ncclResult_t {
     unsafe { nccl().ncclGroupEnd() }.unwrap()
 }
 
-/// When a rank panics, aborts all, so that the others do not wait for it for ever.
-struct Rescue<'a>(&'a Mutex<Vec<ncclComm_t>>);
+/// Aborts all communicators when a rank panics, so that the other ranks do not wait forever.
+struct AbortOnPanic<'a>(&'a Mutex<Vec<ncclComm_t>>);
 
-impl Drop for Rescue<'_> {
+impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let comms = self.0.lock().map(|comms| comms.clone()).unwrap_or_default();
             for comm in comms {
-                // SAFETY: the emulator looks handles up, and knows those that were destroyed.
+                // SAFETY: the emulator looks handles up, and detects destroyed ones.
                 let _ended = unsafe { nccl().ncclCommAbort(comm) };
             }
         }
@@ -204,7 +204,7 @@ pub(crate) fn world<T: Send>(devices: &[usize], body: impl Fn(&mut Rank) -> T + 
                 let mut member = Rank::on(device, rank, devices.len());
                 assert_eq!(member.init(id, None), OK, "{}", last_error());
                 comms.lock().unwrap().push(member.comm);
-                let _rescue = Rescue(comms);
+                let _abort_on_panic = AbortOnPanic(comms);
                 let result = body(&mut member);
                 assert_eq!(member.destroy(), OK);
                 result

@@ -107,77 +107,47 @@ impl Request {
     }
 }
 
-/// Creates a request with the arguments that most calls have.
-fn request(name: &'static str, kind: Kind, count: usize, element: ncclDataType_t) -> Request {
-    Request {
-        name,
-        kind,
-        input: 0,
-        output: 0,
-        count,
-        element,
-        operator: ncclRedOp_t::ncclSum,
-        root: 0,
-        communicator: ncclComm_t::NULL,
-        stream: std::ptr::null_mut(),
-    }
+/// Creates a request with the arguments that all calls have.
+fn request(
+    name: &'static str,
+    kind: Kind,
+    (count, element): (usize, ncclDataType_t),
+    (communicator, stream): (ncclComm_t, Handle),
+) -> Request {
+    let (operator, root) = (ncclRedOp_t::ncclSum, 0);
+    Request { name, kind, input: 0, output: 0, count, element, operator, root, communicator, stream }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ncclAllReduce(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    operator: ncclRedOp_t,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclAllReduce", Kind::AllReduce, count, element);
-    Request { input, output, operator, communicator, stream, ..rest }.submit()
+/// Defines calls that take addresses, a count, a type, further arguments, a communicator and a
+/// stream.
+macro_rules! calls {
+    ($($name:ident = $kind:ident($($address:ident),+; $($argument:ident: $type:ty),*);)+) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            $($address: Address,)+
+            count: usize,
+            element: ncclDataType_t,
+            $($argument: $type,)*
+            communicator: ncclComm_t,
+            stream: Handle,
+        ) -> ncclResult_t {
+            let rest = request(stringify!($name), Kind::$kind, (count, element), (communicator, stream));
+            Request { $($address,)+ $($argument,)* ..rest }.submit()
+        }
+    )+};
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ncclReduce(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    operator: ncclRedOp_t,
-    root: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclReduce", Kind::Reduce, count, element);
-    Request { input, output, operator, root, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclReduceScatter(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    operator: ncclRedOp_t,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclReduceScatter", Kind::ReduceScatter, count, element);
-    Request { input, output, operator, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclBroadcast(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    root: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclBroadcast", Kind::Broadcast, count, element);
-    Request { input, output, root, communicator, stream, ..rest }.submit()
+calls! {
+    ncclAllReduce = AllReduce(input, output; operator: ncclRedOp_t);
+    ncclReduce = Reduce(input, output; operator: ncclRedOp_t, root: i32);
+    ncclReduceScatter = ReduceScatter(input, output; operator: ncclRedOp_t);
+    ncclBroadcast = Broadcast(input, output; root: i32);
+    ncclAllGather = AllGather(input, output;);
+    ncclAlltoAll = AlltoAll(input, output;);
+    ncclGather = Gather(input, output; root: i32);
+    ncclScatter = Scatter(input, output; root: i32);
+    ncclSend = Send(input; root: i32);
+    ncclRecv = Recv(output; root: i32);
 }
 
 #[unsafe(no_mangle)]
@@ -189,86 +159,6 @@ extern "C" fn ncclBcast(
     communicator: ncclComm_t,
     stream: Handle,
 ) -> ncclResult_t {
-    let rest = request("ncclBcast", Kind::Broadcast, count, element);
-    Request { input: buffer, output: buffer, root, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclAllGather(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclAllGather", Kind::AllGather, count, element);
-    Request { input, output, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclAlltoAll(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclAlltoAll", Kind::AlltoAll, count, element);
-    Request { input, output, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclGather(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    root: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclGather", Kind::Gather, count, element);
-    Request { input, output, root, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclScatter(
-    input: Address,
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    root: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclScatter", Kind::Scatter, count, element);
-    Request { input, output, root, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclSend(
-    input: Address,
-    count: usize,
-    element: ncclDataType_t,
-    peer: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclSend", Kind::Send, count, element);
-    Request { input, root: peer, communicator, stream, ..rest }.submit()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ncclRecv(
-    output: Address,
-    count: usize,
-    element: ncclDataType_t,
-    peer: i32,
-    communicator: ncclComm_t,
-    stream: Handle,
-) -> ncclResult_t {
-    let rest = request("ncclRecv", Kind::Recv, count, element);
-    Request { output, root: peer, communicator, stream, ..rest }.submit()
+    let rest = request("ncclBcast", Kind::Broadcast, (count, element), (communicator, stream));
+    Request { input: buffer, output: buffer, root, ..rest }.submit()
 }

@@ -60,10 +60,10 @@ fn split(
     (color, key): (i32, i32),
     stop: &dyn Fn() -> Outcome,
 ) -> Outcome<Option<Link>> {
-    let said = [color.to_le_bytes(), key.to_le_bytes()].concat();
-    let heard = exchange(link, number, &said, stop)?;
+    let own = [color.to_le_bytes(), key.to_le_bytes()].concat();
+    let received = exchange(link, number, &own, stop)?;
     let mut members: Vec<(i32, usize)> = Vec::new();
-    for (rank, bytes) in heard.iter().enumerate() {
+    for (rank, bytes) in received.iter().enumerate() {
         let [a, b, c, d, e, f, g, h] = bytes[..] else {
             return Err(Failure::usage("ranks divide differently"));
         };

@@ -32,15 +32,15 @@ type Head = (usize, u32, u32, i32);
 
 /// Reads the fields of a configuration that its size includes. Also returns them as text, to be
 /// recorded.
-pub(super) fn read_config(config: &In<ncclConfig_t>, unless_said: Config) -> Outcome<(Config, String)> {
+pub(super) fn read_config(config: &In<ncclConfig_t>, default: Config) -> Outcome<(Config, String)> {
     let Some((size, magic, version, blocking)) = config.cast::<[u8; 24]>().get(0).map(head) else {
-        return Ok((unless_said, String::new()));
+        return Ok((default, String::new()));
     };
     if magic != NCCL_CONFIG_INITIALIZER.magic {
         return Err(Failure::argument("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER"));
     }
     let blocking = match blocking {
-        NCCL_CONFIG_UNDEF_INT => unless_said.blocking,
+        NCCL_CONFIG_UNDEF_INT => default.blocking,
         0 => false,
         1 => true,
         other => return Err(Failure::argument(format!("Invalid config blocking attribute value {other}"))),
@@ -130,7 +130,7 @@ fn initialize(out: &Out<ncclComm_t>, member: Member, config: Config) -> Outcome 
     let world = world.ok_or_else(|| Failure::argument(format!("Invalid rank count : {}", member.world)))?;
     let rank = u32::try_from(member.rank).ok().filter(|rank| *rank < world);
     let rank = rank.ok_or_else(|| Failure::argument(format!("Invalid rank requested : {}", member.rank)))?;
-    let id = Id::from_nccl(&member.id).ok_or_else(|| Failure::argument("the unique id is none"))?;
+    let id = Id::from_nccl(&member.id).ok_or_else(|| Failure::argument("the unique id is invalid"))?;
     let physical = u32::try_from(member.device.physical).unwrap_or(u32::MAX);
     let communicator = Communicator::new(member.device, config.blocking);
     let itself = communicator.clone();
@@ -183,29 +183,29 @@ extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
 /// Ends a communicator in order, after all enqueued operations.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
-    let device = device_of(handle);
-    answer("ncclCommDestroy", device, &format_args!("device={device}"), || {
-        if handle.is_null() {
-            return Ok(());
-        }
-        let communicator = communicator::of_handle(handle)?;
+    end("ncclCommDestroy", handle, |communicator| {
         communicator.settle();
         communicator.drain();
-        communicator::remove(handle).map(|_| ())
     })
 }
 
 /// Ends a communicator at once; enqueued operations end without a result.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(handle: ncclComm_t) -> ncclResult_t {
+    end("ncclCommAbort", handle, |communicator| {
+        communicator.abort();
+        communicator.settle();
+    })
+}
+
+/// Stops a communicator and frees its handle. A null handle is ignored, as in NCCL.
+fn end(name: &str, handle: ncclComm_t, stop: impl FnOnce(&Communicator)) -> ncclResult_t {
     let device = device_of(handle);
-    answer("ncclCommAbort", device, &format_args!("device={device}"), || {
+    answer(name, device, &format_args!("device={device}"), || {
         if handle.is_null() {
             return Ok(());
         }
-        let communicator = communicator::of_handle(handle)?;
-        communicator.abort();
-        communicator.settle();
+        stop(&*communicator::of_handle(handle)?);
         communicator::remove(handle).map(|_| ())
     })
 }
