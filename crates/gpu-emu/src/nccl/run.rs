@@ -62,6 +62,10 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
 
 fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), OperationError> {
     let mut wrong = false;
+    if has_overlapping_messages(operations) {
+        let words = "NCCL: a message arrives in memory that the same group sends";
+        record::fault(Some(communicator.device.ordinal), words);
+    }
     for operation in operations {
         match injection::fault(communicator.device.ordinal) {
             Some(InjectedFault::Hang) => return Err(wait_for_abort(communicator)),
@@ -81,6 +85,20 @@ fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -
         link.mesh.mailbox.take(link.members[operation.root], place, &|| communicator.running())?;
     }
     Ok(())
+}
+
+/// Whether a message may overwrite another one that is still to be sent. NCCL does not copy aside;
+/// the emulator would, because it sends all before it receives.
+fn has_overlapping_messages(operations: &[Operation]) -> bool {
+    let of_kind =
+        |kind| operations.iter().filter(move |operation| operation.kind == kind && operation.bytes() > 0);
+    of_kind(Kind::Send).any(|send| {
+        let sent_end = send.input.saturating_add(send.bytes() as u64);
+        of_kind(Kind::Recv).any(|recv| {
+            let received_end = recv.output.saturating_add(recv.bytes() as u64);
+            send.input < received_end && recv.output < sent_end
+        })
+    })
 }
 
 /// Waits until the communicator is aborted.
