@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
-#![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot run has nothing else to say")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a benchmark panics on errors")]
 
 use std::sync::Arc;
 use std::time::Duration;

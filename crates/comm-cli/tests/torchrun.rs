@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 const MEASURE: &str =
     r#""$COMMCTL" perf all_reduce --min 4 --max 64K --factor 16384 --samples 3 --check --json"#;
 
-/// An agent that runs a shell script in each worker. `share` tells whether it shares its store.
+/// An agent that runs a shell script in each worker. `share`: whether it shares its store.
 fn agent(workers: &str, options: &[&str], share: bool, script: &str) -> Child {
     Command::new(std::env::var("COMM_TEST_PYTHON").unwrap())
         .args(["-m", "torch.distributed.run", "--nproc-per-node", workers])

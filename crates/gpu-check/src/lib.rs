@@ -2,7 +2,7 @@
 //!
 //! The same cases run on the emulated device of `gpu-emu` in `cargo test`, and on real devices in
 //! the program `gpu-check`. Each rank of a case is a separate process, so a crash, a hang or a
-//! broken device affects no other case. The caller of the suite tells how to start such a process,
+//! broken device affects no other case. The caller of the suite starts such a process,
 //! which calls [`run_rank`] with its [`CaseSpec`] and writes its result to a file.
 //!
 //! A case passes, fails, or is *not run* with a reason. Cases that work in every group run with one

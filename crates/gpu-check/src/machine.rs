@@ -122,16 +122,16 @@ pub(crate) fn inspect(ctx: &RankContext) -> Outcome {
 
 /// Returns the version in the text of the kernel module: `NVRM version: NVIDIA UNIX x86_64 Kernel
 /// Module  580.65.06  ...`.
-fn driver(said: &str) -> &str {
+fn driver(text: &str) -> &str {
     let is_version =
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
-    said.lines().next().unwrap_or_default().split_whitespace().find(is_version).unwrap_or("unknown")
+    text.lines().next().unwrap_or_default().split_whitespace().find(is_version).unwrap_or("unknown")
 }
 
 fn date() -> String {
-    let said = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
-    let said = said.ok().filter(|output| output.status.success());
-    said.map_or_else(
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
+    let output = output.ok().filter(|output| output.status.success());
+    output.map_or_else(
         || "unknown".to_owned(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )
@@ -173,8 +173,8 @@ pub(crate) mod tests {
 
     #[test]
     fn the_version_of_the_driver_is_parsed() {
-        let said = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC version: 12.2\n";
-        assert_eq!(driver(said), "580.65.06");
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC version: 12.2\n";
+        assert_eq!(driver(text), "580.65.06");
         assert_eq!(driver(""), "unknown");
     }
 }

@@ -33,8 +33,8 @@ impl CaseSpec {
     /// # Errors
     /// If the variable is not valid.
     pub fn from_env() -> Result<Option<Self>, serde_json::Error> {
-        let said = env::var(Self::VARIABLE).ok();
-        said.map(|text| serde_json::from_str(&text)).transpose()
+        let json = env::var(Self::VARIABLE).ok();
+        json.map(|text| serde_json::from_str(&text)).transpose()
     }
 
     /// Passes the arguments to a process.
@@ -53,6 +53,6 @@ impl CaseSpec {
 
     /// The file for the output of the process.
     pub(crate) fn output_path(&self) -> PathBuf {
-        self.folder.join(format!("said-{}.txt", self.rank))
+        self.folder.join(format!("output-{}.txt", self.rank))
     }
 }

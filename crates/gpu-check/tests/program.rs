@@ -12,12 +12,12 @@ fn program(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> O
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
 #[test]
-fn the_emulator_is_refused_however_it_comes_in() {
+fn the_emulator_is_refused_under_any_name() {
     let folder = tempfile::tempdir().unwrap();
     let emulator = Control::load().unwrap().path().display().to_string();
     let copies = ["libcuda-gpu_emu.so", "libcuda.so.1"].map(|name| folder.path().join(name));
@@ -29,17 +29,17 @@ fn the_emulator_is_refused_however_it_comes_in() {
         let environment = [("LD_PRELOAD", path), ("COMM_NCCL_PATH", path)];
         let output = program(folder.path(), &[], &environment);
         assert!(!output.status.success());
-        assert!(said(&output).contains("is an emulator, not a GPU"), "{}", said(&output));
+        assert!(text_of(&output).contains("is an emulator, not a GPU"), "{}", text_of(&output));
     }
     assert!(!folder.path().join("gpu-report.md").exists(), "there is no report of it");
 }
 
 #[test]
-fn without_a_library_nothing_is_reported() {
+fn without_a_library_no_report_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let output = program(folder.path(), &[], &[("COMM_NCCL_PATH", "/no/such/libnccl.so.2")]);
     assert!(!output.status.success());
-    assert!(said(&output).contains("/no/such/libnccl.so.2"), "{}", said(&output));
+    assert!(text_of(&output).contains("/no/such/libnccl.so.2"), "{}", text_of(&output));
     assert!(!folder.path().join("gpu-report.md").exists());
 }
 

@@ -19,7 +19,7 @@ const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
 /// Lets the store refuse a stale process of another job.
 const JOB_ID: &str = "COMM_JOB_ID";
-/// Tells who serves the store: with `launcher`, rank 0 does not.
+/// The process that serves the store: `launcher`, or rank 0 by default.
 const STORE: &str = "COMM_STORE";
 /// The number of times that the ranks were started again.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";

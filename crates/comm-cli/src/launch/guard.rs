@@ -45,15 +45,15 @@ impl Guard {
 
     /// Registers a process group by the process id of its leader.
     pub(super) fn watch(&mut self, group: u32) {
-        self.tell(format_args!("+ {group}"));
+        self.send(format_args!("+ {group}"));
     }
 
     /// Unregisters a process group, before its id can be reused.
     pub(super) fn forget(&mut self, group: u32) {
-        self.tell(format_args!("- {group}"));
+        self.send(format_args!("- {group}"));
     }
 
-    fn tell(&mut self, message: impl Display) {
+    fn send(&mut self, message: impl Display) {
         let input = self.process.as_mut().and_then(|process| process.stdin.as_mut());
         // One write per line. The ranks keep running if the guard was killed.
         drop(input.map(|input| input.write_all(format!("{message}\n").as_bytes())));
@@ -62,7 +62,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.tell("quit");
+        self.send("quit");
         // `wait` closes the input first.
         drop(self.process.as_mut().map(Child::wait));
     }

@@ -73,8 +73,8 @@ fn the_store_is_served_at_the_master_address() {
     assert_eq!(store.get("key", Duration::from_secs(30)).expect("a value"), b"value");
 
     rank.insert("COMM_JOB_ID".to_owned(), "1".to_owned());
-    let stranger = connect(&rank, Some(&secret));
-    assert!(matches!(stranger, Err(comm::Error::Handshake { .. })), "a process of another job");
+    let other = connect(&rank, Some(&secret));
+    assert!(matches!(other, Err(comm::Error::Handshake { .. })), "a process of another job");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The time after which a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The limit of the time between the failure of a rank and the end of the launch.
 pub(crate) const PROMISED: Duration = Duration::from_secs(5);
@@ -133,7 +133,7 @@ impl Drop for Launched {
 
 /// Polls until the function returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = poll() {
             return found;

@@ -88,14 +88,14 @@ fn ranks_get_an_error_if_their_output_has_no_reader() {
 #[test]
 fn a_process_outside_of_the_group_does_not_delay_the_end() {
     // The rank exits once its child leads its own session, which the launcher does not signal.
-    let script = "echo said; setsid sleep 1000 & \
+    let script = "echo output; setsid sleep 1000 & \
                   while read -r _ _ _ _ _ session _ </proc/$!/stat; [ \"$session\" != $! ]; do :; done; \
                   report daemon $!";
     let mut launched = launch(&["-n", "1", "--tag-output"], script);
     let daemon = launched.pid("daemon");
     let ended = launched.end();
     kill(daemon, Signal::KILL);
-    assert_eq!(ended.stdout, b"[0]: said\n");
+    assert_eq!(ended.stdout, b"[0]: output\n");
     wait_until_dead(daemon);
 }
 

@@ -22,8 +22,8 @@ fn a_table_has_a_row_per_size_and_nothing_wrong() {
         assert!(times[0] > 0.0 && times.is_sorted(), "{row:?}");
         assert_eq!(row[12], "0");
     }
-    for said in ["# 3 ranks on 1 host over auto (shm): rings of ", "#  rank 2 pid ", "# 0 wrong elements"] {
-        assert!(table.contains(said), "{table}");
+    for line in ["# 3 ranks on 1 host over auto (shm): rings of ", "#  rank 2 pid ", "# 0 wrong elements"] {
+        assert!(table.contains(line), "{table}");
     }
 }
 
@@ -56,10 +56,10 @@ fn every_collective_is_correct_with_any_root_and_layout() {
 
 #[test]
 fn the_requested_transport_is_used_and_printed() {
-    for (asked, told) in [("tcp", "tcp: the system's"), ("shm", "shm: rings"), ("auto", "auto (shm): rings")]
+    for (asked, name) in [("tcp", "tcp: the system's"), ("shm", "shm: rings"), ("auto", "auto (shm): rings")]
     {
         let table = printed(&format!("all_reduce -n 2 --max 4 --transport {asked}"));
-        assert!(table.contains(&format!("# 2 ranks on 1 host over {told}")), "{table}");
+        assert!(table.contains(&format!("# 2 ranks on 1 host over {name}")), "{table}");
     }
 }
 

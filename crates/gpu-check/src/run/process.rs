@@ -54,8 +54,8 @@ pub(super) fn set_environment(command: &mut Command, environment: &[(String, Str
 
 impl Group {
     pub(super) fn start(&mut self, spec: &CaseSpec, command: &mut Command) -> io::Result<()> {
-        let said = File::create(spec.output_path())?;
-        command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
+        let output = File::create(spec.output_path())?;
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn()?;
         self.members.push(Member { spec: spec.clone(), child, status: None });
         Ok(())
@@ -116,8 +116,8 @@ impl Member {
     fn ending(&self, took: Duration, killed: Option<usize>) -> RankResult {
         let wrote = self.written_result();
         let is_killed = killed == Some(self.spec.rank);
-        let said = fs::read(self.spec.output_path()).unwrap_or_default();
-        rank_result(self.status, wrote, is_killed, &format!("after {took:.1?}, {}", output_tail(&said)))
+        let output = fs::read(self.spec.output_path()).unwrap_or_default();
+        rank_result(self.status, wrote, is_killed, &format!("after {took:.1?}, {}", output_tail(&output)))
     }
 }
 
@@ -126,21 +126,21 @@ fn rank_result(
     status: Option<ExitStatus>,
     wrote: Option<RankResult>,
     is_killed: bool,
-    said: &str,
+    output: &str,
 ) -> RankResult {
     let failed = |message: String| RankResult { verdict: Verdict::Failed, message, seconds: 0.0 };
     match (status, wrote) {
         (None, Some(wrote)) => failed(format!("does not exit after its result ({:?})", wrote.verdict)),
-        (None, None) => failed(format!("did not exit: {said}")),
+        (None, None) => failed(format!("did not exit: {output}")),
         (Some(status), None) if is_killed && status.signal() == Some(Signal::KILL.as_raw()) => {
             RankResult { verdict: Verdict::Passed, message: String::new(), seconds: 0.0 }
         }
-        (Some(status), None) => failed(format!("exited without a result, {status}: {said}")),
+        (Some(status), None) => failed(format!("exited without a result, {status}: {output}")),
         (Some(_), Some(wrote)) if is_killed && wrote.verdict == Verdict::Passed => {
             failed("was not killed as planned".into())
         }
         (Some(status), Some(wrote)) if wrote.verdict == Verdict::Passed && !status.success() => {
-            failed(format!("passed, but its process failed, {status}: {said}"))
+            failed(format!("passed, but its process failed, {status}: {output}"))
         }
         (Some(_), Some(wrote)) => wrote,
     }
@@ -155,19 +155,19 @@ fn combine(endings: &[(usize, RankResult)]) -> Report {
         (false, true) => Verdict::NotRun,
         (false, false) => Verdict::Passed,
     };
-    let told = endings.iter().filter(|(_, ending)| verdict != Verdict::Passed && ending.verdict == verdict);
+    let named = endings.iter().filter(|(_, ending)| verdict != Verdict::Passed && ending.verdict == verdict);
     let word = |(rank, ending): &(usize, RankResult)| match endings {
         [_alone] => ending.message.clone(),
         _ => format!("rank {rank}: {}", ending.message),
     };
-    let message = told.map(word).collect::<Vec<_>>().join("; ");
+    let message = named.map(word).collect::<Vec<_>>().join("; ");
     let seconds = endings.iter().map(|(_, ending)| ending.seconds).fold(0.0, f64::max);
     Report { verdict, message, seconds }
 }
 
 /// Returns the end of the output on one line.
-pub(super) fn output_tail(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
+pub(super) fn output_tail(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.is_empty() {
         return "no output".into();
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_rank_passes_only_with_a_result_and_a_successful_exit() {
         let passed = || Some(ending(Verdict::Passed, "", 1.0));
-        let verdict = |status, wrote, is_killed| rank_result(status, wrote, is_killed, "said").verdict;
+        let verdict = |status, wrote, is_killed| rank_result(status, wrote, is_killed, "output").verdict;
         assert_eq!(verdict(exit(0), passed(), false), Verdict::Passed);
         assert_eq!(verdict(exit(1), passed(), false), Verdict::Failed);
         assert_eq!(verdict(exit(0), None, false), Verdict::Failed);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_rank_with_a_planned_kill_passes_only_if_it_was_killed() {
-        let verdict = |status, wrote| rank_result(status, wrote, true, "said").verdict;
+        let verdict = |status, wrote| rank_result(status, wrote, true, "output").verdict;
         assert_eq!(verdict(killed(), None), Verdict::Passed);
         assert_eq!(verdict(exit(0), Some(ending(Verdict::Passed, "", 1.0))), Verdict::Failed);
         assert_eq!(verdict(exit(0), Some(ending(Verdict::Failed, "", 1.0))), Verdict::Failed);

@@ -38,11 +38,11 @@ impl Session {
         // All are started before any is waited for, because they connect to each other.
         let session = Self { ranks: ranks.collect::<Result<_, _>>()?, limit };
         let ready = |rank: &RankProcess| {
-            let said = rank.answer(limit)?;
-            said.strip_prefix("ready ").map(str::to_owned).ok_or(said)
+            let answer = rank.answer(limit)?;
+            answer.strip_prefix("ready ").map(str::to_owned).ok_or(answer)
         };
-        let said = session.ranks.iter().map(ready).collect::<Result<_, _>>()?;
-        Ok((session, said))
+        let libraries = session.ranks.iter().map(ready).collect::<Result<_, _>>()?;
+        Ok((session, libraries))
     }
 
     /// Returns the seconds per call on the slowest rank.
@@ -72,7 +72,7 @@ impl RankProcess {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (sender, answers) = mpsc::channel();
-        let said = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
+        let errors = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // A test prints its name first.
@@ -82,8 +82,8 @@ impl RankProcess {
                 }
             }
             // The last message is the reason of the exit.
-            let said = said.join().unwrap_or_default();
-            drop(sender.send(format!("exited: {}", super::process::output_tail(said.as_bytes()))));
+            let errors = errors.join().unwrap_or_default();
+            drop(sender.send(format!("exited: {}", super::process::output_tail(errors.as_bytes()))));
         });
         Ok(Self { child, requests, answers })
     }
@@ -128,8 +128,8 @@ mod tests {
             )
         };
         let commands = [shell(&script("0.25")), shell(&script("0.5"))];
-        let (mut session, said) = Session::start(commands, LIMIT).unwrap();
-        assert_eq!(said, ["me", "me"]);
+        let (mut session, libraries) = Session::start(commands, LIMIT).unwrap();
+        assert_eq!(libraries, ["me", "me"]);
         assert_eq!(session.ask(&request()), Ok(0.5));
         assert_eq!(session.ask(&request()), Ok(0.5));
     }

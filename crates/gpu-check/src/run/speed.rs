@@ -144,8 +144,8 @@ impl Runner<'_> {
             command
         };
         let commands: Vec<Command> = group.devices.iter().enumerate().map(rank).collect();
-        Ok(Session::start(commands, 2 * self.call_timeout).and_then(|(session, said)| {
-            let theirs = said[0].trim();
+        Ok(Session::start(commands, 2 * self.call_timeout).and_then(|(session, libraries)| {
+            let theirs = libraries[0].trim();
             let is_same = fs::canonicalize(theirs).is_ok_and(|theirs| theirs == machine.libnccl);
             let other = || format!("it loads {theirs} instead of {}", machine.libnccl.display());
             if is_same { Ok(session) } else { Err(other()) }

@@ -103,7 +103,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Makes the call once more, and returns the number of wrong bytes on all ranks.
+    /// Repeats the call, and returns the number of wrong bytes on all ranks.
     pub(super) fn count_wrong(&mut self) -> Result<u64> {
         self.incoming.iter_mut().for_each(|buffer| buffer.fill(UNTOUCHED));
         self.call()?;
