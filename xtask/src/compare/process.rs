@@ -22,10 +22,10 @@ pub(crate) enum ProcessError {
     Start(io::Error),
     #[error("cannot be watched: {0}")]
     Watch(io::Error),
-    #[error("printed nothing for {} s", .0.as_secs())]
+    #[error("no output for {} s", .0.as_secs())]
     Silent(Duration),
-    #[error("{status}: {said}")]
-    Status { status: ExitStatus, said: String },
+    #[error("{status}: {stderr}")]
+    Status { status: ExitStatus, stderr: String },
 }
 
 /// Runs a program, and calls `line` with every line of its output.
@@ -54,7 +54,7 @@ fn run_within<E>(
         let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
         lines.try_for_each(|line| sender.send(line))
     });
-    let said = thread::spawn(move || {
+    let errors = thread::spawn(move || {
         let mut text = Vec::new();
         // After a read error, the text so far is used.
         drop(stderr.read_to_end(&mut text));
@@ -77,7 +77,7 @@ fn run_within<E>(
     }
     Ok(match child.wait() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(ProcessError::Status { status, said: tail(&said.join().unwrap_or_default()) }),
+        Ok(status) => Err(ProcessError::Status { status, stderr: tail(&errors.join().unwrap_or_default()) }),
         Err(error) => Err(ProcessError::Watch(error)),
     })
 }
@@ -129,8 +129,8 @@ mod tests {
     fn the_error_of_a_failed_program_has_its_error_output() {
         let (lines, ended) = shell("echo one; echo out of luck >&2; exit 3", SILENCE_MAX);
         assert_eq!(lines, ["one"]);
-        let said = ended.unwrap_err().to_string();
-        assert!(said.contains('3') && said.ends_with("out of luck"), "{said}");
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains('3') && error.ends_with("out of luck"), "{error}");
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl<'a> Rounds<'a> {
             for subject in self.order(item.round).filter(has_it) {
                 let what = format!("round {}, {} by {}", item.round, item.what(), subject.name());
                 progress.at(what.clone());
-                let said = self.start(item, subject, run, journal)?;
-                progress.done(|| match said {
+                let failure = self.start(item, subject, run, journal)?;
+                progress.done(|| match failure {
                     Some(failure) => writeln!(out, "{what}: {failure}"),
                     None if stderr().is_terminal() => Ok(()),
                     None => writeln!(out, "{what}"),
@@ -118,7 +118,7 @@ impl<'a> Rounds<'a> {
             Ok::<_, Error>(())
         })?;
         let absent = sizes.iter().find(|size| !measured.contains(size));
-        let absent = absent.map(|size| format!("measured nothing of {size} bytes"));
+        let absent = absent.map(|size| format!("no measurement of {size} bytes"));
         let reason = wrong.or(ended.err().map(|ended| ended.to_string())).or(absent);
         if let Some(reason) = reason.clone() {
             let subject = subject.name();
@@ -134,7 +134,7 @@ impl RoundCase {
     }
 
     /// Whether all subjects have measured every size or failed. Otherwise all measure again,
-    /// because compared times must not lie hours apart.
+    /// because compared times must not be hours apart.
     fn is_done(&self, subjects: &[String], run: u64, records: &[Record]) -> bool {
         let is_own = |record: &&Record| match record {
             Record::Time(time) => (time.run, time.round, time.case) == (run, self.round, self.case),

@@ -123,7 +123,7 @@ mod tests {
         WHEEL.fetch_with(&python(scratch.path(), INSTALLS), &folder).unwrap();
         let requirement = fs::read_to_string(folder.join("a.h")).unwrap();
         assert_eq!(requirement, "paper==1.2 --hash=sha256:aa --hash=sha256:bb\n");
-        assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1, "something is left over");
+        assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1, "temporary files remain");
 
         WHEEL.fetch_with(&python(scratch.path(), "exit 1"), &folder).unwrap();
         fs::remove_file(folder.join("b.so")).unwrap();
@@ -136,8 +136,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("paper/1.2");
         let fails = format!("{INSTALLS}; echo no network >&2; exit 1");
-        let said = WHEEL.fetch_with(&python(scratch.path(), &fails), &folder).unwrap_err().to_string();
-        assert!(said.contains("paper 1.2") && said.ends_with("no network"), "{said}");
+        let error = WHEEL.fetch_with(&python(scratch.path(), &fails), &folder).unwrap_err().to_string();
+        assert!(error.contains("paper 1.2") && error.ends_with("no network"), "{error}");
         assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 0);
 
         let error = WHEEL.fetch_with(&scratch.path().join("no-python"), &folder).unwrap_err();

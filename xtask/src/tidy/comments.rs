@@ -62,7 +62,7 @@ fn check_openings(path: &Path, text: &str) -> Vec<Finding> {
             let opening = BANNED_OPENINGS.into_iter().find(|opening| opens_with(text, opening));
             let phrase = BANNED_PHRASES.into_iter().find(|phrase| text.contains(phrase));
             findings.extend(opening.or(phrase).map(|found| {
-                let message = format!("this {marker} says {found:?}: state what the item is or does");
+                let message = format!("this {marker} contains {found:?}: state what the item is or does");
                 Finding::new(path, index + 1, message)
             }));
         }

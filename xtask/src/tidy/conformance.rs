@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{TokenStream, TokenTree};
 
 use super::Finding;
-use super::source::{Mentions, after_test_item, is_test_file};
+use super::source::{Mentions, is_test_file, visit_items};
 use super::tree::Tree;
 
 const SUITE: &str = "communicator_conformance!";
@@ -32,30 +32,16 @@ fn check_folder(tree: &Tree, folder: &Path) -> Option<Finding> {
 
 /// Returns the line of the first implementation of `Communicator` in a file or its inline modules.
 fn implementation(tokens: TokenStream) -> Option<usize> {
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut rest = tokens.as_slice();
-    while !rest.is_empty() {
-        if let Some(after) = after_test_item(rest) {
-            rest = after;
-            continue;
+    let mut line = None;
+    visit_items(tokens, &mut |rest| {
+        if let [TokenTree::Ident(name), after @ ..] = rest
+            && name == "Communicator"
+            && is_implemented(after)
+        {
+            line.get_or_insert(name.span().start().line);
         }
-        let line = match rest {
-            [TokenTree::Ident(name), after @ ..] if name == "Communicator" && is_implemented(after) => {
-                Some(name.span().start().line)
-            }
-            [TokenTree::Ident(module), TokenTree::Ident(_), TokenTree::Group(body), ..]
-                if module == "mod" && body.delimiter() == Delimiter::Brace =>
-            {
-                implementation(body.stream())
-            }
-            _ => None,
-        };
-        if line.is_some() {
-            return line;
-        }
-        rest = &rest[1..];
-    }
-    None
+    });
+    line
 }
 
 /// Whether `for` follows the arguments of a trait.

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_says_where_and_which_rule() {
+    fn a_violation_names_its_place_and_rule() {
         let violation = Violation { rule: "edges", finding: Finding::new("a/b.rs", 7, "no") };
         assert_eq!(violation.to_string(), "a/b.rs:7: [edges] no");
     }

@@ -83,7 +83,7 @@ const REGIONS: [Region; 13] = [
         path: "crates/comm-nccl/src",
         except: &[],
         forbidden: &["Store", "std::net", "std::fs"],
-        why: "ranks with devices tell each other everything over a communicator for the host",
+        why: "ranks with devices exchange all data over a communicator for the host",
     },
     Region {
         path: "crates/comm-shm/src",

@@ -123,6 +123,28 @@ fn after_colons(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
     }
 }
 
+/// Calls `visit` with the tokens from each position of a file and of its inline modules, without
+/// attributes and items that are compiled only for tests.
+pub(super) fn visit_items(stream: TokenStream, visit: &mut dyn FnMut(&[TokenTree])) {
+    let tokens: Vec<TokenTree> = stream.into_iter().collect();
+    let mut rest = tokens.as_slice();
+    while !rest.is_empty() {
+        let attribute = || Attribute::at_start_of(rest).map(|attribute| attribute.rest);
+        if let Some(after) = after_test_item(rest).or_else(attribute) {
+            rest = after;
+            continue;
+        }
+        visit(rest);
+        if let [TokenTree::Ident(module), TokenTree::Ident(_), TokenTree::Group(body), ..] = rest
+            && module == "mod"
+            && body.delimiter() == Delimiter::Brace
+        {
+            visit_items(body.stream(), visit);
+        }
+        rest = &rest[1..];
+    }
+}
+
 /// An attribute, and the tokens after it.
 pub(super) struct Attribute<'t> {
     is_inner: bool,

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{TokenStream, TokenTree};
 
 use super::Finding;
-use super::source::{Attribute, after_test_item, is_test_file};
+use super::source::{is_test_file, visit_items};
 use super::tree::Tree;
 
 /// Types, traits and variants of the prelude of the 2024 edition.
@@ -75,13 +75,10 @@ fn check_package<'a>(files: impl Iterator<Item = (&'a Path, &'a str)>) -> Vec<Fi
             findings.push(Finding::new(path, 1, "is not Rust"));
             continue;
         };
-        for NamedType { name, line } in types(tokens) {
+        for (name, line) in types(tokens) {
             if PRELUDE.contains(&name.as_str()) {
-                findings.push(Finding::new(
-                    path,
-                    line,
-                    format!("{name} is a name of the prelude: rename it"),
-                ));
+                let message = format!("{name} is a name of the prelude: rename it");
+                findings.push(Finding::new(path, line, message));
             }
             if let Some((other, at)) = seen.get(&name) {
                 let message = format!("{name} is also a type at {}:{at}: rename one", other.display());
@@ -94,41 +91,17 @@ fn check_package<'a>(files: impl Iterator<Item = (&'a Path, &'a str)>) -> Vec<Fi
     findings
 }
 
-struct NamedType {
-    name: String,
-    line: usize,
-}
-
-/// Returns the types of a file and of its inline modules.
-fn types(tokens: TokenStream) -> Vec<NamedType> {
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let mut rest = tokens.as_slice();
+/// Returns the names and lines of the types of a file and of its inline modules.
+fn types(tokens: TokenStream) -> Vec<(String, usize)> {
     let mut found = Vec::new();
-    while !rest.is_empty() {
-        if let Some(after) = after_test_item(rest) {
-            rest = after;
-            continue;
+    visit_items(tokens, &mut |rest| {
+        if let [TokenTree::Ident(kind), TokenTree::Ident(name), ..] = rest
+            && ["struct", "enum", "union", "trait", "type"].iter().any(|word| kind == word)
+            && !(kind == "type" && name == "Result")
+        {
+            found.push((name.to_string(), name.span().start().line));
         }
-        if let Some(attribute) = Attribute::at_start_of(rest) {
-            rest = attribute.rest;
-            continue;
-        }
-        match rest {
-            [TokenTree::Ident(module), TokenTree::Ident(_), TokenTree::Group(body), ..]
-                if module == "mod" && body.delimiter() == Delimiter::Brace =>
-            {
-                found.extend(types(body.stream()));
-            }
-            [TokenTree::Ident(kind), TokenTree::Ident(name), ..]
-                if ["struct", "enum", "union", "trait", "type"].iter().any(|word| kind == word)
-                    && !(kind == "type" && name == "Result") =>
-            {
-                found.push(NamedType { name: name.to_string(), line: name.span().start().line });
-            }
-            _ => {}
-        }
-        rest = &rest[1..];
-    }
+    });
     found
 }
 

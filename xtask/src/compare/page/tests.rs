@@ -1,4 +1,4 @@
-//! The page of measurements that nobody made.
+//! The page of invented measurements.
 
 use super::super::collective::Collective;
 use super::super::machine::Machine;
@@ -52,7 +52,7 @@ fn records() -> Vec<Record> {
 }
 
 #[test]
-fn the_page_says_what_was_measured() {
+fn the_page_lists_all_measurements() {
     let records = records();
     let text = text(&Comparison::of(&records), &records, "page.svg");
     let (_, after_intro) = text.split_once("## The machine\n").unwrap();
@@ -60,7 +60,7 @@ fn the_page_says_what_was_measured() {
 }
 
 #[test]
-fn the_page_is_the_same_from_what_was_written_and_read() {
+fn records_that_were_written_and_read_give_the_same_page() {
     let records = records();
     let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
     let again: Vec<Record> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -75,17 +75,17 @@ fn every_subject_has_a_curve_in_the_picture() {
     for name in ["comm-shm", "openmpi", "all_reduce of 2 ranks"] {
         assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}");
     }
-    assert!(svg.find("\ncomm-shm\n") < svg.find("\nopenmpi\n"), "this library stands first");
+    assert!(svg.find("\ncomm-shm\n") < svg.find("\nopenmpi\n"), "this library comes first");
     assert!(!svg.contains("barrier"), "a single point is no curve");
 }
 
 #[test]
-fn no_ratio_looks_like_nothing() {
+fn small_ratios_are_not_rounded_to_zero() {
     assert_eq!([1.254, 0.104, 0.0123, 0.000_4].map(ratio), ["1.25", "0.10", "0.012", "< 0.001"]);
 }
 
 #[test]
-fn a_failure_is_forgotten_once_it_is_made_good() {
+fn a_failure_is_listed_until_a_later_run_succeeds() {
     let mut records = records();
     let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
     assert!(page(&records).contains("out of luck"));

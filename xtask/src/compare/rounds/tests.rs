@@ -91,7 +91,7 @@ fn all_subjects_measure_a_case_before_the_next_in_rotating_order() {
 }
 
 #[test]
-fn who_does_not_have_a_collective_is_not_asked_for_it() {
+fn a_subject_without_a_collective_is_not_started_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let line = SHORT.replace("all_reduce", "broadcast");
     let (starts, _) = measure(folder.path(), &line, None);
@@ -100,7 +100,7 @@ fn who_does_not_have_a_collective_is_not_asked_for_it() {
 }
 
 #[test]
-fn what_is_measured_is_not_measured_again() {
+fn completed_measurements_are_not_repeated() {
     let folder = tempfile::tempdir().unwrap();
     measure(folder.path(), SHORT, None);
     assert_eq!(measure(folder.path(), SHORT, None).0.len(), 0);
@@ -113,7 +113,7 @@ fn what_is_measured_is_not_measured_again() {
 }
 
 #[test]
-fn a_case_that_was_interrupted_is_measured_again_by_all() {
+fn all_subjects_repeat_an_interrupted_case() {
     let folder = tempfile::tempdir().unwrap();
     measure(folder.path(), SHORT, None);
     let path = folder.path().join("page.jsonl");
@@ -127,10 +127,10 @@ fn a_case_that_was_interrupted_is_measured_again_by_all() {
 }
 
 #[test]
-fn who_fails_keeps_what_it_has_measured_and_is_not_asked_again() {
+fn a_failed_subject_keeps_its_measurements_and_is_not_started_again() {
     for (instead, reason) in [
         ("echo out of luck >&2; exit 3", "out of luck"),
-        ("true", "measured nothing of 16 bytes"),
+        ("true", "no measurement of 16 bytes"),
         (r#"echo '{"bytes":16,"time_us":{"p50":1.5},"wrong":2}'"#, "2 elements were wrong"),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn who_fails_keeps_what_it_has_measured_and_is_not_asked_again() {
         });
         let failures: Vec<_> = failures.collect();
         assert!(
-            matches!(failures[..], [("one", Collective::AllReduce, said)] if said.contains(reason)),
+            matches!(failures[..], [("one", Collective::AllReduce, text)] if text.contains(reason)),
             "{failures:?}"
         );
         assert_eq!(records.len(), 9);

@@ -89,8 +89,8 @@ impl Implementation {
     /// Finds the launcher of this implementation, and its version.
     fn launcher(&self) -> Option<(&'static str, String)> {
         self.launchers.into_iter().find_map(|launcher| {
-            let said = output(Command::new(launcher).arg("--version"))?;
-            Some((launcher, version(&said, self.version)?.to_owned()))
+            let text = output(Command::new(launcher).arg("--version"))?;
+            Some((launcher, version(&text, self.version)?.to_owned()))
         })
     }
 
@@ -115,8 +115,8 @@ fn compile(compiler: &str, source: &Path, product: &Path) -> Command {
 }
 
 /// Returns the word after `mark`.
-fn version<'a>(said: &'a str, mark: &str) -> Option<&'a str> {
-    said.split_once(mark)?.1.split_whitespace().next()
+fn version<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
+    text.split_once(mark)?.1.split_whitespace().next()
 }
 
 impl Subject for Mpi {
