@@ -9,7 +9,7 @@ use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
 use crate::{Library, error, handle};
 
-/// Who allocated memory, and frees it.
+/// The allocator of memory, which also frees it.
 #[derive(Debug)]
 enum Source {
     /// The driver, in the order of the stream.
@@ -20,8 +20,8 @@ enum Source {
     Nccl(Library),
 }
 
-/// Bytes on a device, which are freed when this is dropped: after all work that was enqueued on them, without waiting on
-/// the host where the device allows that.
+/// Bytes on a device, which are freed when this is dropped: after all work that was enqueued on
+/// them, without waiting on the host where the device allows that.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pointer: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// So many bytes, whose contents are unspecified.
+    /// Allocates `bytes` bytes with unspecified contents.
     pub(crate) fn new(stream: &Stream, bytes: usize) -> Result<Self> {
         let in_order = stream.as_cudarc().context().has_async_alloc();
         Self::from(if in_order { Source::Stream } else { Source::Device }, stream, bytes)
@@ -69,7 +69,8 @@ impl Allocation {
     pub(crate) fn clear(&self, offset: usize, bytes: usize) -> Result<()> {
         self.enqueue(Access::Write, offset, bytes, |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked, and it is freed behind this on the same stream.
+            // SAFETY: the bytes are within the allocation, as was checked, and it is freed behind
+            // this on the same stream.
             unsafe { result::memset_d8_async(at, 0, bytes, stream) }
         })
     }
@@ -78,7 +79,8 @@ impl Allocation {
     pub(crate) fn upload(&self, offset: usize, from: &[u8]) -> Result<()> {
         let copied = self.enqueue(Access::Write, offset, from.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked; the source lives until the wait below is over.
+            // SAFETY: the bytes are within the allocation, as was checked; the source lives until
+            // the wait below is over.
             unsafe { result::memcpy_htod_async(at, from, stream) }
         });
         // Even if there was an error: the device may still read.
@@ -90,7 +92,8 @@ impl Allocation {
     pub(crate) fn download(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let copied = self.enqueue(Access::Read, offset, to.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked; the target lives until the wait below is over.
+            // SAFETY: the bytes are within the allocation, as was checked; the target lives until
+            // the wait below is over.
             unsafe { result::memcpy_dtoh_async(to, at, stream) }
         });
         // Even if there was an error: the device may still write.
@@ -128,19 +131,22 @@ impl Allocation {
         if !matches!(self.source, Source::Stream) {
             self.stream.synchronize()?;
         }
-        // SAFETY: it was allocated from there on this stream, and is freed once; all uses are over, or the stream waits for them.
+        // SAFETY: it was allocated from there on this stream, and is freed once; all uses are over,
+        // or the stream waits for them.
         unsafe { self.source.free(&self.stream, self.pointer) }
     }
 }
 
 impl Source {
-    /// So many bytes, of which there is at least one, on the device that is bound to the thread. Nobody may use the memory
-    /// before work that comes after this on the stream, or waits for such work by an event.
+    /// Allocates `bytes` bytes, at least one, on the device that is bound to the thread. The memory
+    /// may be used by later work on the stream, and by work that waits for it by an event.
     fn allocate(&self, stream: &Stream, bytes: usize) -> Result<u64> {
         let pointer = match self {
-            // SAFETY: the stream lives; who uses the memory when is up to the caller, and harmless until then.
+            // SAFETY: the stream lives; who uses the memory when is up to the caller, and harmless
+            // until then.
             Self::Stream => unsafe { result::malloc_async(stream.as_cudarc().cu_stream(), bytes) },
-            // SAFETY: the memory is not read before it is written, as every constructor of buffers fills it.
+            // SAFETY: the memory is not read before it is written, as every constructor of buffers
+            // fills it.
             Self::Device => unsafe { result::malloc_sync(bytes) },
             Self::Nccl(library) => return handle::allocate(library.nccl(), bytes),
         };
@@ -148,8 +154,8 @@ impl Source {
     }
 
     /// # Safety
-    /// The memory was allocated like this on this stream and is freed once. All uses are over; or the stream waits for them,
-    /// if the memory is freed in its order.
+    /// The memory was allocated like this on this stream and is freed once. All uses are over; or
+    /// the stream waits for them, if the memory is freed in its order.
     unsafe fn free(&self, stream: &Stream, pointer: u64) -> Result<()> {
         let freed = match self {
             // SAFETY: as the caller promises.

@@ -14,9 +14,10 @@ use crate::{Device, DeviceSlice, DeviceSliceMut, Library};
 
 /// Elements on a device: what a `Vec` is on the host, of a length that does not change.
 ///
-/// Work on it from any number of streams comes in the order in which it was enqueued, as far as it must: the buffer knows
-/// who used it last, and whoever uses it next waits for that on the device. So does its memory when it is dropped. It is
-/// allocated, filled, copied and freed on the stream with which it was made.
+/// Work on it from any number of streams comes in the order in which it was enqueued, as far as it
+/// must: the buffer knows who used it last, and whoever uses it next waits for that on the device.
+/// So does its memory when it is dropped. It is allocated, filled, copied and freed on the stream
+/// with which it was made.
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Element> {
     memory: Arc<Allocation>,
@@ -25,10 +26,10 @@ pub struct DeviceBuffer<T: Element> {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    /// So many zeros.
+    /// Allocates `len` zeros.
     ///
     /// # Errors
-    /// [`Error::Backend`](comm_core::Error::Backend) if the device has not so much memory.
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device does not have enough memory.
     pub fn zeros(stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::unspecified(stream, len)?;
         buffer.memory.clear(0, buffer.size())?;
@@ -45,14 +46,16 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// So many zeros in memory that NCCL allocates: `ncclMemAlloc`, from NCCL 2.19 on. Where the devices allow that, and
-    /// the buffer is registered ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks reach such
-    /// memory without copies. Any buffer may be given to any call. Allocating and freeing it waits for the device; it should be
-    /// kept.
+    /// Allocates `len` zeros by `ncclMemAlloc`, from NCCL 2.19 on. Where the devices allow it and
+    /// the buffer is registered
+    /// ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks reach such
+    /// memory without copies. Any buffer may be given to any call. Allocating and freeing it waits
+    /// for the device; it should be kept.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older,
-    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code if there is not so much memory.
+    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code if there is not so much
+    /// memory.
     pub fn by_nccl(library: &Library, stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::over(len, |bytes| Allocation::by_nccl(library, stream, bytes))?;
         buffer.memory.clear(0, buffer.size())?;
@@ -70,7 +73,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(Self { memory: Arc::new(allocate(bytes)?), len, element: PhantomData })
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -134,17 +137,18 @@ impl<T: Element> DeviceBuffer<T> {
         self.as_mut_slice().slice_mut(range)
     }
 
-    /// Copies elements of the host to the device, of which there must be as many as the buffer has. They may be used again
-    /// when this returns.
+    /// Copies elements of the host to the device, of which there must be as many as the buffer has.
+    /// They may be used again when this returns.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length, [`Error::Backend`](comm_core::Error::Backend) if
-    /// the device fails.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<()> {
         self.as_mut_slice().copy_from_host(elements)
     }
 
-    /// Copies all elements to the host, as they are when all work that was enqueued on the buffer is done.
+    /// Copies all elements to the host, as they are when all work that was enqueued on the buffer
+    /// is done.
     ///
     /// # Errors
     /// As [`DeviceSlice::copy_to_host`].
@@ -156,7 +160,7 @@ impl<T: Element> DeviceBuffer<T> {
         &self.memory
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub(crate) const fn size(&self) -> usize {
         self.len * size_of::<T>()
     }

@@ -13,12 +13,11 @@ use crate::handle::Setup;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct NcclConfig {
-    /// Which rank of how many this is.
+    /// The rank and the number of ranks.
     pub group: Group,
     /// The time in which all ranks must arrive and NCCL must connect them.
     pub timeout: Duration,
-    /// How long a communicator that is dropped waits for work that was enqueued, before it gives it
-    /// up.
+    /// The time that dropping a communicator waits for enqueued work, before it aborts the work.
     pub close_timeout: Duration,
     /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default,
     /// they go on in the background and are asked for, so that a call which does not get there ends

@@ -7,14 +7,16 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 
 use crate::{Stream, environment, error, probe};
 
-/// A GPU, by its number among those that this process can see. Clones are the same one; all threads may share it.
+/// A GPU, by its number among those that this process can see. Clones are the same one; all threads
+/// may share it.
 #[derive(Debug, Clone)]
 pub struct Device {
     context: Arc<CudaContext>,
 }
 
 impl Device {
-    /// How many devices this process can see. `CUDA_VISIBLE_DEVICES` is the driver's way to show it fewer.
+    /// Returns the number of devices that this process can use, which `CUDA_VISIBLE_DEVICES`
+    /// limits.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] if there is no driver, or none that can be used.
@@ -30,8 +32,8 @@ impl Device {
     /// The device with this number.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if there is no driver or no device at all, [`Error::Invalid`] if there is none of
-    /// this number, [`Error::Backend`] if the driver refuses it.
+    /// [`Error::BackendUnavailable`] if there is no driver or no device at all, [`Error::Invalid`]
+    /// if there is none of this number, [`Error::Backend`] if the driver refuses it.
     pub fn open(ordinal: usize) -> Result<Self> {
         let count = Self::some()?;
         if ordinal >= count {
@@ -43,7 +45,8 @@ impl Device {
     }
 
     /// The device of this process by its number on the host, which launchers tell in `LOCAL_RANK`,
-    /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`; 0 if none of them is set.
+    /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`; 0 if none of them is
+    /// set.
     ///
     /// # Errors
     /// As [`Device::for_local_rank`], and [`Error::Invalid`] for a variable that is no number.
@@ -51,8 +54,8 @@ impl Device {
         Self::for_local_rank(environment::local_rank()?)
     }
 
-    /// The device of the process with this number on its host: processes take turns over the devices that they can
-    /// see, so that a process which was shown only one takes that.
+    /// The device of the process with this number on its host: processes take turns over the
+    /// devices that they can see, so that a process which was shown only one takes that.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -66,7 +69,7 @@ impl Device {
         Self { context }
     }
 
-    /// How many devices there are, if any.
+    /// Returns the number of devices, or an error if there is none.
     fn some() -> Result<usize> {
         match Self::count()? {
             0 => Err(error::unavailable(error::CUDA, "this process can see no device")),

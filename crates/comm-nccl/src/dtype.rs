@@ -7,10 +7,10 @@ use nccl_sys::{Version, ncclDataType_t, ncclRedOp_t};
 
 use crate::error::NCCL;
 
-/// What NCCL reduces floats of 8 bits from: this version, on devices of this compute capability.
+/// The first version of NCCL that reduces 8-bit floats, and the compute capability that it needs.
 const FLOAT8_SINCE: (Version, (i32, i32)) = (Version::new(2, 24, 0), (9, 0));
 
-/// What is not the same with every library and on every device.
+/// The properties of a library and a device on which supported reductions depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) version: Version,
@@ -56,7 +56,8 @@ const fn number(dtype: DType) -> Option<ncclDataType_t> {
     })
 }
 
-/// How elements are moved as they are, and by how many of NCCL's each of ours is. Any library moves all types.
+/// Returns the type as which NCCL moves elements, and the number of its elements for one of ours.
+/// Every version of NCCL moves all types.
 pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
     number(dtype)
         .filter(|_| !dtype.is_float8())

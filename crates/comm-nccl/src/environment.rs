@@ -1,4 +1,4 @@
-//! What the environment says. No other file of this crate reads it.
+//! Environment variables. No other file of this crate reads them.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +17,8 @@ pub(crate) fn local_rank() -> Result<usize> {
 /// Tells NCCL that ranks may share a device.
 pub(crate) const SHARE_DEVICES: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-/// Whether NCCL is told that ranks may share a device: by any number but 0, as it reads its settings.
+/// Whether NCCL is told that ranks may share a device: by any number but 0, as it reads its
+/// settings.
 pub(crate) fn devices_may_be_shared() -> bool {
     env::var(SHARE_DEVICES).is_ok_and(|value| is_on(&value))
 }

@@ -6,17 +6,18 @@ use comm_core::{Error, Failure, Result};
 
 use crate::sync::lock;
 
-/// What became of a communicator. Its calls are numbered from 1.
+/// The state of a communicator. Its calls are numbered from 1.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     pub(crate) failure: Failure,
-    /// The first call that had not ended when the communicator failed. What it and later ones wrote is nothing.
+    /// The first call that had not ended when the communicator failed. What it and later ones wrote
+    /// is nothing.
     first_lost: Mutex<Option<u64>>,
 }
 
 impl Health {
-    /// Keeps a failure, in which the calls from `first_lost` on were lost, unless there was one before. Returns the cause
-    /// that counts.
+    /// Keeps a failure, in which the calls from `first_lost` on were lost, unless there was one
+    /// before. Returns the cause that counts.
     pub(crate) fn fail(&self, cause: Error, first_lost: u64) -> Error {
         // Whoever asks whether a call was lost meanwhile gets the answer that goes with the cause.
         let mut lost = lock(&self.first_lost);
@@ -35,7 +36,7 @@ impl Health {
     }
 }
 
-/// What a buffer keeps of the call that wrote it last, to know whether it holds a result.
+/// The last call that wrote to a buffer, which decides whether the buffer holds a result.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticket {
     health: Arc<Health>,

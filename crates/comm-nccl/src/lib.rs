@@ -1,18 +1,21 @@
 //! GPU memory and NCCL collectives of the comm collective communication library.
 //!
-//! [`NcclCommunicator`] is a [`Communicator`](comm_core::Communicator) for buffers on CUDA devices, whose collectives are
-//! NCCL's. Neither CUDA nor NCCL is needed to build; both are loaded when a program asks for them. Where one is missing, that is
+//! [`NcclCommunicator`] is a [`Communicator`](comm_core::Communicator) for buffers on CUDA devices,
+//! whose collectives are NCCL's. Neither CUDA nor NCCL is needed to build; both are loaded when a
+//! program asks for them. Where one is missing, that is
 //! [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with what was tried.
 //!
-//! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last, so that work on it comes in
-//!   the order in which it was enqueued, whoever enqueues it. Memory of frameworks comes in by [`CudaView::from_raw`].
+//! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last,
+//!   so that work on it comes in the order in which it was enqueued, whoever enqueues it. Memory of
+//!   frameworks comes in by [`CudaView::from_raw`].
 //! - A [`Library`] is the loaded NCCL.
-//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], and those
-//!   that were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
+//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], and
+//!   those that were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
 //!
-//! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What takes longer than its
-//! deadline, or fails in the background, is aborted by a watchdog, a thread of each communicator's own, which also tells the other
-//! ranks and hears from them, over a communicator for the host.
+//! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What
+//! takes longer than its deadline, or fails in the background, is aborted by a watchdog, a thread
+//! of each communicator's own, which also tells the other ranks and hears from them, over a
+//! communicator for the host.
 //!
 //! | question | file |
 //! |---|---|

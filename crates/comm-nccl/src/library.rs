@@ -17,11 +17,12 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads NCCL from where the environment says: the path in `COMM_NCCL_PATH`, or else where the system's loader
-    /// finds it.
+    /// Loads NCCL from where the environment says: the path in `COMM_NCCL_PATH`, or else where the
+    /// system's loader finds it.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with every path that was tried.
+    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with every path that
+    /// was tried.
     pub fn from_env() -> Result<Self> {
         Self::load(&Search::from_env())
     }
@@ -29,7 +30,8 @@ impl Library {
     /// Loads NCCL from where `search` says.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with every path that was tried.
+    /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with every path that
+    /// was tried.
     pub fn load(search: &Search) -> Result<Self> {
         let nccl = Nccl::load(search).map_err(error::not_loaded)?;
         tracing::debug!(version = %nccl.version(), path = %nccl.path().display(), "loaded NCCL");
@@ -48,8 +50,8 @@ impl Library {
         self.nccl.path()
     }
 
-    /// Whether it takes several ranks on one device, as far as this process says: from version 2.30.3 on, and with
-    /// `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment of every rank.
+    /// Whether it takes several ranks on one device, as far as this process says: from version
+    /// 2.30.3 on, and with `NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment of every rank.
     #[must_use]
     pub fn shares_devices(&self) -> bool {
         self.version() >= SHARING_SINCE && environment::devices_may_be_shared()

@@ -5,7 +5,8 @@ use comm_core::{CallOptions, Comm, Communicator, Groups, Memory, ReduceOp, Resul
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceWork, Stream};
 
-/// The memory of CUDA devices. Buffers are [`DeviceBuffer`](crate::DeviceBuffer)s, and parts of them.
+/// The memory of CUDA devices. Buffers are [`DeviceBuffer`](crate::DeviceBuffer)s, and parts of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cuda;
 
@@ -19,18 +20,20 @@ impl Memory for Cuda {
     }
 }
 
-/// What every backend for the memory of CUDA devices can do.
+/// The capabilities of every backend for CUDA memory.
 pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
-    /// The device on which it runs.
+    /// Returns the device of this rank.
     fn device(&self) -> &Device;
 
-    /// The stream on which it runs. Work that is enqueued there comes after the calls that were made before.
+    /// The stream on which it runs. Work that is enqueued there comes after the calls that were
+    /// made before.
     fn stream(&self) -> &Stream;
 
     /// All calls that were made so far, to be waited for on the device or on the host.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend)
+    /// if the device fails.
     fn work(&self) -> Result<DeviceWork>;
 
     /// Waits on the host until all calls that were made have ended on the device.
@@ -39,12 +42,13 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     /// What ended the communicator, if anything did.
     fn synchronize(&self) -> Result<()>;
 
-    /// An all-reduce of each buffer, in place: with NCCL, in groups of hundreds, which cost about as much as one when they are small.
-    /// Types may differ; all ranks give as many buffers, of the same lengths and types in the same order. The
-    /// buffers do not overlap.
+    /// An all-reduce of each buffer, in place: with NCCL, in groups of hundreds, which cost about
+    /// as much as one when they are small. Types may differ; all ranks give as many buffers, of the
+    /// same lengths and types in the same order. The buffers do not overlap.
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`]; if any buffer is refused, nothing was done with any. Each call that is made has its own deadline.
+    /// As [`Comm::all_reduce`]; if any buffer is refused, nothing was done with any. Each call that
+    /// is made has its own deadline.
     fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
@@ -64,7 +68,7 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     ) -> Result<()>;
 }
 
-/// What a handle to a group of ranks with devices can do besides.
+/// Further methods of a handle to a group of ranks with devices.
 ///
 /// ```no_run
 /// # fn example(comm: comm_core::Comm<comm_nccl::Cuda>) -> comm_core::Result<()> {
@@ -81,18 +85,20 @@ pub trait DeviceComm {
     /// The device on which the calls run.
     fn device(&self) -> &Device;
 
-    /// The stream on which the calls run. Work that is enqueued there comes after the calls that were made before.
+    /// The stream on which the calls run. Work that is enqueued there comes after the calls that
+    /// were made before.
     fn stream(&self) -> &Stream;
 
-    /// All calls that were made so far, those of other handles to the communicator included, to be waited for on the device or
-    /// on the host.
+    /// All calls that were made so far, those of other handles to the communicator included, to be
+    /// waited for on the device or on the host.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend)
+    /// if the device fails.
     fn work(&self) -> Result<DeviceWork>;
 
-    /// Waits on the host until all calls that were made have ended on the device, those of other handles to the
-    /// communicator included.
+    /// Waits on the host until all calls that were made have ended on the device, those of other
+    /// handles to the communicator included.
     ///
     /// # Errors
     /// What ended the communicator, if anything did.
@@ -104,7 +110,8 @@ pub trait DeviceComm {
     /// As there.
     fn all_reduce_coalesced(&self, buffers: Vec<CudaViewMut<'_>>, op: ReduceOp) -> Result<()>;
 
-    /// A broadcast of each of many buffers from `root`; see [`DeviceCommunicator::broadcast_coalesced`].
+    /// A broadcast of each of many buffers from `root`; see
+    /// [`DeviceCommunicator::broadcast_coalesced`].
     ///
     /// # Errors
     /// As there.

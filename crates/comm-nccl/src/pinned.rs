@@ -16,12 +16,15 @@ use crate::{Device, error};
 /// Where a buffer starts that has no bytes.
 const NOWHERE: NonNull<u8> = NonNull::without_provenance(std::num::NonZero::<usize>::MIN);
 
-/// Page-locked bytes of the host: copies between them and a device run in the background, at the full speed of the bus.
+/// Page-locked bytes of the host: copies between them and a device run in the background, at the
+/// full speed of the bus.
 ///
-/// A copy on it is enqueued by a [`Transfer`](crate::Transfer). Whoever looks at the bytes, or drops the buffer, waits for the
-/// copies that are under way first. So nobody ever sees, changes or frees what a device is about to read or write.
+/// A copy on it is enqueued by a [`Transfer`](crate::Transfer). Whoever looks at the bytes, or
+/// drops the buffer, waits for the copies that are under way first. So nobody ever sees, changes or
+/// frees what a device is about to read or write.
 ///
-/// Page-locked memory is taken from all programs of the machine, and to allocate it takes long: keep it.
+/// Page-locked memory is taken from all programs of the machine, and to allocate it takes long:
+/// keep it.
 pub struct PinnedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -31,7 +34,7 @@ pub struct PinnedBuffer {
     sources: Vec<Ticket>,
 }
 
-/// Whose turn it is.
+/// The side that may access the buffer.
 #[derive(Debug)]
 enum BufferState {
     /// The host's.
@@ -48,17 +51,17 @@ unsafe impl Send for PinnedBuffer {}
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
-    /// So many bytes, all zero, aligned for every element, for copies to and from this device.
+    /// Allocates `len` zero bytes, aligned for every element, for copies to and from this device.
     ///
     /// # Errors
-    /// [`Error::Backend`] if there is not so much memory that can be locked.
+    /// [`Error::Backend`] if the system cannot lock that much memory.
     pub fn new(device: &Device, len: usize) -> Result<Self> {
         device.bind()?;
         let start = if len == 0 { NOWHERE } else { allocate(len)? };
         Ok(Self { start, len, device: device.clone(), state: BufferState::Idle, sources: Vec::new() })
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -73,11 +76,13 @@ impl PinnedBuffer {
     /// The bytes, when no copy is under way: waits for it.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the device fails: the bytes are out of reach for good. [`Error::Poisoned`], once, if what was copied
-    /// here was to be written by a call that was lost when its communicator failed.
+    /// [`Error::Backend`] if the device fails: the bytes are out of reach for good.
+    /// [`Error::Poisoned`], once, if what was copied here was to be written by a call that was lost
+    /// when its communicator failed.
     pub fn bytes(&mut self) -> Result<&[u8]> {
         self.synchronize()?;
-        // SAFETY: the memory lives as long as this value, was filled when it was allocated, and no device uses it.
+        // SAFETY: the memory lives as long as this value, was filled when it was allocated, and no
+        // device uses it.
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
@@ -100,7 +105,8 @@ impl PinnedBuffer {
         self.check_sources()
     }
 
-    /// Waits as [`PinnedBuffer::synchronize`], but not longer than this. Tells whether the wait is over.
+    /// Waits as [`PinnedBuffer::synchronize`], but not longer than this. Tells whether the wait is
+    /// over.
     ///
     /// # Errors
     /// As [`PinnedBuffer::bytes`].
@@ -137,8 +143,9 @@ impl PinnedBuffer {
         self.sources.drain(..).map(|source| source.check()).fold(Ok(()), Result::and)
     }
 
-    /// Enqueues copies on a stream, behind those that are under way: `work` is given where the memory starts. Tells the point at
-    /// which they are done. `source` is the call that wrote what is copied here.
+    /// Enqueues copies on a stream, behind those that are under way: `work` is given where the
+    /// memory starts. Tells the point at which they are done. `source` is the call that wrote what
+    /// is copied here.
     pub(crate) fn enqueue(
         &mut self,
         stream: &Stream,
@@ -160,7 +167,8 @@ impl PinnedBuffer {
 }
 
 fn allocate(len: usize) -> Result<NonNull<u8>> {
-    // SAFETY: the device is bound, and the length is not zero. Without flags, the host reads the memory through its caches.
+    // SAFETY: the device is bound, and the length is not zero. Without flags, the host reads the
+    // memory through its caches.
     let start = unsafe { result::malloc_host(len, 0) }.map_err(error::cuda("allocate pinned memory"))?;
     let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Error::Backend {
         backend: "cuda",

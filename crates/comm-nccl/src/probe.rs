@@ -24,7 +24,8 @@ pub(crate) fn driver() -> Result<()> {
     }
     let mut words = Vec::new();
     for name in NAMES {
-        // SAFETY: what runs when a library of this name is loaded is the driver's, which every user of CUDA accepts.
+        // SAFETY: what runs when a library of this name is loaded is the driver's, which every user
+        // of CUDA accepts.
         match unsafe { Library::new(name) } {
             Ok(library) => {
                 std::mem::forget(library);

@@ -44,13 +44,14 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Ok(Self { start: self.start + start, len, ..self })
     }
 
-    /// Copies the elements to as many on the host, as they are when all work that was enqueued on the buffer is done:
-    /// waits for it.
+    /// Copies the elements to as many on the host, as they are when all work that was enqueued on
+    /// the buffer is done: waits for it.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length, [`Error::Backend`](comm_core::Error::Backend) if
-    /// the device fails. [`Error::Poisoned`](comm_core::Error::Poisoned) if they were to be written by a call that was
-    /// lost when its communicator failed: there is no result then.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if they were to be written by a call that
+    /// was lost when its communicator failed: there is no result then.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<()> {
         same_length(elements.len(), self.len)?;
         self.memory.download(self.start * size_of::<T>(), bytemuck::cast_slice_mut(elements))
@@ -66,8 +67,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Ok(elements)
     }
 
-    /// Lets `work` enqueue something on `stream` that reads the elements, such as a kernel: it is given their address,
-    /// and comes after whoever wrote them. `work` itself is to enqueue nothing else than reads of them.
+    /// Lets `work` enqueue something on `stream` that reads the elements, such as a kernel: it is
+    /// given their address, and comes after whoever wrote them. `work` itself is to enqueue nothing
+    /// else than reads of them.
     ///
     /// # Errors
     /// What `work` answers, and [`Error::Backend`](comm_core::Error::Backend) if the device fails.
@@ -111,8 +113,8 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// Copies as many elements of the host to the device. They may be used again when this returns.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length, [`Error::Backend`](comm_core::Error::Backend) if
-    /// the device fails.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<()> {
         same_length(elements.len(), self.len)?;
         self.memory.upload(self.start * size_of::<T>(), bytemuck::cast_slice(elements))
@@ -127,12 +129,12 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     }
 }
 
-/// What is known of every part.
+/// Defines the methods of all slices.
 macro_rules! parts {
     ($($slice:ident),+) => {
         $(
             impl<'a, T: Element> $slice<'a, T> {
-                /// How many elements it has.
+                /// Returns the number of elements.
                 #[must_use]
                 pub const fn len(&self) -> usize {
                     self.len
@@ -156,7 +158,8 @@ macro_rules! parts {
 
 parts!(DeviceSlice, DeviceSliceMut);
 
-/// Enqueues work of somebody else between the uses that it comes after, and those that come after it.
+/// Enqueues work of somebody else between the uses that it comes after, and those that come after
+/// it.
 fn on<R>(
     memory: &Allocation,
     access: Access,

@@ -10,7 +10,8 @@ use cudarc::driver::{CudaEvent, CudaStream};
 
 use crate::{Device, error};
 
-/// A queue of work on a device: what is enqueued runs in order, and beside the work of other streams.
+/// A queue of work on a device: what is enqueued runs in order, and beside the work of other
+/// streams.
 ///
 /// Clones are the same stream; all threads may share it.
 #[derive(Debug, Clone)]
@@ -25,13 +26,16 @@ impl Stream {
         Self { stream }
     }
 
-    /// A stream of another library, by its handle: a `CUstream` or a `cudaStream_t`. It is not destroyed with this.
+    /// A stream of another library, by its handle: a `CUstream` or a `cudaStream_t`. It is not
+    /// destroyed with this.
     ///
     /// # Safety
-    /// The handle must be that of a stream on this device, which lives as long as anything that was made with it.
+    /// The handle must be that of a stream on this device, which lives as long as anything that was
+    /// made with it.
     #[must_use]
     pub unsafe fn from_raw(device: &Device, handle: *mut c_void) -> Self {
-        // SAFETY: what the caller promises is what cudarc asks for; the order of work is kept by events.
+        // SAFETY: what the caller promises is what cudarc asks for; the order of work is kept by
+        // events.
         let stream = unsafe { device.context().wrap_borrowed_stream(handle.cast()) };
         Self { stream }
     }
@@ -56,7 +60,8 @@ impl Stream {
         self.stream.synchronize().map_err(error::cuda("wait for a stream"))
     }
 
-    /// Lets what is enqueued from now on wait for all that was enqueued on `other` so far. The host does not wait.
+    /// Lets what is enqueued from now on wait for all that was enqueued on `other` so far. The host
+    /// does not wait.
     ///
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if the driver refuses it.

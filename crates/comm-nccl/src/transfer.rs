@@ -14,7 +14,8 @@ use crate::usage::{Access, Use};
 use crate::view::{CudaView, CudaViewMut, Span};
 use crate::{Device, PinnedBuffer, error};
 
-/// The two streams on which a device copies to the host and from it: one for each direction, as it can do both at once.
+/// The two streams on which a device copies to the host and from it: one for each direction, as it
+/// can do both at once.
 ///
 /// Clones are the same streams; all threads may share them.
 #[derive(Debug, Clone)]
@@ -32,7 +33,8 @@ impl CopyStreams {
         Ok(Self { down: device.new_stream()?, up: device.new_stream()? })
     }
 
-    /// The stream of copies from the host. What is enqueued there comes after those that were enqueued before.
+    /// The stream of copies from the host. What is enqueued there comes after those that were
+    /// enqueued before.
     #[must_use]
     pub const fn up(&self) -> &Stream {
         &self.up
@@ -50,18 +52,19 @@ impl CopyStreams {
 /// Elements of a buffer on a device, and where they lie in a pinned buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Which elements of the buffer on the device.
+    /// The elements of the buffer on the device.
     pub elements: Range<usize>,
-    /// At which element from the start of the pinned buffer they begin.
+    /// The index of the first of them in the pinned buffer.
     pub at: usize,
 }
 
 /// Elements on a device, while they are copied in parts.
 ///
-/// The copies come after the work that was enqueued on the memory before, and whoever uses it next waits for them: on the
-/// device, without the host. Copies to the host run in their order, and so do those from it. A copy from a pinned buffer comes after the
-/// copy to it; otherwise the two directions are not in any order,
-/// so that an element is to be copied from the host only when its copy to the host is done.
+/// The copies come after the work that was enqueued on the memory before, and whoever uses it next
+/// waits for them: on the device, without the host. Copies to the host run in their order, and so
+/// do those from it. A copy from a pinned buffer comes after the copy to it; otherwise the two
+/// directions are not in any order, so that an element is to be copied from the host only when its
+/// copy to the host is done.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     span: Span<'a>,
@@ -110,8 +113,8 @@ impl<'a> Transfer<'a> {
     /// Enqueues copies of these parts to the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if a part is not within its buffer, before anything is enqueued;
-    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if a part is not within its buffer, before
+    /// anything is enqueued; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn download(&mut self, parts: &[Part], to: &mut PinnedBuffer) -> Result<()> {
         let Some(copies) = self.copies(parts, to.len())? else { return Ok(()) };
         let stream = &self.streams.down;
@@ -128,7 +131,8 @@ impl<'a> Transfer<'a> {
     /// Enqueues copies of these parts from the host.
     ///
     /// # Errors
-    /// As [`Transfer::download`]; and [`Error::Invalid`](comm_core::Error::Invalid) if the elements are only to be read.
+    /// As [`Transfer::download`]; and [`Error::Invalid`](comm_core::Error::Invalid) if the elements
+    /// are only to be read.
     pub fn upload(&mut self, parts: &[Part], from: &mut PinnedBuffer) -> Result<()> {
         if !self.is_written {
             return Err(Invalid::WithoutRecv.into());
@@ -140,12 +144,13 @@ impl<'a> Transfer<'a> {
             copies.iter().try_for_each(|copy| copy.up(host, stream)).map_err(error::cuda("enqueue a copy"))
         });
         self.span.after(Access::Write, &until(stream, &done)?)?;
-        // Who waits for a write counts on the reads before it to be done, which on the other stream they may not be.
+        // Who waits for a write counts on the reads before it to be done, which on the other stream
+        // they may not be.
         self.last_read.iter().try_for_each(|read| self.span.after(Access::Read, read))?;
         done.map(drop)
     }
 
-    /// What the parts come to, in bytes; `None` if nothing is to be copied.
+    /// Converts the parts to copies of bytes; `None` if there is nothing to copy.
     fn copies(&self, parts: &[Part], capacity: usize) -> Result<Option<Vec<PinnedCopy>>> {
         let size = self.span.dtype.size();
         let checked = parts.iter().filter(|part| !part.elements.is_empty()).map(|part| {
@@ -191,8 +196,8 @@ impl PinnedCopy {
         let start = unsafe { host.add(self.host) };
         // SAFETY: nobody else looks at them until the copy is done.
         let to = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.bytes) };
-        // SAFETY: the bytes are within the memory on the device, as was checked, which is freed behind its uses; the pinned buffer
-        // waits for the copy before anybody gets to it.
+        // SAFETY: the bytes are within the memory on the device, as was checked, which is freed
+        // behind its uses; the pinned buffer waits for the copy before anybody gets to it.
         unsafe { result::memcpy_dtoh_async(to, self.device, stream.as_cudarc().cu_stream()) }
     }
 

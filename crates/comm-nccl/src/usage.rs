@@ -1,4 +1,4 @@
-//! Who used a piece of memory last, so that streams wait for each other where they must, and nowhere else.
+//! The last uses of a piece of memory, so that streams wait for each other only where they must.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use crate::health::Ticket;
 use crate::stream::{Event, Stream};
 use crate::sync::lock;
 
-/// What work does to memory.
+/// The kind of access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -31,7 +31,8 @@ impl Use {
     }
 }
 
-/// The last uses of one allocation. Parts of it are not told apart: work on disjoint parts waits for each other too.
+/// The last uses of one allocation. Parts of it are not told apart: work on disjoint parts waits
+/// for each other too.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     last: Mutex<Last>,

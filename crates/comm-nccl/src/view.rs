@@ -9,10 +9,10 @@ use crate::memory::Cuda;
 use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
 
-/// How work on memory is put in order with other work on it.
+/// The order of work on memory with other work on it.
 #[derive(Debug, Clone, Copy)]
 enum Order<'a> {
-    /// By what was done with it before.
+    /// After its earlier uses.
     Tracked(&'a Usage),
     /// As if it were done on this stream.
     Stream(&'a Stream),
@@ -106,14 +106,16 @@ pub struct CudaViewMut<'a> {
 }
 
 impl<'a> CudaView<'a> {
-    /// The view of memory that somebody else allocated, for example a framework: `len` elements of `dtype` from
-    /// `pointer` on. Calls behave as if they ran on `stream`: they come after all that was enqueued there before, and what
-    /// is enqueued there afterwards comes after them. Whether a call that wrote to it was lost in a failure is not
-    /// known by the memory, and to be asked of the communicator.
+    /// The view of memory that somebody else allocated, for example a framework: `len` elements of
+    /// `dtype` from `pointer` on. Calls behave as if they ran on `stream`: they come after all that
+    /// was enqueued there before, and what is enqueued there afterwards comes after them. Whether a
+    /// call that wrote to it was lost in a failure is not known by the memory, and to be asked of
+    /// the communicator.
     ///
     /// # Safety
-    /// Until the work that is enqueued with the view is done, the memory must be there, on the device of the stream,
-    /// aligned for its type, and not be written by work that is not ordered with the stream.
+    /// Until the work that is enqueued with the view is done, the memory must be there, on the
+    /// device of the stream, aligned for its type, and not be written by work that is not ordered
+    /// with the stream.
     #[must_use]
     pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
         Self { span: Span::on_stream(pointer, len, dtype, stream) }
@@ -124,7 +126,8 @@ impl<'a> CudaViewMut<'a> {
     /// As [`CudaView::from_raw`], for memory that is written.
     ///
     /// # Safety
-    /// As there; and nothing else may read or write the memory, but for work that is ordered with the stream.
+    /// As there; and nothing else may read or write the memory, but for work that is ordered with
+    /// the stream.
     #[must_use]
     pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
         Self { span: Span::on_stream(pointer, len, dtype, stream) }
@@ -143,12 +146,13 @@ impl<'a> CudaViewMut<'a> {
     }
 }
 
-/// What is known of every view.
+/// Defines the methods of all views.
 macro_rules! views {
     ($($view:ident),+) => {
         $(
             impl $view<'_> {
-                /// The address of the first element on the device. Nothing is there if there are no elements.
+                /// The address of the first element on the device. Nothing is there if there are no
+                /// elements.
                 #[must_use]
                 pub const fn pointer(&self) -> u64 {
                     self.span.pointer

@@ -5,10 +5,12 @@ use comm_core::Result;
 use crate::health::Ticket;
 use crate::stream::{Event, Stream};
 
-/// All calls that a communicator had enqueued at some point, or all work of a stream: something to wait for.
+/// All calls that a communicator had enqueued at some point, or all work of a stream: something to
+/// wait for.
 ///
-/// Whoever uses [`DeviceBuffer`](crate::DeviceBuffer)s needs none, as they wait for their last use by themselves. It is for streams
-/// that go on after several calls at once, and for memory of others that is used on more streams than the one of its view.
+/// Whoever uses [`DeviceBuffer`](crate::DeviceBuffer)s needs none, as they wait for their last use
+/// by themselves. It is for streams that go on after several calls at once, and for memory of
+/// others that is used on more streams than the one of its view.
 #[derive(Debug, Clone)]
 pub struct DeviceWork {
     stream: Stream,
@@ -50,11 +52,12 @@ impl DeviceWork {
         self.done.is_past()
     }
 
-    /// Waits on the host until the work has ended: no longer than the deadlines of its calls, at which the communicator ends them.
+    /// Waits on the host until the work has ended: no longer than the deadlines of its calls, at
+    /// which the communicator ends them.
     ///
     /// # Errors
-    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call was lost when its communicator failed;
-    /// [`Error::Backend`](comm_core::Error::Backend) if the device failed.
+    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call was lost when its communicator
+    /// failed; [`Error::Backend`](comm_core::Error::Backend) if the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.device().bind()?;
         self.done.synchronize()?;

@@ -1,4 +1,4 @@
-//! What users of earlier libraries did, through the handle that users hold.
+//! The uses of earlier libraries, through `Comm`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

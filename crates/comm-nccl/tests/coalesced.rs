@@ -51,7 +51,7 @@ fn each_buffer_has_what_a_call_of_its_own_would_give() {
     });
 }
 
-/// How many groups of calls two ranks make, and how often a stream waits for another.
+/// Returns the number of groups of calls of two ranks, and of waits of a stream for another.
 fn cost(body: impl Fn(Rank) + Sync) -> [usize; 2] {
     let devices = devices(2);
     drop(control().take_calls());
@@ -72,7 +72,8 @@ fn hundreds_of_small_buffers_make_a_few_groups_and_join_their_stream_once_for_ea
             rank.stream.synchronize().unwrap();
             let start = memory.view().pointer();
             let part = |at: usize| {
-                // SAFETY: the memory lives until the stream is waited for, and these views of its parts are its only use.
+                // SAFETY: the memory lives until the stream is waited for, and these views of its
+                // parts are its only use.
                 unsafe { CudaViewMut::from_raw(start + 12 * at as u64, 3, DType::F32, &rank.stream) }
             };
             for _ in 0..calls {

@@ -1,4 +1,4 @@
-//! How ranks are connected over a communicator for the host.
+//! Connecting ranks over a communicator for the host.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

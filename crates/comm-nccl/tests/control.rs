@@ -1,4 +1,4 @@
-//! What ranks tell each other over the communicator for the host, when NCCL says nothing.
+//! Notices over the communicator for the host, about failures that NCCL does not report.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -50,7 +50,8 @@ fn ranks_in_different_calls_are_told_both_on_both_sides() {
     assert!(began.elapsed() < SOON / 2, "long before the deadline");
 }
 
-/// A root has done its part before others begin, so that its call looks as if it had been the right one.
+/// A root has done its part before others begin, so that its call looks as if it had been the right
+/// one.
 #[test]
 fn a_rank_that_has_gone_on_compares_its_past() {
     let errors =

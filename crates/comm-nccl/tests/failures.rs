@@ -1,4 +1,4 @@
-//! What goes wrong while calls are under way, and what is left of the communicator and its buffers.
+//! Failures during calls, and the state of the communicator and its buffers afterwards.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -31,7 +31,8 @@ fn assert_poisoned(rank: &Rank, cause: &str) {
     }
 }
 
-/// Makes one rank's device do something bad in its second call, and returns what each rank was told.
+/// Makes one rank's device do something bad in its second call, and returns what each rank was
+/// told.
 fn in_second_call(trouble: impl FnOnce(usize), timeout: Duration) -> Vec<Error> {
     let devices = devices(2);
     trouble(devices[0]);

@@ -98,7 +98,8 @@ fn messages_arrive_in_their_order() {
     });
 }
 
-/// Everybody sends to the next rank and receives from the one before: one call after the other would wait for ever.
+/// Everybody sends to the next rank and receives from the one before: one call after the other
+/// would wait for ever.
 #[test]
 fn a_batch_of_messages_goes_around_in_a_circle() {
     in_all_worlds(|rank| {

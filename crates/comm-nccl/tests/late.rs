@@ -11,7 +11,7 @@ use gpu_emu::Setting;
 
 use common::{control, devices, faults_of, options, world};
 
-/// How late, in milliseconds.
+/// The delay in milliseconds.
 const LATE: u64 = 100;
 
 #[test]

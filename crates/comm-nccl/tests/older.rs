@@ -1,4 +1,5 @@
-//! A library that lacks calls, as an older one does. It is that of the whole process, so that this test has one of its own.
+//! A library that lacks calls, as an older one does. It is that of the whole process, so that this
+//! test has one of its own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use comm_core::Error;

@@ -1,4 +1,4 @@
-//! Who waits for whom on a device: buffers, streams, and memory of others.
+//! The order of work on a device: buffers, streams, and memory of others.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -49,7 +49,8 @@ fn a_call_waits_for_the_streams_that_used_its_buffers_and_they_for_it() {
                 let read = |from: u64| {
                     copied.as_mut_slice().write_on(&second, |to| {
                         let handle = second.as_cudarc().cu_stream();
-                        // SAFETY: both buffers have so many bytes, and order what comes before and after.
+                        // SAFETY: both buffers have so many bytes, and order what comes before and
+                        // after.
                         unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, 1000, handle) }.unwrap();
                         Ok(())
                     })
@@ -143,7 +144,8 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
                 // SAFETY: the memory has so many bytes.
                 unsafe { cudarc::driver::result::memset_d8_async(pointer, round, 64, theirs.cu_stream()) }
                     .unwrap();
-                // SAFETY: the memory lives to the end of the test, and is used on their stream alone.
+                // SAFETY: the memory lives to the end of the test, and is used on their stream
+                // alone.
                 let view = unsafe { CudaViewMut::from_raw(pointer, 64, DType::U8, &stream) };
                 rank.comm
                     .run(Call::AllReduce { buffers: Buffers::InPlace(view), op: ReduceOp::Sum }, &options())

@@ -1,4 +1,5 @@
-//! Copies between devices and pinned memory: what is copied, who waits for whom, and what is refused.
+//! Copies between devices and pinned memory: what is copied, who waits for whom, and what is
+//! refused.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Ranks that are processes, started by this program from itself, which meet in a folder; and one that is killed.
+//! Ranks that are processes, started by this program from itself, which meet in a folder; and one
+//! that is killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

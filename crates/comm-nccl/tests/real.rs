@@ -1,5 +1,5 @@
-//! What comes of a real libnccl where there is no GPU, in processes that never load the emulator: it is loaded and asked, and whoever
-//! wants a communicator gets an error of ours.
+//! A real libnccl without a GPU, in processes that never load the emulator: it is loaded, and
+//! creating a communicator returns a typed error.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 // Where the tests of the bindings find their libraries, and with which settings they run them.

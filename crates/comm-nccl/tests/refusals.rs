@@ -1,4 +1,4 @@
-//! What is refused before NCCL is asked, so that nothing has happened and everything can go on.
+//! Errors that are returned before NCCL is called, and have no effect.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -11,7 +11,8 @@ use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
 use common::{Rank, control, devices, options, world};
 
-/// Runs calls that must all be refused with these words, on a pair of ranks that is as good as before.
+/// Runs calls that must all be refused with these words, on a pair of ranks that is as good as
+/// before.
 fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
     let devices = devices(2);
     world(&devices, |rank| {

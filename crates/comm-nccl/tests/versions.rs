@@ -1,4 +1,5 @@
-//! Ranks with unlike libraries. The version is a setting of the process: this test has one of its own.
+//! Ranks with unlike libraries. The version is a setting of the process: this test has one of its
+//! own.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Ranks that are processes and are shown some of the machine's devices: one each, or all the same one.
+//! Ranks that are processes and are shown some of the machine's devices: one each, or all the same
+//! one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -39,7 +40,8 @@ fn a_rank_plays_its_part() {
     assert_eq!(sum.to_vec().unwrap(), [(size * (size - 1) / 2) as i64, size as i64]);
 }
 
-/// Starts ranks, each with variables of its own, and returns what they print when all have succeeded.
+/// Starts ranks, each with variables of its own, and returns what they print when all have
+/// succeeded.
 fn play<const N: usize>(part: &str, environments: [&[(&str, &str)]; N]) -> [String; N] {
     let folder = tempfile::tempdir().unwrap();
     let mut rank = 0..;

@@ -1,4 +1,4 @@
-//! What was enqueued can be waited for, on the device and on the host.
+//! Waiting for enqueued work on the device and on the host.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

@@ -7,11 +7,11 @@ use crate::memory::Cuda;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
 
-/// Calls that begin together: a group of NCCL's. Messages in it do not wait for each other, so that ranks can exchange some;
-/// and many small collectives cost less than one after the other.
+/// Calls that begin together: a group of NCCL's. Messages in it do not wait for each other, so that
+/// ranks can exchange some; and many small collectives cost less than one after the other.
 ///
-/// All ranks put the same collectives into it, in the same order. It keeps the buffers until it runs; nothing happens if
-/// it does not.
+/// All ranks put the same collectives into it, in the same order. It keeps the buffers until it
+/// runs; nothing happens if it does not.
 #[derive(Debug)]
 #[must_use = "the calls are made by `run`"]
 pub struct Batch<'a> {
@@ -30,7 +30,8 @@ impl<'a> Batch<'a> {
     /// Adds a message to rank `to`; see [`NcclCommunicator::send`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid), which leaves the batch as it was, as do those of all others.
+    /// [`Error::Invalid`](comm_core::Error::Invalid), which leaves the batch as it was, as do those
+    /// of all others.
     pub fn send(&mut self, to: usize, message: CudaView<'a>) -> Result<&mut Self> {
         self.plan.send(to, message)?;
         Ok(self)
@@ -54,7 +55,8 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Makes the calls, as one: they have one deadline, and one number among the calls of the communicator.
+    /// Makes the calls, as one: they have one deadline, and one number among the calls of the
+    /// communicator.
     ///
     /// # Errors
     /// See [`Error`](comm_core::Error).

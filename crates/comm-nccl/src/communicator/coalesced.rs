@@ -6,11 +6,12 @@ use super::NcclCommunicator;
 use crate::memory::Cuda;
 use crate::view::CudaViewMut;
 
-/// How many calls of NCCL are made together at most: what that saves is saved with so many.
+/// The largest number of calls of NCCL in one group. More save nothing.
 const TOGETHER_MAX: usize = 256;
 
 impl NcclCommunicator {
-    /// Reduces each of many buffers; see [`DeviceCommunicator::all_reduce_coalesced`](crate::DeviceCommunicator::all_reduce_coalesced).
+    /// Reduces each of many buffers; see
+    /// [`DeviceCommunicator::all_reduce_coalesced`](crate::DeviceCommunicator::all_reduce_coalesced).
     pub(super) fn all_reduce_each(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
@@ -20,7 +21,8 @@ impl NcclCommunicator {
         self.together(buffers, options, |buffer| Call::AllReduce { buffers: Buffers::InPlace(buffer), op })
     }
 
-    /// Broadcasts each of many buffers; see [`DeviceCommunicator::broadcast_coalesced`](crate::DeviceCommunicator::broadcast_coalesced).
+    /// Broadcasts each of many buffers; see
+    /// [`DeviceCommunicator::broadcast_coalesced`](crate::DeviceCommunicator::broadcast_coalesced).
     pub(super) fn broadcast_each(
         &self,
         root: usize,
@@ -30,7 +32,8 @@ impl NcclCommunicator {
         self.together(buffers, options, |buffer| Call::Broadcast { root, buffer })
     }
 
-    /// Makes a call for each buffer, in as few groups as may be. Nothing is enqueued before all have been checked.
+    /// Makes a call for each buffer, in as few groups as may be. Nothing is enqueued before all
+    /// have been checked.
     fn together<'a>(
         &self,
         buffers: Vec<CudaViewMut<'a>>,

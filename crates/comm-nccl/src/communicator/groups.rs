@@ -9,7 +9,7 @@ use crate::DeviceBuffer;
 use crate::handle::{CommInit, Handle, NO_COLOR, Progress};
 use crate::memory::{Cuda, DeviceCommunicator};
 
-/// What a rank says in a split: whether it gives a color, the color, and its key.
+/// The words that a rank sends in a split: whether it has a color, the color, and the key.
 const WORDS: usize = 3;
 
 /// NCCL splits by colors that are small numbers, and keys; so all ranks tell theirs first, and

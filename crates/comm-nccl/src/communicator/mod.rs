@@ -74,7 +74,7 @@ pub struct NcclCommunicator {
     engine: Arc<Engine>,
     /// `None` once it was finalized.
     watchdog: Option<JoinHandle<()>>,
-    /// What a barrier sums.
+    /// The element that a barrier sums.
     cell: std::sync::Mutex<DeviceBuffer<i32>>,
 }
 
@@ -250,7 +250,8 @@ impl NcclCommunicator {
         self.engine.enqueue(&turn, calls, options)
     }
 
-    /// What is fatal ends the communicator, here and on other ranks, which would wait for this one.
+    /// Fails the communicator on all ranks if the error is fatal, as the others would wait for this
+    /// one.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
     }

@@ -1,9 +1,9 @@
-//! How a thread waits for something that it must ask for.
+//! Pauses between polls.
 
 use std::thread;
 use std::time::Duration;
 
-/// How often it only yields: what is quick is through by then.
+/// The number of pauses that only yield, which is enough for short waits.
 const YIELDS: u32 = 64;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);

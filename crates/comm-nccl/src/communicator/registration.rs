@@ -10,8 +10,8 @@ use crate::DeviceBuffer;
 use crate::allocation::Allocation;
 use crate::handle::RegistrationHandle;
 
-/// A buffer that NCCL knows, so that it may reach it without copies of its own. Ends when it is dropped; keeps the buffer's
-/// memory until then.
+/// A buffer that NCCL knows, so that it may reach it without copies of its own. Ends when it is
+/// dropped; keeps the buffer's memory until then.
 #[derive(Debug)]
 #[must_use = "NCCL forgets the buffer when this is dropped"]
 pub struct Registration {
@@ -22,12 +22,13 @@ pub struct Registration {
 }
 
 impl NcclCommunicator {
-    /// Lets NCCL know a buffer that is used in many calls: `ncclCommRegister`, from NCCL 2.19 on. What comes of it depends on
-    /// the version, the devices and how they are connected; results are the same.
+    /// Lets NCCL know a buffer that is used in many calls: `ncclCommRegister`, from NCCL 2.19 on.
+    /// What comes of it depends on the version, the devices and how they are connected; results are
+    /// the same.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if the library is older, which leaves the communicator usable; [`Error::Backend`] if NCCL
-    /// refuses the buffer.
+    /// [`Error::BackendUnavailable`] if the library is older, which leaves the communicator usable;
+    /// [`Error::Backend`] if NCCL refuses the buffer.
     pub fn register<T: Element>(&self, buffer: &DeviceBuffer<T>) -> Result<Registration> {
         let _turn = self.engine.turn()?;
         let memory = Arc::clone(buffer.memory());
@@ -44,7 +45,8 @@ impl NcclCommunicator {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // NCCL may not use it any more when it is forgotten. A communicator that has ended has forgotten everything.
+        // NCCL may not use it any more when it is forgotten. A communicator that has ended has
+        // forgotten everything.
         let Ok(_turn) = self.engine.turn() else { return };
         let forgotten = self.engine.wait(self.engine.last(), None);
         let forgotten = forgotten.and_then(|()| self.engine.with_handle(|known| known.deregister(handle)));

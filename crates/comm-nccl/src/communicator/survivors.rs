@@ -1,5 +1,5 @@
-//! The rendezvous of the ranks that go on after a failure, over the control channel of the group that
-//! failed: all say hello to the leader, the first of them, and get its answer.
+//! The rendezvous of the ranks that go on after a failure, over the control channel of the group
+//! that failed: all say hello to the leader, the first of them, and get its answer.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{During, Error, Group, Result};

@@ -21,8 +21,8 @@ pub(crate) struct CommInit {
     setup: Setup,
 }
 
-// SAFETY: both point to memory of the heap that belongs to this value, or to a call of NCCL that goes on; threads do not
-// matter to either.
+// SAFETY: both point to memory of the heap that belongs to this value, or to a call of NCCL that
+// goes on; threads do not matter to either.
 unsafe impl Send for CommInit {}
 
 impl CommInit {
@@ -32,10 +32,11 @@ impl CommInit {
         Self { nccl: Arc::clone(&parent.nccl), child, config, setup }
     }
 
-    /// The communicator, when the call on its parent is through; `None` if this rank gets none. One that was not waited
-    /// for is never freed: NCCL might still write there.
+    /// The communicator, when the call on its parent is through; `None` if this rank gets none. One
+    /// that was not waited for is never freed: NCCL might still write there.
     pub(crate) fn finish(self) -> Option<Handle> {
-        // SAFETY: it came out of a box, the call that knew it is through, and it is given back once.
+        // SAFETY: it came out of a box, the call that knew it is through, and it is given back
+        // once.
         let comm = *unsafe { Box::from_raw(self.child) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(self.config) });
@@ -61,8 +62,8 @@ impl Handle {
         let count = number(without.len())?;
         let init = CommInit::new(self, setup);
         let list = without.as_mut_ptr();
-        // SAFETY: the communicator exists, the list has so many entries and is read in the call, and the other pointers are
-        // valid until the call is through.
+        // SAFETY: the communicator exists, the list has so many entries and is read in the call,
+        // and the other pointers are valid until the call is through.
         let code = unsafe {
             self.nccl.ncclCommShrink(self.comm, list, count, init.child, init.config, NCCL_SHRINK_DEFAULT)
         };
@@ -82,7 +83,7 @@ impl Handle {
         }
     }
 
-    /// Lets NCCL forget memory that it knows.
+    /// Deregisters memory.
     pub(crate) fn deregister(&self, registration: RegistrationHandle) -> Result<()> {
         // SAFETY: the communicator exists, and gave out this handle, which is used once.
         let code = unsafe { self.nccl.ncclCommDeregister(self.comm, registration.0) };
@@ -90,7 +91,7 @@ impl Handle {
     }
 }
 
-/// What NCCL calls memory that it knows.
+/// The handle of memory that is registered with NCCL.
 #[derive(Debug)]
 pub(crate) struct RegistrationHandle(*mut c_void);
 

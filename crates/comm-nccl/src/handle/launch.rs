@@ -1,4 +1,4 @@
-//! What is enqueued on a stream.
+//! Operations that are enqueued on a stream.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::{dtype, error};
 
-/// Which call of NCCL.
+/// A call of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpKind {
     AllReduce,
@@ -44,19 +44,20 @@ pub(crate) struct Op {
 pub(crate) struct Operators(Vec<ncclRedOp_t>);
 
 impl Handle {
-    /// Enqueues the calls of a plan as one, in a group if they are several. The operators in the answer must be given back by
-    /// [`Handle::forget`] once the calls are through. Whatever the answer, the plan's memory must be marked as used by the
-    /// stream afterwards.
+    /// Enqueues the calls of a plan as one, in a group if they are several. The operators in the
+    /// answer must be given back by [`Handle::forget`] once the calls are through. Whatever the
+    /// answer, the plan's memory must be marked as used by the stream afterwards.
     pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
-        // SAFETY: the addresses are those of views, within which the plan stays, and which it checked to be on this device.
-        // Buffers are freed behind all work that is marked, and whoever made a view of raw memory promised as much.
+        // SAFETY: the addresses are those of views, within which the plan stays, and which it
+        // checked to be on this device. Buffers are freed behind all work that is marked, and
+        // whoever made a view of raw memory promised as much.
         unsafe { self.launch(plan.ops(), stream) }
     }
 
     /// # Safety
-    /// Every address is that of as many elements as its call reads or writes there, on the device of this communicator.
-    /// They stay until the work of this stream is done or the communicator has been aborted, and whoever uses
-    /// them waits for that stream.
+    /// Every address is that of as many elements as its call reads or writes there, on the device
+    /// of this communicator. They stay until the work of this stream is done or the communicator
+    /// has been aborted, and whoever uses them waits for that stream.
     unsafe fn launch(&self, ops: &[Op], stream: &Stream) -> Result<(Operators, Progress)> {
         let mut operators = Operators::default();
         let mut calls = Vec::with_capacity(ops.len());
@@ -106,8 +107,8 @@ impl Handle {
         };
         let mut factor = dtype::factor(value, op.dtype);
         let mut operator = ncclRedOp_t::ncclSum;
-        // SAFETY: the factor is one element on the host, which is read in the call, and the operator is written to a value
-        // that lives here.
+        // SAFETY: the factor is one element on the host, which is read in the call, and the
+        // operator is written to a value that lives here.
         let code = unsafe {
             self.nccl.ncclRedOpCreatePreMulSum(
                 &raw mut operator,

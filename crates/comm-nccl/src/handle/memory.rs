@@ -7,7 +7,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclResult_t};
 
 use crate::error;
 
-/// So many bytes of the device that is bound to the thread, with unspecified contents.
+/// Allocates memory of the device that is bound to the thread, with unspecified contents.
 pub(crate) fn allocate(nccl: &Nccl, bytes: usize) -> Result<u64> {
     let mut start: *mut c_void = std::ptr::null_mut();
     // SAFETY: the answer is written to a value that lives here.

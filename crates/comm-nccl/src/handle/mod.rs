@@ -1,4 +1,5 @@
-//! A communicator of NCCL, and what needs none: all calls are here and below, and nothing else of this crate calls NCCL.
+//! A communicator of NCCL, and what needs none: all calls are here and below, and nothing else of
+//! this crate calls NCCL.
 //!
 //! What callers keep: one thread at a time uses a handle, and the device is bound to that thread.
 
@@ -32,7 +33,7 @@ pub(crate) enum Progress {
     Busy,
 }
 
-/// What a communicator is made with; see [`NcclConfig`](crate::NcclConfig).
+/// The settings of a communicator; see [`NcclConfig`](crate::NcclConfig).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Setup {
     pub(crate) blocking: bool,
@@ -65,7 +66,8 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Begins to make a communicator of all ranks that were given the same id, on the device that is bound to the thread.
+    /// Begins to make a communicator of all ranks that were given the same id, on the device that
+    /// is bound to the thread.
     pub(crate) fn init(
         nccl: &Arc<Nccl>,
         id: &UniqueId,
@@ -76,7 +78,8 @@ impl Handle {
         let mut config = handle.setup.config();
         let (size, rank) = (number(group.size())?, number(group.rank())?);
         let id = ncclUniqueId { internal: id.as_bytes().map(|byte| byte as c_char) };
-        // SAFETY: both pointers are to values that live for the call, and the name in the configuration as long as the handle.
+        // SAFETY: both pointers are to values that live for the call, and the name in the
+        // configuration as long as the handle.
         let code =
             unsafe { nccl.ncclCommInitRankConfig(&raw mut handle.comm, size, id, rank, &raw mut config) };
         let progress = handle.progress_of("ncclCommInitRankConfig", code)?;
@@ -93,7 +96,8 @@ impl Handle {
     /// Asks whether the last call is through, and whether anything went wrong since.
     pub(crate) fn progress(&self) -> Result<Progress> {
         let mut state = ncclResult_t::ncclSuccess;
-        // SAFETY: the communicator exists as long as the handle, and the answer is written to a value that lives here.
+        // SAFETY: the communicator exists as long as the handle, and the answer is written to a
+        // value that lives here.
         let asked = unsafe { self.nccl.ncclCommGetAsyncError(self.comm, &raw mut state) };
         self.progress_of("ncclCommGetAsyncError", asked)?;
         self.progress_of("a call of NCCL in the background", Ok(state))
@@ -131,7 +135,7 @@ impl Handle {
         }
     }
 
-    /// What an answer means.
+    /// Converts a result of NCCL to progress or an error.
     fn progress_of(&self, call: &str, answer: Result<ncclResult_t, MissingSymbol>) -> Result<Progress> {
         match answer.map_err(error::missing)? {
             ncclResult_t::ncclSuccess => Ok(Progress::Ready),

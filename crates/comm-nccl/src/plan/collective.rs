@@ -17,7 +17,7 @@ use crate::view::{CudaViewMut, Span};
 
 /// A collective whose buffers were checked: what each call of NCCL for it is made from.
 struct Pieces<'a> {
-    /// What it reads on this rank, and what it writes; the same buffer in place.
+    /// The buffers that this rank reads and writes; the same one in place.
     read: Option<Span<'a>>,
     write: Option<Span<'a>>,
     counts: (Counts<'a>, Counts<'a>),
@@ -197,7 +197,7 @@ fn unsupported(collective: Collective) -> Error {
     Invalid::Unsupported { backend: NCCL, collective: collective.name() }.into()
 }
 
-/// What is read and what is written.
+/// Returns the buffers that are read and written.
 fn spans(operands: Operands<'_, Cuda>) -> (Option<Span<'_>>, Option<Span<'_>>) {
     match operands {
         Operands::Nothing => (None, None),

@@ -1,7 +1,7 @@
 //! Calls of NCCL as data, and the memory that they use.
 //!
-//! Everything is checked here, before NCCL is asked for anything: shape, type, operator, device and root. A call that is
-//! refused leaves its plan as it was.
+//! Everything is checked here, before NCCL is asked for anything: shape, type, operator, device and
+//! root. A call that is refused leaves its plan as it was.
 
 mod collective;
 mod messages;
@@ -33,7 +33,7 @@ pub(crate) struct Plan<'a> {
     message: Option<Pending>,
 }
 
-/// What is under way, as far as errors tell of it.
+/// The operation under way, as errors describe it.
 #[derive(Debug, Clone)]
 pub(crate) enum Pending {
     /// A collective, or the first of several, with all of them in its detail. All ranks make it.
@@ -48,7 +48,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// What was under way, with the number of a collective.
+    /// Converts it for errors, with the number of the collective.
     pub(crate) fn during(&self, sequence: u64) -> During {
         match self {
             Self::Collective(call) => During::Call { call: Box::new(call.clone()), sequence },
@@ -116,7 +116,8 @@ impl<'a> Plan<'a> {
         marked.fold(Ok(()), Result::and)
     }
 
-    /// The uses, without those that come in the order of the same stream as the one before: it is joined once for all of them.
+    /// The uses, without those that come in the order of the same stream as the one before: it is
+    /// joined once for all of them.
     fn orders(&self) -> impl Iterator<Item = &SpanUse<'a>> {
         let before = [None].into_iter().chain(self.uses.iter().map(Some));
         let is_news = |before: Option<&SpanUse<'a>>, span: &Span<'a>| {

@@ -20,7 +20,7 @@ pub(crate) const DEVICES: usize = 128;
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
 
-/// How long anything may take before it counts as hanging.
+/// The time after which an operation counts as hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// The longest delay of work on a device, in microseconds, without and with disorder.
@@ -152,7 +152,8 @@ fn each<T: Send>(
     })
 }
 
-/// Runs `body` in worlds of all sizes, with and without disorder on the devices. At the end, the devices have no faults.
+/// Runs `body` in worlds of all sizes, with and without disorder on the devices. At the end, the
+/// devices have no faults.
 pub(crate) fn in_all_worlds(body: impl Fn(Rank) + Sync) {
     let devices = devices(5);
     for jitter in JITTERS {
@@ -164,7 +165,7 @@ pub(crate) fn in_all_worlds(body: impl Fn(Rank) + Sync) {
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
 
-/// What went wrong on these devices so far. Faults of others are kept for them.
+/// Returns the faults of these devices so far. Those of other devices are kept.
 pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
     use std::sync::Mutex;
     static SEEN: Mutex<Vec<gpu_emu::Fault>> = Mutex::new(Vec::new());

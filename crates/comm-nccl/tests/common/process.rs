@@ -1,5 +1,5 @@
-//! Ranks that are processes, started by a test program from itself, which meet in a folder. The program has a test named
-//! [`PLAYS`], in which a process finds out what it is to do.
+//! Ranks that are processes, started by a test program from itself, which meet in a folder. The
+//! program has a test named [`PLAYS`], in which a process finds out what it is to do.
 
 use std::env;
 use std::path::Path;
@@ -15,7 +15,7 @@ const PLAYS: &str = "a_rank_plays_its_part";
 const PART: &str = "COMM_NCCL_TEST_PART";
 const FOLDER: &str = "COMM_NCCL_TEST_FOLDER";
 
-/// What a process is, and what it is to do.
+/// The rank and the task of a process.
 pub(crate) struct Part {
     pub(crate) part: String,
     pub(crate) rank: usize,
@@ -24,7 +24,8 @@ pub(crate) struct Part {
     pub(crate) host: Box<dyn HostCommunicator>,
 }
 
-/// A process that plays `part` as one rank on its host. What it is to be is said as launchers say it.
+/// A process that plays `part` as one rank on its host. What it is to be is said as launchers say
+/// it.
 pub(crate) fn start(
     part: &str,
     folder: &Path,
@@ -42,7 +43,7 @@ pub(crate) fn start(
     command.spawn().unwrap()
 }
 
-/// What this process is to do, if it was started by [`start`].
+/// Returns the task of this process if [`start`] started it.
 pub(crate) fn part() -> Option<Part> {
     let part = env::var(PART).ok()?;
     let number = |name| env::var(name).unwrap().parse().unwrap();
