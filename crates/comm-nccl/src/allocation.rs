@@ -1,4 +1,4 @@
-//! Memory of a device: where it comes from, and copies between it and the host.
+//! Allocations on a device, and copies between them and the host.
 
 #![allow(unsafe_code)]
 
@@ -12,22 +12,22 @@ use crate::{Library, error, handle};
 /// The allocator of memory, which also frees it.
 #[derive(Debug)]
 enum Source {
-    /// The driver, in the order of the stream.
+    /// `cuMemAllocAsync`: freed in the order of the stream.
     Stream,
-    /// The driver, at once.
+    /// `cuMemAlloc`: freed at once.
     Device,
-    /// NCCL, at once.
+    /// `ncclMemAlloc`: freed at once.
     Nccl(Library),
 }
 
-/// Bytes on a device, which are freed when this is dropped: after all work that was enqueued on
-/// them, without waiting on the host where the device allows that.
+/// Bytes on a device. Dropping it frees them after all work that was enqueued on them, without
+/// waiting on the host where the device supports that.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pointer: u64,
     bytes: usize,
     source: Source,
-    /// On which it was allocated, is copied to and from, and is freed.
+    /// The stream of allocation, copies and release.
     stream: Stream,
     usage: Usage,
 }
@@ -39,7 +39,7 @@ impl Allocation {
         Self::from(if in_order { Source::Stream } else { Source::Device }, stream, bytes)
     }
 
-    /// As [`Allocation::new`], from NCCL.
+    /// Allocates as [`Allocation::new`], by NCCL.
     pub(crate) fn by_nccl(library: &Library, stream: &Stream, bytes: usize) -> Result<Self> {
         Self::from(Source::Nccl(library.clone()), stream, bytes)
     }
@@ -48,7 +48,7 @@ impl Allocation {
         stream.device().bind()?;
         let pointer = if bytes == 0 { 0 } else { source.allocate(stream, bytes)? };
         let allocation = Self { pointer, bytes, source, stream: stream.clone(), usage: Usage::default() };
-        // Others may use it once it is there.
+        // Later uses wait for the allocation.
         allocation.usage.after(Access::Write, Use::until_now(stream)?);
         Ok(allocation)
     }
@@ -75,7 +75,7 @@ impl Allocation {
         })
     }
 
-    /// Copies from the host. The source may be used again when this returns.
+    /// Copies from the host, and returns when the copy is done.
     pub(crate) fn upload(&self, offset: usize, from: &[u8]) -> Result<()> {
         let copied = self.enqueue(Access::Write, offset, from.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
@@ -83,12 +83,12 @@ impl Allocation {
             // the wait below is over.
             unsafe { result::memcpy_htod_async(at, from, stream) }
         });
-        // Even if there was an error: the device may still read.
+        // Even after an error: the device may still read.
         self.stream.synchronize()?;
         copied
     }
 
-    /// Copies to the host, when all work on the memory is done.
+    /// Copies to the host after all earlier work on the memory.
     pub(crate) fn download(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let copied = self.enqueue(Access::Read, offset, to.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
@@ -96,13 +96,13 @@ impl Allocation {
             // the wait below is over.
             unsafe { result::memcpy_dtoh_async(to, at, stream) }
         });
-        // Even if there was an error: the device may still write.
+        // Even after an error: the device may still write.
         self.stream.synchronize()?;
         copied?;
         self.usage.check()
     }
 
-    /// Enqueues work on a part of the memory, behind what it must wait for.
+    /// Enqueues work on a part of the memory, after the uses that it must wait for.
     fn enqueue(
         &self,
         access: Access,
@@ -126,7 +126,7 @@ impl Allocation {
 
     fn free(&self) -> Result<()> {
         self.stream.device().bind()?;
-        // Whoever reads or writes it comes before.
+        // All earlier uses come before.
         self.usage.before(&self.stream, Access::Write)?;
         if !matches!(self.source, Source::Stream) {
             self.stream.synchronize()?;
@@ -154,8 +154,8 @@ impl Source {
     }
 
     /// # Safety
-    /// The memory was allocated like this on this stream and is freed once. All uses are over; or
-    /// the stream waits for them, if the memory is freed in its order.
+    /// The memory must be allocated by [`Source::allocate`] on this stream, and freed once. All
+    /// uses have ended or, if the memory is freed in stream order, the stream waits for them.
     unsafe fn free(&self, stream: &Stream, pointer: u64) -> Result<()> {
         let freed = match self {
             // SAFETY: as the caller promises.
@@ -180,7 +180,8 @@ impl Drop for Allocation {
     }
 }
 
-/// A device that has failed frees nothing; whoever uses it next learns why.
+/// Logs a failure to free. A failed device frees nothing, and the next call on it returns the
+/// error.
 fn report(bytes: usize, error: &Error) {
     tracing::warn!(bytes, %error, "could not free memory of a device");
 }

@@ -12,12 +12,12 @@ use crate::stream::Stream;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceSlice, DeviceSliceMut, Library};
 
-/// Elements on a device: what a `Vec` is on the host, of a length that does not change.
+/// An array of elements on a device, of a fixed length.
 ///
-/// Work on it from any number of streams comes in the order in which it was enqueued, as far as it
-/// must: the buffer knows who used it last, and whoever uses it next waits for that on the device.
-/// So does its memory when it is dropped. It is allocated, filled, copied and freed on the stream
-/// with which it was made.
+/// Work on it from any number of streams runs in the order in which it was enqueued, as far as uses
+/// conflict: the buffer records its last uses, and the next one waits for them on the device.
+/// Dropping it frees the memory after its last use. It is allocated, filled, copied and freed on
+/// the stream with which it was created.
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Element> {
     memory: Arc<Allocation>,
@@ -36,7 +36,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// A copy of elements of the host. They may be used again when this returns.
+    /// Copies elements of the host to a new buffer, and returns when the copy is done.
     ///
     /// # Errors
     /// As [`DeviceBuffer::zeros`].
@@ -48,13 +48,13 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Allocates `len` zeros by `ncclMemAlloc`, from NCCL 2.19 on. Where the devices allow it and
     /// the buffer is registered
-    /// ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks reach such
-    /// memory without copies. Any buffer may be given to any call. Allocating and freeing it waits
-    /// for the device; it should be kept.
+    /// ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks access such
+    /// memory without copies. Any call accepts any buffer. Allocating and freeing waits for the
+    /// device, so keep the buffer.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older,
-    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code if there is not so much
+    /// [`Error::Backend`](comm_core::Error::Backend) with NCCL's code if there is not enough
     /// memory.
     pub fn by_nccl(library: &Library, stream: &Stream, len: usize) -> Result<Self> {
         let buffer = Self::over(len, |bytes| Allocation::by_nccl(library, stream, bytes))?;
@@ -79,49 +79,49 @@ impl<T: Element> DeviceBuffer<T> {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The device on which it lies.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.memory.stream().device()
     }
 
-    /// The stream with which it was made.
+    /// Returns the stream with which the buffer was created.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         self.memory.stream()
     }
 
-    /// All of it, to be read.
+    /// Returns a slice of all elements.
     #[must_use]
     pub const fn as_slice(&self) -> DeviceSlice<'_, T> {
         DeviceSlice::whole(&self.memory, self.len)
     }
 
-    /// All of it, to be written.
+    /// Returns a mutable slice of all elements.
     #[must_use]
     pub const fn as_mut_slice(&mut self) -> DeviceSliceMut<'_, T> {
         DeviceSliceMut::whole(&self.memory, self.len)
     }
 
-    /// The buffer as a backend sees it, to be read.
+    /// Returns a view of the buffer for a backend.
     #[must_use]
     pub fn view(&self) -> CudaView<'_> {
         self.as_slice().into_view()
     }
 
-    /// The buffer as a backend sees it, to be written.
+    /// Returns a mutable view of the buffer for a backend.
     #[must_use]
     pub fn view_mut(&mut self) -> CudaViewMut<'_> {
         self.as_mut_slice().into_view_mut()
     }
 
-    /// A part of it, to be read.
+    /// Returns a slice of a part of the buffer.
     ///
     /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within the buffer.
@@ -129,7 +129,7 @@ impl<T: Element> DeviceBuffer<T> {
         self.as_slice().slice(range)
     }
 
-    /// A part of it, to be written.
+    /// Returns a mutable slice of a part of the buffer.
     ///
     /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within the buffer.
@@ -137,8 +137,8 @@ impl<T: Element> DeviceBuffer<T> {
         self.as_mut_slice().slice_mut(range)
     }
 
-    /// Copies elements of the host to the device, of which there must be as many as the buffer has.
-    /// They may be used again when this returns.
+    /// Copies elements of the host to the device, as many as the buffer has. Returns when the copy
+    /// is done.
     ///
     /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
@@ -147,8 +147,7 @@ impl<T: Element> DeviceBuffer<T> {
         self.as_mut_slice().copy_from_host(elements)
     }
 
-    /// Copies all elements to the host, as they are when all work that was enqueued on the buffer
-    /// is done.
+    /// Copies all elements to the host, after all work that was enqueued on the buffer.
     ///
     /// # Errors
     /// As [`DeviceSlice::copy_to_host`].

@@ -15,14 +15,14 @@ use crate::handle::Setup;
 pub struct NcclConfig {
     /// The rank and the number of ranks.
     pub group: Group,
-    /// The time in which all ranks must arrive and NCCL must connect them.
+    /// The timeout for all ranks to arrive and for NCCL to connect them.
     pub timeout: Duration,
     /// The time that dropping a communicator waits for enqueued work, before it aborts the work.
     pub close_timeout: Duration,
     /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default,
-    /// they go on in the background and are asked for, so that a call which does not get there ends
-    /// at its deadline, or when somebody aborts. If they block, a call that hangs within NCCL, as
-    /// the first ones may while they connect, can be ended by nobody.
+    /// the communicator polls them, so that a call that does not complete ends at its deadline or
+    /// by an abort. If they block, nothing can end a call that hangs within NCCL, as the first ones
+    /// may while they connect.
     pub blocking: bool,
     /// The number of thread blocks that NCCL may use on the device; `None` leaves it to NCCL.
     pub ctas: Option<RangeInclusive<u32>>,
@@ -41,10 +41,10 @@ impl std::fmt::Debug for NcclConfig {
 }
 
 impl NcclConfig {
-    /// The configuration of one rank, with defaults for the rest.
+    /// Creates the configuration of one rank, with defaults for the rest.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such rank.
+    /// [`Error::Invalid`] if the rank is out of range.
     pub fn new(membership: Membership) -> Result<Self> {
         Ok(Self {
             group: Group::new(GroupId::WORLD, membership)?,

@@ -1,4 +1,4 @@
-//! GPUs.
+//! CUDA devices.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 
 use crate::{Stream, environment, error, probe};
 
-/// A GPU, by its number among those that this process can see. Clones are the same one; all threads
-/// may share it.
+/// A GPU that this process can use. Clones are the same device; it can be used from several
+/// threads.
 #[derive(Debug, Clone)]
 pub struct Device {
     context: Arc<CudaContext>,
@@ -19,7 +19,7 @@ impl Device {
     /// limits.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if there is no driver, or none that can be used.
+    /// [`Error::BackendUnavailable`] if there is no usable driver.
     pub fn count() -> Result<usize> {
         probe::driver()?;
         let count = CudaContext::device_count().or_else(|error| match error {
@@ -29,11 +29,11 @@ impl Device {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The device with this number.
+    /// Opens the device with this number.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if there is no driver or no device at all, [`Error::Invalid`]
-    /// if there is none of this number, [`Error::Backend`] if the driver refuses it.
+    /// [`Error::BackendUnavailable`] if there is no driver or no device at all; [`Error::Invalid`]
+    /// if there is no device of this number; [`Error::Backend`] if the driver returns an error.
     pub fn open(ordinal: usize) -> Result<Self> {
         let count = Self::some()?;
         if ordinal >= count {
@@ -44,18 +44,18 @@ impl Device {
         Ok(Self { context })
     }
 
-    /// The device of this process by its number on the host, which launchers tell in `LOCAL_RANK`,
-    /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`; 0 if none of them is
+    /// Opens the device for this process, by its local rank: the launcher's `LOCAL_RANK`,
+    /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`, or 0 if none of them is
     /// set.
     ///
     /// # Errors
-    /// As [`Device::for_local_rank`], and [`Error::Invalid`] for a variable that is no number.
+    /// As [`Device::for_local_rank`]; [`Error::Invalid`] for a variable that is not a number.
     pub fn from_env() -> Result<Self> {
         Self::for_local_rank(environment::local_rank()?)
     }
 
-    /// The device of the process with this number on its host: processes take turns over the
-    /// devices that they can see, so that a process which was shown only one takes that.
+    /// Opens the device for the process with this rank on its host: the rank modulo the number of
+    /// visible devices. So a process that can see one device uses that.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -63,7 +63,7 @@ impl Device {
         Self::open(local_rank % Self::some()?)
     }
 
-    /// The device of a context that somebody else opened with cudarc.
+    /// Returns the device of a context of cudarc.
     #[must_use]
     pub const fn from_context(context: Arc<CudaContext>) -> Self {
         Self { context }
@@ -77,22 +77,22 @@ impl Device {
         }
     }
 
-    /// The number of the device among those that this process can see.
+    /// Returns the number of the device among the visible ones.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
 
-    /// The 16 bytes that name the device wherever it is.
+    /// Returns the UUID, 16 bytes that identify the device on every host.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the driver does not tell.
+    /// [`Error::Backend`] if the driver returns an error.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         let uuid = self.context.uuid().map_err(error::cuda("ask for the device's UUID"))?;
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
-    /// The name of a device with this [`uuid`](Self::uuid), as `nvidia-smi -L` writes it.
+    /// Returns the name of a device with this [`uuid`](Self::uuid), as `nvidia-smi -L` writes it.
     #[must_use]
     pub fn name_of(uuid: &[u8; 16]) -> String {
         let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -100,30 +100,30 @@ impl Device {
         format!("GPU-{a}-{b}-{c}-{d}-{e}")
     }
 
-    /// Its compute capability, as in `(9, 0)`.
+    /// Returns the compute capability, such as `(9, 0)`.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the driver does not tell.
+    /// [`Error::Backend`] if the driver returns an error.
     pub fn compute_capability(&self) -> Result<(i32, i32)> {
         self.context.compute_capability().map_err(error::cuda("ask for the device's compute capability"))
     }
 
-    /// Another stream on this device, which waits for no other one, the default stream included.
+    /// Creates a stream that waits for no other one, the default stream included.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the driver gives none.
+    /// [`Error::Backend`] if the driver returns an error.
     pub fn new_stream(&self) -> Result<Stream> {
         let stream = self.context.new_stream().map_err(error::cuda("create a stream"))?;
         Ok(Stream::from_cudarc(stream))
     }
 
-    /// The context, for calls of cudarc.
+    /// Returns the context, for calls of cudarc.
     #[must_use]
     pub const fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
 
-    /// Makes this device the one that calls of this thread are about.
+    /// Makes this device current in this thread.
     pub(crate) fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(error::cuda("bind the device to a thread"))
     }

@@ -1,4 +1,4 @@
-//! Types and operators, as NCCL calls them.
+//! Element types and operators of NCCL.
 
 use comm_core::{DType, Error, Invalid, ReduceOp, Result};
 use float8::{F8E4M3, F8E5M2};
@@ -19,7 +19,7 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// Refuses to reduce what the library does not, or not on this device.
+    /// Returns an error if this library, or this device, cannot reduce the type.
     fn check(self, dtype: DType) -> Result<()> {
         let (version, (major, minor)) = FLOAT8_SINCE;
         if !dtype.is_float8() || self.version >= version && self.capability >= (major, minor) {
@@ -37,7 +37,7 @@ impl Abilities {
     }
 }
 
-/// A type that NCCL can reduce; it has no integers of 16 bits.
+/// Returns the type with which NCCL reduces; it has no 16-bit integers.
 const fn number(dtype: DType) -> Option<ncclDataType_t> {
     Some(match dtype {
         DType::I8 => ncclDataType_t::ncclInt8,
@@ -64,7 +64,7 @@ pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
         .map_or_else(|| (ncclDataType_t::ncclUint8, dtype.size()), |number| (number, 1))
 }
 
-/// The type, as one to be reduced with `op`, if NCCL has both.
+/// Returns the type for a reduction with `op`, or an error if NCCL cannot reduce it so.
 pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Result<ncclDataType_t> {
     op.check(dtype)?;
     abilities.check(dtype)?;
@@ -72,7 +72,7 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Resul
     number.ok_or_else(|| Invalid::BackendOp { backend: NCCL, op, dtype }.into())
 }
 
-/// The operator, unless it must be made for the call, as that with a factor must.
+/// Returns the operator; `None` if it must be created for the call, because it has a factor.
 pub(crate) const fn operator(op: ReduceOp) -> Option<ncclRedOp_t> {
     Some(match op {
         ReduceOp::Sum => ncclRedOp_t::ncclSum,
@@ -84,7 +84,7 @@ pub(crate) const fn operator(op: ReduceOp) -> Option<ncclRedOp_t> {
     })
 }
 
-/// A factor as one element of a floating point type.
+/// Encodes a factor as one element of a floating point type.
 pub(crate) fn factor(value: f64, dtype: ncclDataType_t) -> [u8; 8] {
     let mut bytes = [0; 8];
     match dtype {
@@ -102,7 +102,7 @@ pub(crate) fn factor(value: f64, dtype: ncclDataType_t) -> [u8; 8] {
 mod tests {
     use super::*;
 
-    /// The types are told by name and never by size: four bytes of an integer are no float.
+    /// Types are matched by name, never by size.
     #[test]
     fn every_type_is_its_own_one() {
         let numbers: Vec<Option<u32>> =

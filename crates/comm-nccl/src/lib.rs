@@ -2,35 +2,35 @@
 //!
 //! [`NcclCommunicator`] is a [`Communicator`](comm_core::Communicator) for buffers on CUDA devices,
 //! whose collectives are NCCL's. Neither CUDA nor NCCL is needed to build; both are loaded when a
-//! program asks for them. Where one is missing, that is
-//! [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable), with what was tried.
+//! program first uses them. If one is missing, calls return
+//! [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) with the paths that were
+//! tried.
 //!
-//! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer knows which streams used it last,
-//!   so that work on it comes in the order in which it was enqueued, whoever enqueues it. Memory of
-//!   frameworks comes in by [`CudaView::from_raw`].
+//! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer records its last uses, so that
+//!   work on it runs in the order in which it was enqueued, on any stream. [`CudaView::from_raw`]
+//!   makes a view of a framework's memory.
 //! - A [`Library`] is the loaded NCCL.
-//! - The ranks of any communicator for the host connect with [`NcclCommunicator::connect`], and
-//!   those that were given a [`UniqueId`] in another way with [`NcclCommunicator::with_id`].
+//! - [`NcclCommunicator::connect`] connects the ranks of any communicator for the host, and
+//!   [`NcclCommunicator::with_id`] ranks that got a [`UniqueId`] in another way.
 //!
-//! Everything is checked before NCCL is called: lengths, types, operators, devices and roots. What
-//! takes longer than its deadline, or fails in the background, is aborted by a watchdog, a thread
-//! of each communicator's own, which also tells the other ranks and hears from them, over a
-//! communicator for the host.
+//! Lengths, types, operators, devices and roots are checked before NCCL is called. A watchdog, one
+//! thread per communicator, aborts calls that exceed their deadline or fail in the background. It
+//! also exchanges failures with the other ranks over a communicator for the host.
 //!
-//! | question | file |
+//! | part | file |
 //! |---|---|
-//! | is there a driver, which device is mine | `probe.rs`, `device.rs`, `environment.rs` |
-//! | where is memory allocated, copied and freed | `allocation.rs`, `buffer.rs`, `slice.rs` |
-//! | which memory of the host does a device copy to and from by itself | `pinned.rs`, `transfer.rs` |
-//! | who waits for whom | `usage.rs`, `stream.rs`, `work.rs` |
-//! | what does a call see of a buffer | `view.rs`, `memory.rs` |
-//! | how do ranks get one id, and which are refused | `capabilities.rs`, `unique_id.rs` |
-//! | what does a call come to, and what is refused | `plan/`, `dtype.rs` |
-//! | which calls of NCCL are made | `handle/`, `library.rs` |
-//! | what is under way, and what if it fails | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
-//! | who notices, and who tells the others | `communicator/watch.rs`, `communicator/control.rs` |
-//! | who goes on afterwards | `communicator/shrink.rs` |
-//! | what do users hold | `communicator/`, `config.rs` |
+//! | the driver and devices | `probe.rs`, `device.rs`, `environment.rs` |
+//! | allocation, copies and release of memory | `allocation.rs`, `buffer.rs`, `slice.rs` |
+//! | pinned memory of the host | `pinned.rs`, `transfer.rs` |
+//! | the order of uses of memory | `usage.rs`, `stream.rs`, `work.rs` |
+//! | views of buffers | `view.rs`, `memory.rs` |
+//! | the comparison of ranks, and the unique id | `capabilities.rs`, `unique_id.rs` |
+//! | the checks of a call, and its calls of NCCL as data | `plan/`, `dtype.rs` |
+//! | the calls of NCCL | `handle/`, `library.rs` |
+//! | calls in flight, and their failures | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
+//! | detection and exchange of failures | `communicator/watch.rs`, `communicator/control.rs` |
+//! | the remaining ranks after a failure | `communicator/shrink.rs`, `communicator/survivors.rs` |
+//! | the interface | `communicator/`, `config.rs` |
 //!
 //! # Example
 //!

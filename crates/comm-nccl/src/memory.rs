@@ -5,7 +5,7 @@ use comm_core::{CallOptions, Comm, Communicator, Groups, Memory, ReduceOp, Resul
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceWork, Stream};
 
-/// The memory of CUDA devices. Buffers are [`DeviceBuffer`](crate::DeviceBuffer)s, and parts of
+/// The memory of CUDA devices. Its buffers are [`DeviceBuffer`](crate::DeviceBuffer)s and slices of
 /// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cuda;
@@ -25,30 +25,29 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     /// Returns the device of this rank.
     fn device(&self) -> &Device;
 
-    /// The stream on which it runs. Work that is enqueued there comes after the calls that were
-    /// made before.
+    /// Returns the stream of the calls. Work that is enqueued there runs after all earlier calls.
     fn stream(&self) -> &Stream;
 
-    /// All calls that were made so far, to be waited for on the device or on the host.
+    /// Returns a handle to all calls so far, to wait for them on the device or on the host.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend)
-    /// if the device fails.
+    /// The cause of the communicator's failure, if it has failed;
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     fn work(&self) -> Result<DeviceWork>;
 
-    /// Waits on the host until all calls that were made have ended on the device.
+    /// Waits on the host until all calls so far have ended on the device.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did.
+    /// The cause of the communicator's failure, if it has failed.
     fn synchronize(&self) -> Result<()>;
 
-    /// An all-reduce of each buffer, in place: with NCCL, in groups of hundreds, which cost about
-    /// as much as one when they are small. Types may differ; all ranks give as many buffers, of the
-    /// same lengths and types in the same order. The buffers do not overlap.
+    /// All-reduces each buffer in place. NCCL runs them in groups of hundreds, which take about as
+    /// long as one call if the buffers are small. Types may differ. All ranks pass as many buffers,
+    /// of the same lengths and types in the same order. The buffers do not overlap.
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`]; if any buffer is refused, nothing was done with any. Each call that
-    /// is made has its own deadline.
+    /// As [`Comm::all_reduce`]. If a buffer is invalid, no buffer is changed. Each call has a
+    /// deadline of its own.
     fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
@@ -56,10 +55,10 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
         options: &CallOptions,
     ) -> Result<()>;
 
-    /// A broadcast of each buffer from `root`, as [`DeviceCommunicator::all_reduce_coalesced`].
+    /// Broadcasts each buffer from `root`, as [`DeviceCommunicator::all_reduce_coalesced`].
     ///
     /// # Errors
-    /// As [`Comm::broadcast`], and as there.
+    /// As [`Comm::broadcast`] and [`DeviceCommunicator::all_reduce_coalesced`].
     fn broadcast_coalesced(
         &self,
         root: usize,
@@ -82,39 +81,37 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
 /// # }
 /// ```
 pub trait DeviceComm {
-    /// The device on which the calls run.
+    /// Returns the device of the calls.
     fn device(&self) -> &Device;
 
-    /// The stream on which the calls run. Work that is enqueued there comes after the calls that
-    /// were made before.
+    /// Returns the stream of the calls. Work that is enqueued there runs after all earlier calls.
     fn stream(&self) -> &Stream;
 
-    /// All calls that were made so far, those of other handles to the communicator included, to be
-    /// waited for on the device or on the host.
+    /// Returns a handle to all calls so far, also those by other handles to the communicator, to
+    /// wait for them on the device or on the host.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did; [`Error::Backend`](comm_core::Error::Backend)
-    /// if the device fails.
+    /// The cause of the communicator's failure, if it has failed;
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     fn work(&self) -> Result<DeviceWork>;
 
-    /// Waits on the host until all calls that were made have ended on the device, those of other
-    /// handles to the communicator included.
+    /// Waits on the host until all calls so far have ended on the device, also those by other
+    /// handles to the communicator.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did.
+    /// The cause of the communicator's failure, if it has failed.
     fn synchronize(&self) -> Result<()>;
 
-    /// An all-reduce of each of many buffers; see [`DeviceCommunicator::all_reduce_coalesced`].
+    /// All-reduces many buffers; see [`DeviceCommunicator::all_reduce_coalesced`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceCommunicator::all_reduce_coalesced`].
     fn all_reduce_coalesced(&self, buffers: Vec<CudaViewMut<'_>>, op: ReduceOp) -> Result<()>;
 
-    /// A broadcast of each of many buffers from `root`; see
-    /// [`DeviceCommunicator::broadcast_coalesced`].
+    /// Broadcasts many buffers from `root`; see [`DeviceCommunicator::broadcast_coalesced`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceCommunicator::broadcast_coalesced`].
     fn broadcast_coalesced(&self, root: usize, buffers: Vec<CudaViewMut<'_>>) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! Memory of the host that a device reads and writes by itself, while the host goes on.
+//! Pinned memory of the host, which a device copies to and from in the background.
 
 #![allow(unsafe_code)]
 
@@ -9,39 +9,38 @@ use comm_core::{Error, Result};
 use cudarc::driver::result;
 
 use crate::communicator::pause::Pause;
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::stream::{Event, Stream};
 use crate::{Device, error};
 
-/// Where a buffer starts that has no bytes.
+/// The start of a buffer without bytes.
 const NOWHERE: NonNull<u8> = NonNull::without_provenance(std::num::NonZero::<usize>::MIN);
 
-/// Page-locked bytes of the host: copies between them and a device run in the background, at the
-/// full speed of the bus.
+/// Page-locked memory of the host. Copies between it and a device run in the background, at the
+/// full bandwidth of the bus.
 ///
-/// A copy on it is enqueued by a [`Transfer`](crate::Transfer). Whoever looks at the bytes, or
-/// drops the buffer, waits for the copies that are under way first. So nobody ever sees, changes or
-/// frees what a device is about to read or write.
+/// A [`Transfer`](crate::Transfer) enqueues the copies. Accessing the bytes, and dropping the
+/// buffer, waits for the copies in flight. So no memory is read, changed or freed while a device
+/// uses it.
 ///
-/// Page-locked memory is taken from all programs of the machine, and to allocate it takes long:
-/// keep it.
+/// Page-locked memory is not available to other programs, and allocating it is slow: keep it.
 pub struct PinnedBuffer {
     start: NonNull<u8>,
     len: usize,
     device: Device,
     state: BufferState,
-    /// The calls that wrote what was copied here, which may have been lost.
-    sources: Vec<Ticket>,
+    /// The calls that wrote the data copied here, which may have been lost.
+    sources: Vec<CallRecord>,
 }
 
 /// The side that may access the buffer.
 #[derive(Debug)]
 enum BufferState {
-    /// The host's.
+    /// The host may access it.
     Idle,
-    /// The device's, until its work has come so far.
+    /// The device accesses it until this event.
     Copying(Event),
-    /// Nobody can know any more.
+    /// Unknown, after an error.
     Unknown(Error),
 }
 
@@ -67,18 +66,18 @@ impl PinnedBuffer {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes, when no copy is under way: waits for it.
+    /// Waits for the copies in flight, and returns the bytes.
     ///
     /// # Errors
-    /// [`Error::Backend`] if the device fails: the bytes are out of reach for good.
-    /// [`Error::Poisoned`], once, if what was copied here was to be written by a call that was lost
-    /// when its communicator failed.
+    /// [`Error::Backend`] if the device fails; the bytes are then inaccessible for good.
+    /// [`Error::Poisoned`], once, if the data copied here are of a call that was lost when its
+    /// communicator failed.
     pub fn bytes(&mut self) -> Result<&[u8]> {
         self.synchronize()?;
         // SAFETY: the memory lives as long as this value, was filled when it was allocated, and no
@@ -86,7 +85,7 @@ impl PinnedBuffer {
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) })
     }
 
-    /// The bytes, to be written, when no copy is under way: waits for it.
+    /// Waits for the copies in flight, and returns the bytes for writing.
     ///
     /// # Errors
     /// As [`PinnedBuffer::bytes`].
@@ -96,7 +95,7 @@ impl PinnedBuffer {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
     }
 
-    /// Waits on the host until no copy is under way.
+    /// Waits on the host for the copies in flight.
     ///
     /// # Errors
     /// As [`PinnedBuffer::bytes`].
@@ -105,8 +104,8 @@ impl PinnedBuffer {
         self.check_sources()
     }
 
-    /// Waits as [`PinnedBuffer::synchronize`], but not longer than this. Tells whether the wait is
-    /// over.
+    /// Waits as [`PinnedBuffer::synchronize`], for at most this time. Returns whether the copies
+    /// are done.
     ///
     /// # Errors
     /// As [`PinnedBuffer::bytes`].
@@ -125,7 +124,7 @@ impl PinnedBuffer {
         self.synchronize().map(|()| true)
     }
 
-    /// Waits for the device, whatever it wrote.
+    /// Waits for the device.
     fn settle(&mut self) -> Result<()> {
         match &self.state {
             BufferState::Idle => Ok(()),
@@ -139,17 +138,16 @@ impl PinnedBuffer {
     }
 
     fn check_sources(&mut self) -> Result<()> {
-        // All of them, as they are told once.
+        // All of them, because each is reported once.
         self.sources.drain(..).map(|source| source.check()).fold(Ok(()), Result::and)
     }
 
-    /// Enqueues copies on a stream, behind those that are under way: `work` is given where the
-    /// memory starts. Tells the point at which they are done. `source` is the call that wrote what
-    /// is copied here.
+    /// Enqueues copies on a stream, after those in flight: `work` gets the address of the memory.
+    /// Returns the event of their completion. `source` is the call that wrote the data copied here.
     pub(crate) fn enqueue(
         &mut self,
         stream: &Stream,
-        source: Option<Ticket>,
+        source: Option<CallRecord>,
         work: impl FnOnce(NonNull<u8>) -> Result<()>,
     ) -> Result<Event> {
         match &self.state {
@@ -158,7 +156,7 @@ impl PinnedBuffer {
             BufferState::Unknown(error) => return Err(error.clone()),
         }
         let enqueued = work(self.start);
-        // Whatever it answers, something may be under way.
+        // Even after an error, a copy may be in flight.
         let done = stream.record().inspect_err(|error| self.state = BufferState::Unknown(error.clone()))?;
         self.state = BufferState::Copying(done.clone());
         self.sources.extend(source);
@@ -181,7 +179,7 @@ fn allocate(len: usize) -> Result<NonNull<u8>> {
 }
 
 impl Drop for PinnedBuffer {
-    /// Memory that a device may still use is never freed.
+    /// Memory that a device may still access is never freed.
     fn drop(&mut self) {
         if self.len == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Parts of buffers on a device.
+//! Slices of device buffers.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -12,7 +12,7 @@ use crate::stream::Stream;
 use crate::usage::{Access, Use};
 use crate::view::{CudaView, CudaViewMut, Span};
 
-/// A part of a [`DeviceBuffer`](crate::DeviceBuffer), to be read.
+/// A slice of a [`DeviceBuffer`](crate::DeviceBuffer).
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'a, T: Element> {
     memory: &'a Arc<Allocation>,
@@ -21,7 +21,7 @@ pub struct DeviceSlice<'a, T: Element> {
     element: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`DeviceBuffer`](crate::DeviceBuffer), to be written.
+/// A mutable slice of a [`DeviceBuffer`](crate::DeviceBuffer).
 #[derive(Debug)]
 pub struct DeviceSliceMut<'a, T: Element> {
     memory: &'a Arc<Allocation>,
@@ -35,29 +35,28 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Self { memory, start: 0, len, element: PhantomData }
     }
 
-    /// A part of this part.
+    /// Returns a part of the slice.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within it.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within the slice.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, len) = within(&range, self.len)?;
         Ok(Self { start: self.start + start, len, ..self })
     }
 
-    /// Copies the elements to as many on the host, as they are when all work that was enqueued on
-    /// the buffer is done: waits for it.
+    /// Waits for all work that was enqueued on the buffer, and copies the elements to the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
-    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
-    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if they were to be written by a call that
-    /// was lost when its communicator failed: there is no result then.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length;
+    /// [`Error::Backend`](comm_core::Error::Backend) if the device fails;
+    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call that was to write the elements was
+    /// lost when its communicator failed.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<()> {
         same_length(elements.len(), self.len)?;
         self.memory.download(self.start * size_of::<T>(), bytemuck::cast_slice_mut(elements))
     }
 
-    /// The elements on the host.
+    /// Returns a copy of the elements on the host.
     ///
     /// # Errors
     /// As [`DeviceSlice::copy_to_host`].
@@ -67,36 +66,36 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         Ok(elements)
     }
 
-    /// Lets `work` enqueue something on `stream` that reads the elements, such as a kernel: it is
-    /// given their address, and comes after whoever wrote them. `work` itself is to enqueue nothing
-    /// else than reads of them.
+    /// Runs `work`, which enqueues work on `stream` that reads the elements, such as a kernel. It
+    /// gets their address, and runs after the uses that wrote them. It must enqueue nothing but
+    /// reads of them.
     ///
     /// # Errors
-    /// What `work` answers, and [`Error::Backend`](comm_core::Error::Backend) if the device fails.
+    /// The error of `work`; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn read_on<R>(&self, stream: &Stream, work: impl FnOnce(u64) -> Result<R>) -> Result<R> {
         on(self.memory, Access::Read, stream, || work(self.span().pointer))
     }
 }
 
 impl<'a, T: Element> DeviceSliceMut<'a, T> {
-    /// Nobody else may have a view of the memory that is written.
+    /// Creates a slice of memory of which there is no other view if it is written.
     pub(crate) const fn whole(memory: &'a Arc<Allocation>, len: usize) -> Self {
         Self { memory, start: 0, len, element: PhantomData }
     }
 
-    /// A part of this part.
+    /// Returns a part of the slice.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within it.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the range is not within the slice.
     pub fn slice_mut(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, len) = within(&range, self.len)?;
         Ok(Self { start: self.start + start, len, ..self })
     }
 
-    /// The first `middle` elements, and the others.
+    /// Divides the slice after `middle` elements.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if there are not so many.
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if there are fewer elements.
     pub fn split_at(self, middle: usize) -> Result<(Self, Self)> {
         let (_, len) = within(&(..middle), self.len)?;
         let Self { memory, start, element, .. } = self;
@@ -104,13 +103,13 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         Ok((Self { memory, start, len, element }, second))
     }
 
-    /// The same elements, to be read.
+    /// Returns the slice for reading.
     #[must_use]
     pub const fn as_slice(&self) -> DeviceSlice<'_, T> {
         DeviceSlice { memory: self.memory, start: self.start, len: self.len, element: PhantomData }
     }
 
-    /// Copies as many elements of the host to the device. They may be used again when this returns.
+    /// Copies as many elements of the host to the device. Returns when the copy is done.
     ///
     /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
@@ -120,10 +119,10 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         self.memory.upload(self.start * size_of::<T>(), bytemuck::cast_slice(elements))
     }
 
-    /// As [`DeviceSlice::read_on`], for work that may write the elements too.
+    /// Runs `work` as [`DeviceSlice::read_on`]. It may also write the elements.
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceSlice::read_on`].
     pub fn write_on<R>(&mut self, stream: &Stream, work: impl FnOnce(u64) -> Result<R>) -> Result<R> {
         on(self.memory, Access::Write, stream, || work(self.span().pointer))
     }
@@ -140,7 +139,7 @@ macro_rules! parts {
                     self.len
                 }
 
-                /// Whether it has none.
+                /// Returns whether there are no elements.
                 #[must_use]
                 pub const fn is_empty(&self) -> bool {
                     self.len == 0
@@ -158,8 +157,7 @@ macro_rules! parts {
 
 parts!(DeviceSlice, DeviceSliceMut);
 
-/// Enqueues work of somebody else between the uses that it comes after, and those that come after
-/// it.
+/// Enqueues work of the caller after earlier uses of the memory, and records it for later ones.
 fn on<R>(
     memory: &Allocation,
     access: Access,
@@ -169,12 +167,12 @@ fn on<R>(
     stream.device().bind()?;
     memory.usage().before(stream, access)?;
     let answer = work();
-    // Whatever it answers, something may have been enqueued.
+    // Even after an error, work may be enqueued.
     memory.usage().after(access, Use::until_now(stream)?);
     answer
 }
 
-/// Start and length of a range that lies within so many elements.
+/// Returns start and length of a range within `len` elements.
 fn within(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
@@ -202,7 +200,7 @@ fn same_length(got: usize, expected: usize) -> Result<()> {
 }
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
-    /// The slice as a backend sees it.
+    /// Returns a view of the slice for a backend.
     #[must_use]
     pub fn into_view(self) -> CudaView<'a> {
         CudaView { span: self.span() }
@@ -210,7 +208,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 }
 
 impl<'a, T: Element> DeviceSliceMut<'a, T> {
-    /// The slice as a backend sees it.
+    /// Returns a mutable view of the slice for a backend.
     #[must_use]
     pub fn into_view_mut(self) -> CudaViewMut<'a> {
         CudaViewMut { span: self.span() }

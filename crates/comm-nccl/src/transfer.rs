@@ -8,16 +8,15 @@ use std::ptr::NonNull;
 use comm_core::{Invalid, Result};
 use cudarc::driver::{DriverError, result};
 
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::stream::{Event, Stream};
 use crate::usage::{Access, Use};
 use crate::view::{CudaView, CudaViewMut, Span};
 use crate::{Device, PinnedBuffer, error};
 
-/// The two streams on which a device copies to the host and from it: one for each direction, as it
-/// can do both at once.
+/// Two streams for copies to the host and from it, as a device can do both at once.
 ///
-/// Clones are the same streams; all threads may share them.
+/// Clones are the same streams; they can be used from several threads.
 #[derive(Debug, Clone)]
 pub struct CopyStreams {
     down: Stream,
@@ -25,22 +24,22 @@ pub struct CopyStreams {
 }
 
 impl CopyStreams {
-    /// Streams on this device, which wait for no others.
+    /// Creates streams on this device, which wait for no others.
     ///
     /// # Errors
-    /// [`Error::Backend`](comm_core::Error::Backend) if the driver gives none.
+    /// [`Error::Backend`](comm_core::Error::Backend) if the driver returns an error.
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { down: device.new_stream()?, up: device.new_stream()? })
     }
 
-    /// The stream of copies from the host. What is enqueued there comes after those that were
-    /// enqueued before.
+    /// Returns the stream of copies from the host. Work that is enqueued there runs after the
+    /// copies that were enqueued before.
     #[must_use]
     pub const fn up(&self) -> &Stream {
         &self.up
     }
 
-    /// Waits on the host until all copies that were enqueued so far are done.
+    /// Waits on the host for all copies that were enqueued so far.
     ///
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if any of them failed.
@@ -49,7 +48,7 @@ impl CopyStreams {
     }
 }
 
-/// Elements of a buffer on a device, and where they lie in a pinned buffer.
+/// A range of elements of a device buffer, and their position in a pinned buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// The elements of the buffer on the device.
@@ -58,28 +57,27 @@ pub struct Part {
     pub at: usize,
 }
 
-/// Elements on a device, while they are copied in parts.
+/// Elements on a device that are copied in parts.
 ///
-/// The copies come after the work that was enqueued on the memory before, and whoever uses it next
-/// waits for them: on the device, without the host. Copies to the host run in their order, and so
-/// do those from it. A copy from a pinned buffer comes after the copy to it; otherwise the two
-/// directions are not in any order, so that an element is to be copied from the host only when its
-/// copy to the host is done.
+/// The copies run after all earlier work on the memory, and the next use of it waits for them on
+/// the device, without the host. Copies in one direction run in their order. A copy from a pinned
+/// buffer runs after the copy to it. There is no other order between the two directions, so copy an
+/// element from the host only after its copy to the host is done.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     span: Span<'a>,
     streams: CopyStreams,
-    /// The call that wrote the elements before.
-    source: Option<Ticket>,
+    /// The call that wrote the elements before the transfer.
+    source: Option<CallRecord>,
     is_written: bool,
     last_read: Option<Use>,
 }
 
 impl<'a> CudaView<'a> {
-    /// Begins to copy the elements to the host.
+    /// Starts a transfer of the elements to the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if the streams are those of another device,
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the streams are on another device;
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn transfer(self, streams: &CopyStreams) -> Result<Transfer<'a>> {
         Transfer::new(self.span, streams, false)
@@ -87,7 +85,7 @@ impl<'a> CudaView<'a> {
 }
 
 impl<'a> CudaViewMut<'a> {
-    /// Begins to copy elements from the host to the device, and perhaps to the host before.
+    /// Starts a transfer of elements from the host to the device, and also to the host.
     ///
     /// # Errors
     /// As [`CudaView::transfer`].
@@ -98,7 +96,7 @@ impl<'a> CudaViewMut<'a> {
 
 impl<'a> Transfer<'a> {
     fn new(span: Span<'a>, streams: &CopyStreams, is_written: bool) -> Result<Self> {
-        let source = span.ticket();
+        let source = span.call_record();
         if span.len > 0 {
             span.check_device(streams.down.ordinal())?;
             streams.down.device().bind()?;
@@ -131,8 +129,8 @@ impl<'a> Transfer<'a> {
     /// Enqueues copies of these parts from the host.
     ///
     /// # Errors
-    /// As [`Transfer::download`]; and [`Error::Invalid`](comm_core::Error::Invalid) if the elements
-    /// are only to be read.
+    /// As [`Transfer::download`]; [`Error::Invalid`](comm_core::Error::Invalid) if the elements are
+    /// read-only.
     pub fn upload(&mut self, parts: &[Part], from: &mut PinnedBuffer) -> Result<()> {
         if !self.is_written {
             return Err(Invalid::WithoutRecv.into());
@@ -144,8 +142,8 @@ impl<'a> Transfer<'a> {
             copies.iter().try_for_each(|copy| copy.up(host, stream)).map_err(error::cuda("enqueue a copy"))
         });
         self.span.after(Access::Write, &until(stream, &done)?)?;
-        // Who waits for a write counts on the reads before it to be done, which on the other stream
-        // they may not be.
+        // A use that waits for the last write relies on the reads before it, which may be in flight
+        // on the other stream.
         self.last_read.iter().try_for_each(|read| self.span.after(Access::Read, read))?;
         done.map(drop)
     }
@@ -174,15 +172,15 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The point at which copies are done. Those that were not all enqueued may be under way too.
+/// Returns the completion of copies. After an error some may be enqueued, and so all of the stream.
 fn until(stream: &Stream, enqueued: &Result<Event>) -> Result<Use> {
     match enqueued {
-        Ok(done) => Ok(Use { stream: stream.clone(), done: done.clone(), ticket: None }),
+        Ok(done) => Ok(Use { stream: stream.clone(), done: done.clone(), call_record: None }),
         Err(_) => Use::until_now(stream),
     }
 }
 
-/// Bytes on a device, and how far from the start of a pinned buffer they lie there: within both.
+/// Bytes on a device, and their position in a pinned buffer: within both.
 #[derive(Debug)]
 struct PinnedCopy {
     device: u64,

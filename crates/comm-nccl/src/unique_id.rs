@@ -1,4 +1,4 @@
-//! The id by which the ranks of a group find each other.
+//! The unique id of a group.
 
 use comm_core::wire::{Reader, Writer};
 use comm_core::{Call, CallOptions, Error, HostCommunicator, HostViewMut, Invalid, Result, Signature};
@@ -6,11 +6,11 @@ use comm_core::{Call, CallOptions, Error, HostCommunicator, HostViewMut, Invalid
 use crate::error::{NCCL, unavailable};
 use crate::{Library, handle};
 
-/// The 128 bytes through which the ranks of a group find each other: one rank makes them, and all
-/// are given the same.
+/// NCCL's unique id: 128 bytes with which the ranks of a group connect. One rank creates it and
+/// gives it to all.
 ///
-/// They hold an address at which the first rank listens, so that an id is good for one group and
-/// one run. Whoever knows it may join in.
+/// It contains an address at which that rank listens, so it serves one group once. Anyone who knows
+/// it can join.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {
     bytes: [u8; Self::BYTES],
@@ -20,10 +20,10 @@ impl UniqueId {
     /// The length of an id in bytes.
     pub const BYTES: usize = 128;
 
-    /// An id that no other group has. Its maker must be a rank of the group, as it listens.
+    /// Creates a unique id, on a rank of the group, which listens for the others.
     ///
     /// # Errors
-    /// [`Error::Backend`] with NCCL's code, for example if no network interface will do.
+    /// [`Error::Backend`] with NCCL's code, for example if there is no usable network interface.
     pub fn generate(library: &Library) -> Result<Self> {
         handle::unique_id(library.nccl())
     }
@@ -32,7 +32,7 @@ impl UniqueId {
         Self { bytes }
     }
 
-    /// The id that came from somewhere as bytes.
+    /// Returns the id with these bytes.
     ///
     /// # Errors
     /// [`Error::Invalid`] unless there are 128 of them.
@@ -41,15 +41,14 @@ impl UniqueId {
         Ok(Self { bytes: bytes.try_into().map_err(|_| refused())? })
     }
 
-    /// Makes an id on rank 0 and gives it to all ranks of `host` by a broadcast. Every rank calls
-    /// this.
+    /// Creates an id on rank 0 of `host` and broadcasts it. Every rank calls this.
     ///
     /// # Errors
     /// On rank 0 as [`UniqueId::generate`], and then [`Error::BackendUnavailable`] with the reason
-    /// on all others; and the errors of the broadcast.
+    /// on all others; the errors of the broadcast.
     pub fn share(library: &Library, host: &dyn HostCommunicator, options: &CallOptions) -> Result<Self> {
         let made = (host.group().rank() == 0).then(|| Self::generate(library)).transpose();
-        // The flag that there is an id, and the id or the beginning of the error message.
+        // A flag for an id, and the id or the beginning of the error message.
         let mut message = Writer::new();
         match &made {
             Ok(id) => _ = message.put(1_u8).put(id.map_or([0; Self::BYTES], |id| id.bytes)),
@@ -68,19 +67,19 @@ impl UniqueId {
         Err(unavailable(NCCL, format!("rank 0 could not make a unique id: {reason}")))
     }
 
-    /// Returns a number by which the ranks of a group name it without showing the id.
+    /// Returns a digest that identifies the id without revealing it.
     pub(crate) fn fingerprint(&self) -> u64 {
         Signature::fingerprint_of(self.bytes.iter().map(|byte| u64::from(*byte)))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.bytes
     }
 }
 
-/// It is not shown: whoever knows it may join the group.
+/// Omits the bytes: anyone who knows them can join the group.
 impl std::fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UniqueId").finish_non_exhaustive()

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use comm_core::Result;
 
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::stream::{Event, Stream};
 use crate::sync::lock;
 
@@ -15,24 +15,24 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Work that used memory, by the point at which it is done.
+/// A use of memory, by the event of its completion.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
     pub(crate) stream: Stream,
     pub(crate) done: Event,
-    /// The call of a communicator that it was, if it was one.
-    pub(crate) ticket: Option<Ticket>,
+    /// The call of a communicator that made the use, if it was one.
+    pub(crate) call_record: Option<CallRecord>,
 }
 
 impl Use {
-    /// All that was enqueued on a stream so far.
+    /// Returns the use of all work that was enqueued on a stream so far.
     pub(crate) fn until_now(stream: &Stream) -> Result<Self> {
-        Ok(Self { stream: stream.clone(), done: stream.record()?, ticket: None })
+        Ok(Self { stream: stream.clone(), done: stream.record()?, call_record: None })
     }
 }
 
-/// The last uses of one allocation. Parts of it are not told apart: work on disjoint parts waits
-/// for each other too.
+/// The last uses of one allocation. Its parts are not distinguished: work on disjoint parts waits
+/// for each other.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     last: Mutex<Last>,
@@ -41,12 +41,12 @@ pub(crate) struct Usage {
 #[derive(Debug, Default)]
 struct Last {
     write: Option<Use>,
-    /// Since that write, the last one of each stream.
+    /// The last read of each stream since that write.
     reads: Vec<Use>,
 }
 
 impl Usage {
-    /// Makes a stream wait for what `access` must come after.
+    /// Makes a stream wait for the uses that conflict with `access`.
     pub(crate) fn before(&self, stream: &Stream, access: Access) -> Result<()> {
         let last = lock(&self.last);
         let reads = last.reads.iter().filter(|_| access == Access::Write);
@@ -57,7 +57,7 @@ impl Usage {
             .try_for_each(|past| stream.wait(&past.done))
     }
 
-    /// Keeps a use, for later ones to wait for.
+    /// Records a use, for which later ones wait.
     pub(crate) fn after(&self, access: Access, now: Use) {
         let mut last = lock(&self.last);
         last.reads.retain(|past| access == Access::Read && !past.stream.is(&now.stream));
@@ -67,13 +67,13 @@ impl Usage {
         }
     }
 
-    /// Fails if the last write was a call that was lost. It must have ended.
+    /// Returns an error if the last write was a call that was lost. The call must have ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.ticket().map_or(Ok(()), |ticket| ticket.check())
+        self.call_record().map_or(Ok(()), |call_record| call_record.check())
     }
 
-    /// The call that wrote last, if a call did.
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
-        lock(&self.last).write.as_ref().and_then(|write| write.ticket.clone())
+    /// Returns the call that made the last write, if it was a call.
+    pub(crate) fn call_record(&self) -> Option<CallRecord> {
+        lock(&self.last).write.as_ref().and_then(|write| write.call_record.clone())
     }
 }

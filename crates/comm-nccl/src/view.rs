@@ -1,10 +1,10 @@
-//! Views of device memory that are erased: a backend sees a place, a length and a type.
+//! Views of device memory without a type parameter: an address, a length and an element type.
 
 #![allow(unsafe_code)]
 
 use comm_core::{AsView, AsViewMut, DType, Erased, Error, Result, Shape};
 
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::memory::Cuda;
 use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
@@ -14,7 +14,7 @@ use crate::usage::{Access, Usage, Use};
 enum Order<'a> {
     /// After its earlier uses.
     Tracked(&'a Usage),
-    /// As if it were done on this stream.
+    /// In the order of this stream.
     Stream(&'a Stream),
 }
 
@@ -42,12 +42,12 @@ impl<'a> Span<'a> {
         Self { pointer, len, dtype, ordinal: stream.ordinal(), order: Order::Stream(stream) }
     }
 
-    /// The address of the element behind so many.
+    /// Returns the address of the element at this index.
     pub(crate) const fn at(&self, elements: usize) -> u64 {
         self.pointer + (elements * self.dtype.size()) as u64
     }
 
-    /// Refuses memory of another device.
+    /// Returns an error for memory of another device.
     pub(crate) fn check_device(&self, ordinal: usize) -> Result<()> {
         if self.ordinal == ordinal {
             return Ok(());
@@ -56,7 +56,7 @@ impl<'a> Span<'a> {
         Err(Error::setting("device", self.ordinal.to_string(), reason))
     }
 
-    /// Whether the uses of both come in the order of one stream, and not in that of the memory.
+    /// Returns whether the uses of both follow the order of one stream, and not that of the memory.
     pub(crate) fn shares_stream(&self, other: &Self) -> bool {
         match (self.order, other.order) {
             (Order::Stream(ours), Order::Stream(theirs)) => ours.is(theirs),
@@ -64,7 +64,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Makes a stream wait for what `access` must come after.
+    /// Makes a stream wait for the uses that conflict with `access`.
     pub(crate) fn before(&self, stream: &Stream, access: Access) -> Result<()> {
         match self.order {
             Order::Tracked(usage) => usage.before(stream, access),
@@ -72,15 +72,15 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// The call that wrote the memory last, as far as that is known.
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
+    /// Returns the call that made the last write, if it is known.
+    pub(crate) fn call_record(&self) -> Option<CallRecord> {
         match self.order {
-            Order::Tracked(usage) => usage.ticket(),
+            Order::Tracked(usage) => usage.call_record(),
             Order::Stream(_) => None,
         }
     }
 
-    /// Lets later uses wait for this one.
+    /// Makes later uses wait for this one.
     pub(crate) fn after(&self, access: Access, now: &Use) -> Result<()> {
         match self.order {
             Order::Tracked(usage) => {
@@ -93,29 +93,28 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Elements on a device, to be read.
+/// A view of elements on a device.
 #[derive(Debug, Clone, Copy)]
 pub struct CudaView<'a> {
     pub(crate) span: Span<'a>,
 }
 
-/// Elements on a device, to be written.
+/// A mutable view of elements on a device.
 #[derive(Debug)]
 pub struct CudaViewMut<'a> {
     pub(crate) span: Span<'a>,
 }
 
 impl<'a> CudaView<'a> {
-    /// The view of memory that somebody else allocated, for example a framework: `len` elements of
-    /// `dtype` from `pointer` on. Calls behave as if they ran on `stream`: they come after all that
-    /// was enqueued there before, and what is enqueued there afterwards comes after them. Whether a
-    /// call that wrote to it was lost in a failure is not known by the memory, and to be asked of
-    /// the communicator.
+    /// Creates a view of memory of another library, such as a framework: `len` elements of `dtype`
+    /// from `pointer` on. Calls run in the order of `stream`: after all work that was enqueued
+    /// there before, and before all that is enqueued afterwards. The memory does not record whether
+    /// a call that wrote it was lost in a failure: check the communicator.
     ///
     /// # Safety
-    /// Until the work that is enqueued with the view is done, the memory must be there, on the
-    /// device of the stream, aligned for its type, and not be written by work that is not ordered
-    /// with the stream.
+    /// Until the work that is enqueued with the view is done, the memory must be allocated on the
+    /// device of the stream, aligned for its type, and written only by work that is ordered with
+    /// the stream.
     #[must_use]
     pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
         Self { span: Span::on_stream(pointer, len, dtype, stream) }
@@ -123,23 +122,23 @@ impl<'a> CudaView<'a> {
 }
 
 impl<'a> CudaViewMut<'a> {
-    /// As [`CudaView::from_raw`], for memory that is written.
+    /// Creates a mutable view as [`CudaView::from_raw`].
     ///
     /// # Safety
-    /// As there; and nothing else may read or write the memory, but for work that is ordered with
-    /// the stream.
+    /// As [`CudaView::from_raw`]; and only work that is ordered with the stream may access the
+    /// memory.
     #[must_use]
     pub unsafe fn from_raw(pointer: u64, len: usize, dtype: DType, stream: &'a Stream) -> Self {
         Self { span: Span::on_stream(pointer, len, dtype, stream) }
     }
 
-    /// The same elements, to be read.
+    /// Returns the view for reading.
     #[must_use]
     pub const fn as_view(&self) -> CudaView<'_> {
         CudaView { span: self.span }
     }
 
-    /// The same elements, only to be read from now on.
+    /// Converts it to a read-only view.
     #[must_use]
     pub const fn into_read_only(self) -> CudaView<'a> {
         CudaView { span: self.span }
@@ -151,22 +150,22 @@ macro_rules! views {
     ($($view:ident),+) => {
         $(
             impl $view<'_> {
-                /// The address of the first element on the device. Nothing is there if there are no
-                /// elements.
+                /// Returns the address of the first element. It is meaningless without elements.
                 #[must_use]
                 pub const fn pointer(&self) -> u64 {
                     self.span.pointer
                 }
 
-                /// Refuses elements that lie on another device than that of a communicator.
+                /// Returns an error if the elements are on another device than that of a
+                /// communicator.
                 ///
                 /// # Errors
-                /// [`Error::Invalid`], with both.
+                /// [`Error::Invalid`] with both devices.
                 pub fn check_device(&self, ordinal: usize) -> Result<()> {
                     self.span.check_device(ordinal)
                 }
 
-                /// The number of the device on which they lie.
+                /// Returns the number of the device.
                 #[must_use]
                 pub const fn ordinal(&self) -> usize {
                     self.span.ordinal

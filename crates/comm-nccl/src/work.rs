@@ -1,26 +1,25 @@
-//! Handles to what was enqueued.
+//! Handles to enqueued work.
 
 use comm_core::Result;
 
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::stream::{Event, Stream};
 
-/// All calls that a communicator had enqueued at some point, or all work of a stream: something to
-/// wait for.
+/// A handle to all calls of a communicator, or all work of a stream, up to some point.
 ///
-/// Whoever uses [`DeviceBuffer`](crate::DeviceBuffer)s needs none, as they wait for their last use
-/// by themselves. It is for streams that go on after several calls at once, and for memory of
-/// others that is used on more streams than the one of its view.
+/// [`DeviceBuffer`](crate::DeviceBuffer)s wait for their last use by themselves. The handle is for
+/// streams that continue after several calls, and for memory of other libraries that is used on
+/// several streams.
 #[derive(Debug, Clone)]
 pub struct DeviceWork {
     stream: Stream,
     done: Event,
-    /// The last of the calls, as far as a communicator may lose some.
-    last: Option<Ticket>,
+    /// The last call, if a communicator may lose it.
+    last: Option<CallRecord>,
 }
 
 impl DeviceWork {
-    /// All work that was enqueued on a stream so far.
+    /// Returns a handle to all work that was enqueued on a stream so far.
     ///
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
@@ -29,21 +28,21 @@ impl DeviceWork {
         Ok(Self { stream: stream.clone(), done: stream.record()?, last: None })
     }
 
-    /// The same, up to a call on the stream that may be lost.
-    pub(crate) fn until_call(stream: &Stream, last: Ticket) -> Result<Self> {
+    /// Returns a handle to the work up to a call on the stream that may be lost.
+    pub(crate) fn until_call(stream: &Stream, last: CallRecord) -> Result<Self> {
         Ok(Self { last: Some(last), ..Self::until_now(stream)? })
     }
 
-    /// Lets what is enqueued on `stream` from now on wait for the work. The host does not wait.
+    /// Makes later work on `stream` wait for the work. The host does not wait.
     ///
     /// # Errors
-    /// [`Error::Backend`](comm_core::Error::Backend) if the driver refuses it.
+    /// [`Error::Backend`](comm_core::Error::Backend) if the driver returns an error.
     pub fn wait(&self, stream: &Stream) -> Result<()> {
         stream.device().bind()?;
         if stream.is(&self.stream) { Ok(()) } else { stream.wait(&self.done) }
     }
 
-    /// Whether the work has ended, well or not.
+    /// Returns whether the work has ended, successfully or not.
     ///
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if the device failed.
@@ -52,8 +51,8 @@ impl DeviceWork {
         self.done.is_past()
     }
 
-    /// Waits on the host until the work has ended: no longer than the deadlines of its calls, at
-    /// which the communicator ends them.
+    /// Waits on the host until the work has ended, at the latest at the deadlines of its calls,
+    /// when the communicator aborts them.
     ///
     /// # Errors
     /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call was lost when its communicator
@@ -61,6 +60,6 @@ impl DeviceWork {
     pub fn synchronize(&self) -> Result<()> {
         self.stream.device().bind()?;
         self.done.synchronize()?;
-        self.last.as_ref().map_or(Ok(()), Ticket::check)
+        self.last.as_ref().map_or(Ok(()), CallRecord::check)
     }
 }

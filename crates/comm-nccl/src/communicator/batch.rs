@@ -1,4 +1,4 @@
-//! Calls that are carried out together.
+//! Calls that are enqueued together.
 
 use comm_core::{Call, CallOptions, Result};
 
@@ -7,11 +7,11 @@ use crate::memory::Cuda;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
 
-/// Calls that begin together: a group of NCCL's. Messages in it do not wait for each other, so that
-/// ranks can exchange some; and many small collectives cost less than one after the other.
+/// A group of calls. Messages in it do not wait for each other, so ranks can exchange some, and
+/// many small collectives take less time than separately.
 ///
-/// All ranks put the same collectives into it, in the same order. It keeps the buffers until it
-/// runs; nothing happens if it does not.
+/// All ranks add the same collectives in the same order. The batch borrows the buffers until it
+/// runs; dropping it has no effect.
 #[derive(Debug)]
 #[must_use = "the calls are made by `run`"]
 pub struct Batch<'a> {
@@ -20,7 +20,7 @@ pub struct Batch<'a> {
 }
 
 impl NcclCommunicator {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn batch(&self) -> Batch<'_> {
         Batch { communicator: self, plan: self.engine.plan() }
     }
@@ -30,8 +30,7 @@ impl<'a> Batch<'a> {
     /// Adds a message to rank `to`; see [`NcclCommunicator::send`].
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid), which leaves the batch as it was, as do those
-    /// of all others.
+    /// [`Error::Invalid`](comm_core::Error::Invalid), which leaves the batch unchanged.
     pub fn send(&mut self, to: usize, message: CudaView<'a>) -> Result<&mut Self> {
         self.plan.send(to, message)?;
         Ok(self)
@@ -55,7 +54,7 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Makes the calls, as one: they have one deadline, and one number among the calls of the
+    /// Enqueues the calls. They have one deadline, and one number among the calls of the
     /// communicator.
     ///
     /// # Errors

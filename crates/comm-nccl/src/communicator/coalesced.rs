@@ -1,4 +1,4 @@
-//! Many buffers at once.
+//! Calls on many buffers.
 
 use comm_core::{Buffers, Call, CallOptions, ReduceOp, Result};
 
@@ -32,8 +32,8 @@ impl NcclCommunicator {
         self.together(buffers, options, |buffer| Call::Broadcast { root, buffer })
     }
 
-    /// Makes a call for each buffer, in as few groups as may be. Nothing is enqueued before all
-    /// have been checked.
+    /// Makes a call for each buffer, in as few groups as possible. Nothing is enqueued before all
+    /// calls have been checked.
     fn together<'a>(
         &self,
         buffers: Vec<CudaViewMut<'a>>,

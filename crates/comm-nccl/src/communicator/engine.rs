@@ -16,7 +16,7 @@ use super::state::{EnqueuedCall, PendingCall, State, missed};
 use crate::config::NcclConfig;
 use crate::dtype::Abilities;
 use crate::handle::{CommInit, Handle, Progress, Setup};
-use crate::health::{Health, Ticket};
+use crate::health::{CallRecord, Health};
 use crate::plan::{Pending, Plan};
 use crate::stream::{Event, Stream};
 use crate::sync::lock;
@@ -163,8 +163,8 @@ impl Engine {
     /// lost.
     fn mark(&self, plan: &Plan<'_>, number: u64) -> Result<Event> {
         let done = self.stream.record()?;
-        let ticket = Some(Ticket::new(Arc::clone(&self.health), number));
-        plan.after(&Use { stream: self.stream.clone(), done: done.clone(), ticket })?;
+        let call_record = Some(CallRecord::new(Arc::clone(&self.health), number));
+        plan.after(&Use { stream: self.stream.clone(), done: done.clone(), call_record })?;
         Ok(done)
     }
 

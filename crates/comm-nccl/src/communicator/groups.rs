@@ -1,4 +1,4 @@
-//! Groups made of a group.
+//! Groups created from a group.
 
 use comm_core::{Buffers, Call, CallOptions, Counts, GroupId, Groups, Invalid, Result, Signature};
 
@@ -12,8 +12,7 @@ use crate::memory::{Cuda, DeviceCommunicator};
 /// The words that a rank sends in a split: whether it has a color, the color, and the key.
 const WORDS: usize = 3;
 
-/// NCCL splits by colors that are small numbers, and keys; so all ranks tell theirs first, and
-/// everybody knows who is where.
+/// The colors of NCCL are small numbers. So all ranks exchange theirs first, and know all groups.
 impl Groups<Cuda> for NcclCommunicator {
     fn split(
         &self,
@@ -54,7 +53,7 @@ impl Groups<Cuda> for NcclCommunicator {
 }
 
 impl NcclCommunicator {
-    /// Every rank hears what all say.
+    /// Gathers the words of all ranks.
     fn all_gather(&self, turn: &Turn<'_>, said: &[u64], options: &CallOptions) -> Result<Vec<u64>> {
         let stream = &self.engine.stream;
         let send = DeviceBuffer::from_host(stream, said)?;
@@ -70,12 +69,12 @@ impl NcclCommunicator {
         recv.to_vec()
     }
 
-    /// Waits until nothing is under way, as NCCL asks for before a group is made.
+    /// Waits until no call is in flight, as NCCL requires before a group is created.
     pub(super) fn quiet(&self, deadline: Deadline) -> Result<()> {
         self.engine.wait(self.engine.last(), Some(deadline))
     }
 
-    /// Makes a group of these members, or of others, of which this rank is none.
+    /// Creates a group of these members, or takes part in creating one without this rank.
     fn create_group(
         &self,
         turn: &Turn<'_>,
@@ -89,8 +88,8 @@ impl NcclCommunicator {
         };
         let rank = self.engine.group.rank();
         let position = members.iter().position(|&member| member == rank).unwrap_or(0);
-        // The lowest rank among the members stands for them: it is in no other group of this call.
-        // Ranks were counted when the communicator was made.
+        // The lowest rank of the members is their color: it is in no other group of this call. The
+        // number of ranks was checked when the communicator was created.
         let first = members.iter().min().and_then(|&rank| i32::try_from(rank).ok()).unwrap_or(0);
         let child = self.divide(turn, deadline, |handle| handle.split(first, position, setup))?;
         child.map(|child| self.member(child, members, [number, color])).transpose()
@@ -105,7 +104,7 @@ impl NcclCommunicator {
         self.checked(self.engine.divide(turn, deadline, begin))
     }
 
-    /// The communicator of a group of which this rank is a member.
+    /// Returns the communicator of a group with this rank.
     pub(super) fn member(
         &self,
         handle: Handle,
@@ -124,7 +123,7 @@ impl NcclCommunicator {
     }
 }
 
-/// The ranks that gave a color, in the order of their keys and then of their ranks.
+/// Returns the ranks with a color, ordered by key and rank.
 fn of_color(all: &[u64], color: u64) -> Vec<usize> {
     let said = all.chunks_exact(WORDS).enumerate();
     let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);

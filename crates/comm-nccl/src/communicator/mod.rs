@@ -23,7 +23,7 @@ use comm_core::{CallOptions, Error, HostCommunicator, ReduceOp, Result};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress, Setup};
-use crate::health::Ticket;
+use crate::health::CallRecord;
 use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
@@ -38,37 +38,34 @@ pub use shrink::ShrinkMode;
 
 /// Runs collectives on buffers of a device, by NCCL.
 ///
-/// What holds for all calls is written at [`Communicator`](comm_core::Communicator); this is what
-/// is different on a device:
+/// The rules of [`Communicator`](comm_core::Communicator) apply. On a device:
 ///
 /// - Calls return when they are enqueued on the communicator's own stream,
-///   [`NcclCommunicator::stream`]. It first waits for the last use of each buffer, and whoever uses
-///   a buffer next waits for the call: on the device, without the host. Copies to the host wait for
-///   it on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
-///   [`Comm::barrier`](comm_core::Comm::barrier) for itself and all before it.
-/// - [`CallOptions::timeout`] is the time from the call until the device is through with it. A
-///   watchdog ends what takes longer, and what NCCL reports as failed. The communicator is then
-///   aborted and poisoned, as after any other fatal error; buffers that were to be written by calls
-///   which had not ended give [`Error::Poisoned`] instead of their contents. Ranks that are left go
-///   on with [`NcclCommunicator::shrink`].
-/// - NCCL has no bitwise operators, and none on integers of 16 bits: [`Error::Invalid`], before
+///   [`NcclCommunicator::stream`]. The stream first waits for the last use of each buffer, and the
+///   next use of a buffer waits for the call: on the device, without the host. Copies to the host
+///   wait on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
+///   [`Comm::barrier`](comm_core::Comm::barrier) for itself and all earlier calls.
+/// - [`CallOptions::timeout`] is the time from the call to its end on the device. A watchdog aborts
+///   the communicator if a call takes longer, or if NCCL reports an error. It is then poisoned, as
+///   after any other fatal error; buffers of calls which had not ended return [`Error::Poisoned`]
+///   instead of their contents. The remaining ranks can continue with [`NcclCommunicator::shrink`].
+/// - NCCL has no bitwise operators, and does not reduce 16-bit integers: [`Error::Invalid`], before
 ///   anything is enqueued. It moves all types.
-/// - Partial sums are kept in the type of the elements: [`CallOptions::accumulate`] is refused
-///   where it asks for another.
-/// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It does not promise
-///   an order: [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is refused.
-///   What a NaN does to a minimum or a maximum is its choice too.
-/// - NCCL neither compares calls nor tells ranks of each other's failures. After
-///   [`NcclCommunicator::connect`] the ranks do it through a communicator for the host: a rank that
-///   waits in a collective for a second tells it to 64 others at most, a rank that fails or aborts
-///   tells all others the cause, and while calls are in flight every rank looks whether another one
-///   has died. So ranks in different collectives get [`Error::Desync`] after about a second, those
-///   whose peer gave up [`Error::Aborted`], those whose peer died [`Error::PeerLost`], and a
-///   timeout names the ranks that did not come. After [`NcclCommunicator::with_id`], calls end at
+/// - Partial sums have the type of the elements: other values of [`CallOptions::accumulate`] are
+///   errors.
+/// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It guarantees no
+///   order: [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is an error. The
+///   effect of a NaN on a minimum or a maximum is unspecified.
+/// - NCCL neither compares calls nor reports failures of other ranks. After
+///   [`NcclCommunicator::connect`] the ranks do so over a communicator for the host: a rank that
+///   has waited in a collective for a second announces it to at most 64 others, a rank that fails
+///   or aborts sends the cause to all others, and while calls are in flight every rank checks for
+///   deaths. So ranks in different collectives get [`Error::Desync`] after about a second, those
+///   whose peer aborted [`Error::Aborted`], those whose peer died [`Error::PeerLost`], and a
+///   timeout names the ranks that did not arrive. After [`NcclCommunicator::with_id`], calls end at
 ///   their deadlines. Messages are not compared.
 ///
-/// Dropped, it waits for what was enqueued, but no longer than [`NcclConfig::close_timeout`]; then
-/// it aborts.
+/// Dropping it waits for enqueued work, for at most [`NcclConfig::close_timeout`], and then aborts.
 #[derive(Debug)]
 pub struct NcclCommunicator {
     engine: Arc<Engine>,
@@ -84,8 +81,8 @@ impl NcclCommunicator {
     /// the [`UniqueId`] of rank 0 by a broadcast. From NCCL 2.30.3 on, ranks may share a device if
     /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all of them.
     ///
-    /// The group of `config` is replaced by that of `host`. Groups and failures of `host` are its
-    /// own: what ranks tell each other later goes over a duplicate, which this call makes.
+    /// The group of `host` replaces that of `config`. The communicator uses a duplicate of `host`,
+    /// so groups and failures of `host` stay separate.
     ///
     /// # Errors
     /// The errors of the calls on `host`; [`Error::BackendUnavailable`] on all ranks, with ranks
@@ -108,12 +105,12 @@ impl NcclCommunicator {
         Self::join((library, device), &id, (config, deadline), control)
     }
 
-    /// Connects all ranks that were given the same id in another way, such as a message. Versions
-    /// and devices are not compared; the error of a mismatch is NCCL's.
+    /// Connects ranks that got the same id in another way, such as a message. Versions and devices
+    /// are not compared; a mismatch is an error of NCCL.
     ///
     /// # Errors
-    /// [`Error::Timeout`], in which any other rank may be missing, because NCCL does not tell which
-    /// are; [`Error::Backend`] with NCCL's code.
+    /// [`Error::Timeout`] that names all other ranks, because NCCL does not report which are
+    /// missing; [`Error::Backend`] with NCCL's code.
     pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         Self::join((library, device), id, (config, deadline), None)
@@ -133,7 +130,7 @@ impl NcclCommunicator {
         Self::over(Parts { library: library.clone(), stream, config, setup, handle, control })
     }
 
-    /// Lets NCCL connect the ranks, while none of them fails.
+    /// Connects the ranks, unless one of them fails meanwhile.
     fn init(
         (library, device): (&Library, &Device),
         id: &UniqueId,
@@ -155,7 +152,7 @@ impl NcclCommunicator {
         Ok((stream, setup, handle))
     }
 
-    /// Returns the communicator of ranks that are connected.
+    /// Returns the communicator of connected ranks.
     fn over(parts: Parts) -> Result<Self> {
         let cell = DeviceBuffer::zeros(&parts.stream, 1)?.into();
         let engine = Arc::new(Engine::new(parts)?);
@@ -166,30 +163,29 @@ impl NcclCommunicator {
         Ok(Self { engine, watchdog: Some(watchdog), cell })
     }
 
-    /// The device on which it runs.
+    /// Returns the device of this rank.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.engine.device
     }
 
-    /// The stream on which it runs. Work that is enqueued there comes after the calls that were
-    /// made before.
+    /// Returns the stream of the calls. Work that is enqueued there runs after all earlier calls.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.engine.stream
     }
 
-    /// Waits on the host until all calls that were made have ended on the device.
+    /// Waits on the host until all calls so far have ended on the device.
     ///
     /// # Errors
-    /// What ended the communicator, if anything did.
+    /// The cause of the communicator's failure, if it has failed.
     pub fn synchronize(&self) -> Result<()> {
         self.engine.wait(self.engine.last(), None)
     }
 
-    /// Sends a message to rank `to`, whose `recv` gives a buffer of just this length and type.
-    /// Messages between two ranks arrive in their order. Ranks that send to each other before they
-    /// receive wait for ever; a [`Batch`] of both does not.
+    /// Sends a message to rank `to`, whose `recv` passes a buffer of the same length and type.
+    /// Messages between two ranks arrive in order. Two ranks that both send before they receive
+    /// wait until their deadlines; use a [`Batch`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -197,8 +193,8 @@ impl NcclCommunicator {
         self.carry_out(options, |plan| plan.send(to, message)).map(drop)
     }
 
-    /// Receives a message from rank `from`, of just the length and type of the buffer. NCCL does
-    /// not compare them.
+    /// Receives a message from rank `from`, of the length and type of the buffer. NCCL does not
+    /// compare them.
     ///
     /// # Errors
     /// See [`Error`].
@@ -206,11 +202,11 @@ impl NcclCommunicator {
         self.carry_out(options, |plan| plan.recv(from, buffer)).map(drop)
     }
 
-    /// Ends the communicator in order, when all calls have ended: as dropping it does, and tells
-    /// how that went.
+    /// Closes the communicator after all calls have ended, as dropping it does, and returns the
+    /// result.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if they do not end in time: the communicator is aborted.
+    /// [`Error::Timeout`] if they do not end in time; the communicator is then aborted.
     pub fn finalize(mut self, timeout: Duration) -> Result<()> {
         self.end(timeout)
     }
@@ -224,21 +220,20 @@ impl NcclCommunicator {
         }
     }
 
-    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for a
-    /// cause that is known from elsewhere: it is what later calls give, and what other ranks are
-    /// told.
+    /// Aborts the communicator as [`Communicator::abort`](comm_core::Communicator::abort), with a
+    /// cause from elsewhere, which later calls return and other ranks learn.
     pub fn fail(&self, cause: Error) {
         self.engine.fail(cause, None);
     }
 
-    /// Has `observer` called once, with the cause, when the communicator fails or is aborted: on
-    /// the thread that finds out, before NCCL is told, so that it should not take long. If that has
-    /// happened already, it is called at once. Closing the communicator in order is no failure.
+    /// Calls `observer` once with the cause when the communicator fails or is aborted. It runs on
+    /// the thread that detects the failure, before NCCL is aborted, so it must not block. If the
+    /// communicator has failed already, it runs at once. Closing the communicator is no failure.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         self.engine.health.failure.observe(observer);
     }
 
-    /// Plans one call, and enqueues it. Returns its number.
+    /// Plans and enqueues one call. Returns its number.
     fn carry_out<'a>(
         &self,
         options: &CallOptions,
@@ -268,7 +263,7 @@ impl DeviceCommunicator for NcclCommunicator {
 
     fn work(&self) -> Result<DeviceWork> {
         let _turn = self.engine.turn()?;
-        let last = Ticket::new(Arc::clone(&self.engine.health), self.engine.last());
+        let last = CallRecord::new(Arc::clone(&self.engine.health), self.engine.last());
         DeviceWork::until_call(&self.engine.stream, last)
     }
 
@@ -298,12 +293,12 @@ impl DeviceCommunicator for NcclCommunicator {
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
-            // A child that was forked has neither the thread nor a device.
+            // A forked child has neither the thread nor a device.
             std::mem::forget(self.watchdog.take());
             return;
         }
         if self.watchdog.is_none() {
-            // It was finalized.
+            // `finalize` has closed it.
             return;
         }
         let timeout = self.engine.config.close_timeout;

@@ -8,7 +8,7 @@ const YIELDS: u32 = 64;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Pauses between questions, which grow.
+/// Growing pauses between polls.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     asked: u32,

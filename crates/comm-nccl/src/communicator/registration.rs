@@ -1,4 +1,4 @@
-//! Memory that NCCL knows.
+//! Registration of buffers with NCCL.
 
 use std::sync::Arc;
 
@@ -10,25 +10,24 @@ use crate::DeviceBuffer;
 use crate::allocation::Allocation;
 use crate::handle::RegistrationHandle;
 
-/// A buffer that NCCL knows, so that it may reach it without copies of its own. Ends when it is
-/// dropped; keeps the buffer's memory until then.
+/// A registered buffer, which NCCL may access without copies. Dropping it ends the registration; it
+/// keeps the memory of the buffer until then.
 #[derive(Debug)]
 #[must_use = "NCCL forgets the buffer when this is dropped"]
 pub struct Registration {
     engine: Arc<Engine>,
     handle: Option<RegistrationHandle>,
-    /// Freed after NCCL has forgotten it.
+    /// Freed after the registration has ended.
     _memory: Arc<Allocation>,
 }
 
 impl NcclCommunicator {
-    /// Lets NCCL know a buffer that is used in many calls: `ncclCommRegister`, from NCCL 2.19 on.
-    /// What comes of it depends on the version, the devices and how they are connected; results are
-    /// the same.
+    /// Registers a buffer that is used in many calls: `ncclCommRegister`, from NCCL 2.19 on. The
+    /// effect depends on the version, the devices and their links; results are the same.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if the library is older, which leaves the communicator usable;
-    /// [`Error::Backend`] if NCCL refuses the buffer.
+    /// [`Error::BackendUnavailable`] if the library is older, and the communicator stays usable;
+    /// [`Error::Backend`] if NCCL returns an error.
     pub fn register<T: Element>(&self, buffer: &DeviceBuffer<T>) -> Result<Registration> {
         let _turn = self.engine.turn()?;
         let memory = Arc::clone(buffer.memory());
@@ -45,8 +44,8 @@ impl NcclCommunicator {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        // NCCL may not use it any more when it is forgotten. A communicator that has ended has
-        // forgotten everything.
+        // NCCL must not use the memory after deregistration. A communicator that has ended has no
+        // registrations.
         let Ok(_turn) = self.engine.turn() else { return };
         let forgotten = self.engine.wait(self.engine.last(), None);
         let forgotten = forgotten.and_then(|()| self.engine.with_handle(|known| known.deregister(handle)));

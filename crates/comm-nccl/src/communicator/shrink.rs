@@ -1,4 +1,4 @@
-//! Groups of those that are left.
+//! Groups of the remaining ranks.
 
 use comm_core::{CallOptions, Error, GroupId, Invalid, Result, Signature};
 
@@ -9,41 +9,40 @@ use super::survivors::{Hello, Rendezvous};
 use crate::config::NcclConfig;
 use crate::{Capabilities, UniqueId};
 
-/// In which way a smaller group is made of a group.
+/// The way in which a smaller group is created from a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// Of a communicator that works, and is as good as before: `ncclCommShrink`, from NCCL 2.27 on.
+    /// From a communicator that works, which stays usable: `ncclCommShrink`, from NCCL 2.27 on.
     #[default]
     Default,
-    /// Of a communicator that failed on some rank, or hangs: it is aborted on every rank that
-    /// calls, if it is not already. The remaining ranks tell each other over the communicator for
-    /// the host that they go on, and NCCL connects them anew, whatever its version.
+    /// From a communicator that failed on some rank, or hangs: it is aborted on every rank that
+    /// calls this. The remaining ranks meet over the communicator for the host, and NCCL connects
+    /// them anew, whatever its version.
     ///
-    /// NCCL's own way, `NCCL_SHRINK_ABORT`, needs communicators that hang and were not aborted.
-    /// Here they are aborted as soon as they fail, as nothing else frees those that wait for the
-    /// device.
+    /// `NCCL_SHRINK_ABORT` needs communicators that hang and were not aborted. These are aborted as
+    /// soon as they fail, because nothing else frees ranks that wait for the device.
     Abort,
 }
 
 impl NcclCommunicator {
-    /// Makes a group of all ranks but those that `without` lists, in any order. These do not take
-    /// part; all others call this, with the same list. They keep their order.
-    /// [`CallOptions::timeout`] is the time for all of it.
+    /// Creates a group of all ranks but those in `without`, in any order. These do not take part;
+    /// all others call this with the same list. They keep their order. [`CallOptions::timeout`]
+    /// applies to the whole operation.
     ///
     /// With [`ShrinkMode::Abort`], ranks in errors are those of this communicator, and after an
     /// error it can be called again, with the same list or another: if a rank dies meanwhile, the
-    /// others are told, and then go on without it. A rank that the others leave out, and that is
-    /// not dead, waits for them in vain.
+    /// others get an error, and can then continue without it. A living rank that the others leave
+    /// out waits for them until its deadline.
     ///
     /// # Errors
-    /// [`Error::Invalid`], before anything happens, for a list that cannot be or names this rank,
-    /// and for [`ShrinkMode::Abort`] of a communicator that was made by
+    /// [`Error::Invalid`], before anything is sent, for an invalid list or one that contains this
+    /// rank, and for [`ShrinkMode::Abort`] of a communicator that was created by
     /// [`NcclCommunicator::with_id`]; on every rank that takes part, if lists differ.
-    /// [`Error::BackendUnavailable`] for [`ShrinkMode::Default`] if the library is older, which
-    /// leaves the communicator usable; [`Error::Poisoned`] for it after a failure.
-    /// [`Error::PeerLost`] or [`Error::Timeout`] with the ranks that are missing, and
-    /// [`Error::Aborted`] on ranks that are told of it. Otherwise as [`NcclCommunicator::connect`].
+    /// [`Error::BackendUnavailable`] for [`ShrinkMode::Default`] if the library is older, and the
+    /// communicator stays usable; [`Error::Poisoned`] for it after a failure. [`Error::PeerLost`]
+    /// or [`Error::Timeout`] with the missing ranks, and [`Error::Aborted`] on ranks that learn of
+    /// it. Otherwise as [`NcclCommunicator::connect`].
     pub fn shrink(&self, without: &[usize], mode: ShrinkMode, options: &CallOptions) -> Result<Self> {
         let group = self.engine.group;
         if group.check_members(without)?.is_some() {
@@ -62,8 +61,8 @@ impl NcclCommunicator {
         engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
         let turn = engine.turn()?;
         self.quiet(deadline)?;
-        // Those that are left out count no further: the group is known by its members, and how
-        // often they did this.
+        // Excluded ranks do not count along: the group is identified by its members and their
+        // count.
         let count = engine.count_shrunk(members);
         let number = Signature::fingerprint_of(members.iter().map(|&rank| rank as u64).chain([count]));
         let setup = engine.setup.clone();

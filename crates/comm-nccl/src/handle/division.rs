@@ -1,4 +1,4 @@
-//! Communicators made of one, and memory that it knows.
+//! Communicators created from a communicator, and registration of memory.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::{Handle, Progress, Setup, number};
 /// The color of a rank that gets no communicator.
 pub(crate) const NO_COLOR: c_int = NCCL_SPLIT_NOCOLOR;
 
-/// A communicator on its way. NCCL writes its handle as late as when the call is through.
+/// A communicator that is being created. NCCL writes its handle when the call completes.
 #[derive(Debug)]
 pub(crate) struct CommInit {
     nccl: Arc<nccl_sys::Nccl>,
     child: *mut ncclComm_t,
-    /// Read by NCCL until the call is through.
+    /// NCCL reads it until the call completes.
     config: *mut ncclConfig_t,
     setup: Setup,
 }
@@ -32,8 +32,9 @@ impl CommInit {
         Self { nccl: Arc::clone(&parent.nccl), child, config, setup }
     }
 
-    /// The communicator, when the call on its parent is through; `None` if this rank gets none. One
-    /// that was not waited for is never freed: NCCL might still write there.
+    /// Returns the communicator after the call on its parent has completed; `None` if this rank
+    /// gets none. If the call was not waited for, the memory is never freed, as NCCL may still
+    /// write to it.
     pub(crate) fn finish(self) -> Option<Handle> {
         // SAFETY: it came out of a box, the call that knew it is through, and it is given back
         // once.
@@ -46,7 +47,7 @@ impl CommInit {
 }
 
 impl Handle {
-    /// Begins to make a communicator of the ranks that give the same color, ranked by `key`.
+    /// Starts to create a communicator of the ranks with the same color, ranked by `key`.
     pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(CommInit, Progress)> {
         let key = number(key)?;
         let init = CommInit::new(self, setup);
@@ -56,7 +57,7 @@ impl Handle {
         Ok((init, progress))
     }
 
-    /// Begins to make a communicator of all ranks but some, of which this is none.
+    /// Starts to create a communicator of all ranks but some, of which this rank is not one.
     pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(CommInit, Progress)> {
         let mut without = without.iter().map(|rank| number(*rank)).collect::<Result<Vec<c_int>>>()?;
         let count = number(without.len())?;
@@ -71,7 +72,7 @@ impl Handle {
         Ok((init, progress))
     }
 
-    /// Lets NCCL know memory of the device, so that it may be reached without copies.
+    /// Registers memory of the device, so that NCCL may access it without copies.
     pub(crate) fn register(&self, pointer: u64, bytes: usize) -> Result<RegistrationHandle> {
         let mut handle = std::ptr::null_mut();
         let start: *mut c_void = std::ptr::without_provenance_mut(pointer as usize);

@@ -21,17 +21,17 @@ pub(crate) enum OpKind {
     ReduceScatter,
     Send,
     Recv,
-    /// Copies on the device, which is no call of NCCL, and comes before those that are.
+    /// A copy on the device, without NCCL. It precedes the calls of NCCL.
     Copy,
 }
 
-/// A call of NCCL, with addresses on the device that were checked.
+/// A call of NCCL with addresses that were checked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
     pub(crate) send: u64,
     pub(crate) recv: u64,
-    /// In elements of `dtype`, as NCCL counts them for this call.
+    /// The number of elements of `dtype`, as NCCL counts them for this call.
     pub(crate) count: usize,
     pub(crate) dtype: ncclDataType_t,
     pub(crate) reduction: Option<ReduceOp>,
@@ -39,14 +39,14 @@ pub(crate) struct Op {
     pub(crate) peer: usize,
 }
 
-/// Operators that were made for a call, to be destroyed when it is through.
+/// Operators that were created for a call, to be destroyed when it completes.
 #[derive(Debug, Default)]
 pub(crate) struct Operators(Vec<ncclRedOp_t>);
 
 impl Handle {
-    /// Enqueues the calls of a plan as one, in a group if they are several. The operators in the
-    /// answer must be given back by [`Handle::forget`] once the calls are through. Whatever the
-    /// answer, the plan's memory must be marked as used by the stream afterwards.
+    /// Enqueues the calls of a plan, in a group if there are several. The returned operators must
+    /// be passed to [`Handle::forget`] after the calls have completed. Also after an error, the
+    /// plan's memory must be recorded as used by the stream.
     pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
         // SAFETY: the addresses are those of views, within which the plan stays, and which it
         // checked to be on this device. Buffers are freed behind all work that is marked, and
@@ -55,9 +55,9 @@ impl Handle {
     }
 
     /// # Safety
-    /// Every address is that of as many elements as its call reads or writes there, on the device
-    /// of this communicator. They stay until the work of this stream is done or the communicator
-    /// has been aborted, and whoever uses them waits for that stream.
+    /// Every address must be of as many elements as its call accesses there, on the device of this
+    /// communicator. The memory must stay allocated until the work of this stream is done or the
+    /// communicator has been aborted, and other uses of it must wait for that stream.
     unsafe fn launch(&self, ops: &[Op], stream: &Stream) -> Result<(Operators, Progress)> {
         let mut operators = Operators::default();
         let mut calls = Vec::with_capacity(ops.len());
@@ -84,13 +84,13 @@ impl Handle {
             let code = unsafe { self.call(op, operator, stream) };
             called = called.and_then(|_| self.progress_of(name(op.kind), code));
         }
-        // A group that was begun must be ended, or this thread would go on in it.
+        // A group that was started must be ended, or later calls of this thread would join it.
         let ended = self.end_group();
         called?;
         Ok((operators, ended?))
     }
 
-    /// Destroys operators whose calls are through.
+    /// Destroys operators whose calls have completed.
     pub(crate) fn forget(&self, operators: Operators) -> Result<()> {
         operators.0.into_iter().try_for_each(|operator| {
             // SAFETY: the operator was made by this communicator, and no call uses it any more.
@@ -99,7 +99,7 @@ impl Handle {
         })
     }
 
-    /// The operator of a call: one of NCCL's, or one that is made for it.
+    /// Returns the operator of a call: a built-in one, or one that is created for it.
     fn operator(&self, op: &Op, made: &mut Operators) -> Result<ncclRedOp_t> {
         let Some(ReduceOp::PreMulSum(value)) = op.reduction else {
             let known = op.reduction.and_then(dtype::operator);
@@ -147,7 +147,7 @@ impl Handle {
         let Op { count, dtype, .. } = *op;
         let send: *const c_void = std::ptr::without_provenance(op.send as usize);
         let recv: *mut c_void = std::ptr::without_provenance_mut(op.recv as usize);
-        // Ranks were counted when the communicator was made.
+        // The number of ranks was checked when the communicator was created.
         let peer = c_int::try_from(op.peer).unwrap_or(c_int::MAX);
         let stream = stream.as_cudarc().cu_stream().cast();
         match op.kind {

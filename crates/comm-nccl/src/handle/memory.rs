@@ -1,4 +1,4 @@
-//! Memory that NCCL allocates, for which it needs no communicator.
+//! Memory that NCCL allocates, without a communicator.
 
 use std::ffi::c_void;
 
@@ -17,7 +17,7 @@ pub(crate) fn allocate(nccl: &Nccl, bytes: usize) -> Result<u64> {
 }
 
 /// # Safety
-/// The memory was allocated by [`allocate`] and is not used any more.
+/// The memory must be allocated by [`allocate`] and no longer be used.
 pub(crate) unsafe fn free(nccl: &Nccl, pointer: u64) -> Result<()> {
     let start: *mut c_void = std::ptr::without_provenance_mut(pointer as usize);
     // SAFETY: as the caller promises.

@@ -1,7 +1,6 @@
-//! A communicator of NCCL, and what needs none: all calls are here and below, and nothing else of
-//! this crate calls NCCL.
+//! The handle of a communicator of NCCL. Only this module and its children call NCCL.
 //!
-//! What callers keep: one thread at a time uses a handle, and the device is bound to that thread.
+//! Invariants of the callers: one thread at a time uses a handle, and the device is current in it.
 
 #![allow(unsafe_code)]
 
@@ -24,12 +23,12 @@ pub(crate) use division::{CommInit, NO_COLOR, RegistrationHandle};
 pub(crate) use launch::{Op, OpKind};
 pub(crate) use memory::{allocate, free};
 
-/// Whether a call is through.
+/// The progress of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// It is.
+    /// It has completed.
     Ready,
-    /// It goes on: nothing else may be called but the question whether it still does, and an abort.
+    /// It is in progress. Until it completes, only `progress` and `abort` may be called.
     Busy,
 }
 
@@ -39,7 +38,7 @@ pub(crate) struct Setup {
     pub(crate) blocking: bool,
     pub(crate) min_ctas: Option<u32>,
     pub(crate) max_ctas: Option<u32>,
-    /// Kept as long as the communicator, as not every version copies it.
+    /// Kept as long as the communicator, because not every version copies it.
     pub(crate) name: Option<Arc<CString>>,
 }
 
@@ -57,7 +56,7 @@ impl Setup {
     }
 }
 
-/// A communicator of NCCL. Dropped without an order to destroy it, it is aborted.
+/// A communicator of NCCL. Dropping it aborts it, unless it was destroyed.
 #[derive(Debug)]
 pub(crate) struct Handle {
     nccl: Arc<Nccl>,
@@ -66,8 +65,8 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Begins to make a communicator of all ranks that were given the same id, on the device that
-    /// is bound to the thread.
+    /// Starts to create a communicator of all ranks with the same id, on the device that is current
+    /// in the thread.
     pub(crate) fn init(
         nccl: &Arc<Nccl>,
         id: &UniqueId,
@@ -93,7 +92,7 @@ impl Handle {
         Ok((handle, progress))
     }
 
-    /// Asks whether the last call is through, and whether anything went wrong since.
+    /// Polls the last call, and returns errors of the communicator since.
     pub(crate) fn progress(&self) -> Result<Progress> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: the communicator exists as long as the handle, and the answer is written to a
@@ -103,14 +102,14 @@ impl Handle {
         self.progress_of("a call of NCCL in the background", Ok(state))
     }
 
-    /// Begins to end the communicator in order, when all that was enqueued is done.
+    /// Starts to end the communicator after all enqueued work.
     pub(crate) fn finalize(&self) -> Result<Progress> {
         // SAFETY: the communicator exists as long as the handle.
         let code = unsafe { self.nccl.ncclCommFinalize(self.comm) };
         self.progress_of("ncclCommFinalize", code)
     }
 
-    /// Frees a communicator whose end is through.
+    /// Frees a communicator that was finalized.
     pub(crate) fn destroy(mut self) -> Result<()> {
         let comm = std::mem::replace(&mut self.comm, ncclComm_t::NULL);
         // SAFETY: the communicator exists, and nobody uses it any more.
@@ -118,7 +117,7 @@ impl Handle {
         self.progress_of("ncclCommDestroy", code).map(|_| ())
     }
 
-    /// Ends the communicator at once: work on the device ends without a result.
+    /// Aborts the communicator: work on the device ends without a result.
     pub(crate) fn abort(mut self) {
         self.abort_once();
     }
@@ -151,7 +150,7 @@ impl Drop for Handle {
     }
 }
 
-/// An id that no other group has.
+/// Creates a unique id.
 pub(crate) fn unique_id(nccl: &Nccl) -> Result<UniqueId> {
     let mut id = ncclUniqueId { internal: [0; 128] };
     // SAFETY: the answer is written to a value that lives here.
@@ -162,7 +161,7 @@ pub(crate) fn unique_id(nccl: &Nccl) -> Result<UniqueId> {
     Ok(UniqueId::new(id.internal.map(|byte| byte as u8)))
 }
 
-/// A rank, or a number of ranks, as C has it.
+/// Converts a rank or a number of ranks to C's type.
 fn number(ranks: usize) -> Result<c_int> {
     c_int::try_from(ranks).map_err(|_| Invalid::Rank { rank: ranks, size: c_int::MAX as usize }.into())
 }

@@ -15,7 +15,7 @@ use crate::memory::Cuda;
 use crate::usage;
 use crate::view::{CudaViewMut, Span};
 
-/// A collective whose buffers were checked: what each call of NCCL for it is made from.
+/// A checked collective: the input of each of its calls of NCCL.
 struct Pieces<'a> {
     /// The buffers that this rank reads and writes; the same one in place.
     read: Option<Span<'a>>,
@@ -23,12 +23,12 @@ struct Pieces<'a> {
     counts: (Counts<'a>, Counts<'a>),
     root: usize,
     op: Option<ReduceOp>,
-    /// The type that NCCL is given, and how many of it make an element.
+    /// The type for NCCL, and the number of its elements per element.
     dtype: (ncclDataType_t, usize),
 }
 
 impl<'a> Plan<'a> {
-    /// A sum of a cell that every rank has, as one of none would not wait for anybody.
+    /// Adds a barrier: a sum of one element per rank, because a sum of none would not wait.
     pub(crate) fn barrier(&mut self, cell: CudaViewMut<'a>, options: &CallOptions) -> Result<()> {
         check_options(Collective::Barrier, None, options)?;
         let buffers = comm_core::Buffers::InPlace(cell);
@@ -37,7 +37,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds a collective. One that is refused leaves the plan as it was.
+    /// Adds a collective. An error leaves the plan unchanged.
     pub(crate) fn collective(&mut self, call: Call<'a, Cuda>, options: &CallOptions) -> Result<()> {
         let signature = call.check(self.group, options)?;
         let reduced = signature.op.zip(signature.dtype);
@@ -120,7 +120,7 @@ impl<'a> Plan<'a> {
 
     fn all_to_all(&mut self, pieces: &Pieces<'_>, read: Span<'_>, write: Span<'_>) -> Result<()> {
         let (ranks, size) = (self.group.size(), read.dtype.size());
-        // NCCL would overwrite what is still to be sent.
+        // Otherwise NCCL would overwrite elements before they are sent.
         let is_copied = is_same(&read, &write) && ranks > 1 && read.len > 0;
         let copy = is_copied.then(|| Allocation::new(&self.stream, read.len * size)).transpose()?;
         let from = copy.as_ref().map_or(read.pointer, Allocation::pointer);
@@ -168,7 +168,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Refuses options that NCCL cannot keep, for a collective that reduces these, if it reduces.
+/// Returns an error for options that NCCL does not support, in a collective with these operands.
 pub(crate) fn check_options(
     collective: Collective,
     reduced: Option<(ReduceOp, DType)>,

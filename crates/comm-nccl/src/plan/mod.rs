@@ -1,7 +1,7 @@
 //! Calls of NCCL as data, and the memory that they use.
 //!
-//! Everything is checked here, before NCCL is asked for anything: shape, type, operator, device and
-//! root. A call that is refused leaves its plan as it was.
+//! Shapes, types, operators, devices and roots are checked here, before NCCL is called. An error
+//! leaves the plan unchanged.
 
 mod collective;
 mod messages;
@@ -17,7 +17,7 @@ use crate::usage::{Access, Use};
 use crate::view::Span;
 use collective::check_options;
 
-/// Calls that are carried out together.
+/// Calls that are enqueued together.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     group: Group,
@@ -25,9 +25,9 @@ pub(crate) struct Plan<'a> {
     stream: Stream,
     ops: Vec<Op>,
     uses: Vec<SpanUse<'a>>,
-    /// Memory of the calls' own. It is freed on the communicator's stream, behind them.
+    /// Memory that the calls need. It is freed on the communicator's stream, after them.
     scratch: Vec<Allocation>,
-    /// The collectives, in words of the caller.
+    /// The collectives, for errors.
     calls: Vec<Signature>,
     /// The first message, and the other rank.
     message: Option<Pending>,
@@ -36,7 +36,7 @@ pub(crate) struct Plan<'a> {
 /// The operation under way, as errors describe it.
 #[derive(Debug, Clone)]
 pub(crate) enum Pending {
-    /// A collective, or the first of several, with all of them in its detail. All ranks make it.
+    /// A collective, or the first of several, with a fingerprint of all. All ranks make it.
     Collective(Signature),
     Send {
         to: usize,
@@ -59,11 +59,11 @@ impl Pending {
     }
 }
 
-/// A buffer, and what happens to it.
+/// A buffer, and the access to it.
 type SpanUse<'a> = (Span<'a>, Access);
 
 impl<'a> Plan<'a> {
-    /// Nothing yet, for a communicator with this stream.
+    /// Creates an empty plan for a communicator with this stream.
     pub(crate) fn new(group: Group, abilities: Abilities, stream: &Stream) -> Self {
         let stream = stream.clone();
         Self {
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         &self.ops
     }
 
-    /// Refuses options that NCCL cannot keep, for all calls so far.
+    /// Returns an error for options that NCCL does not support, for all calls so far.
     pub(crate) fn check_options(&self, options: &CallOptions) -> Result<()> {
         let mut calls = self.calls.iter();
         calls.try_for_each(|call| check_options(call.collective, call.op.zip(call.dtype), options))
@@ -101,23 +101,23 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Makes the communicator's stream wait for what was done with the memory before.
+    /// Makes the communicator's stream wait for earlier uses of the memory.
     pub(crate) fn before(&self) -> Result<()> {
         let scratch = self.scratch.iter().map(Allocation::usage);
         scratch.clone().try_for_each(|usage| usage.before(&self.stream, Access::Write))?;
         self.orders().try_for_each(|(span, access)| span.before(&self.stream, *access))
     }
 
-    /// Lets whoever uses the memory next wait for the calls.
+    /// Makes later uses of the memory wait for the calls.
     pub(crate) fn after(&self, now: &Use) -> Result<()> {
         self.scratch.iter().for_each(|scratch| scratch.usage().after(Access::Write, now.clone()));
-        // All of them, also if one fails.
+        // All of them, even after an error.
         let marked = self.orders().map(|(span, access)| span.after(*access, now));
         marked.fold(Ok(()), Result::and)
     }
 
-    /// The uses, without those that come in the order of the same stream as the one before: it is
-    /// joined once for all of them.
+    /// Returns the uses, without those that follow the order of the same stream as the one before:
+    /// one wait serves all of these.
     fn orders(&self) -> impl Iterator<Item = &SpanUse<'a>> {
         let before = [None].into_iter().chain(self.uses.iter().map(Some));
         let is_news = |before: Option<&SpanUse<'a>>, span: &Span<'a>| {
@@ -130,13 +130,13 @@ impl<'a> Plan<'a> {
             .map(|(ours, _)| ours)
     }
 
-    /// Refuses memory of other devices. Buffers without elements are nowhere.
+    /// Returns an error for memory of other devices. Buffers without elements have no device.
     fn check_devices(&self, uses: &[SpanUse<'a>]) -> Result<()> {
         let spans = uses.iter().map(|(span, _)| span);
         spans.filter(|span| span.len > 0).try_for_each(|span| span.check_device(self.stream.ordinal()))
     }
 
-    /// Adds a call of NCCL, unless nothing would move.
+    /// Adds a call of NCCL, unless it moves nothing.
     fn push(&mut self, op: Op) {
         if op.count > 0 {
             self.ops.push(op);
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A call without data, to be filled in.
+/// Returns a call without data, whose fields the caller sets.
 const fn nothing() -> Op {
     Op {
         kind: OpKind::Copy,
