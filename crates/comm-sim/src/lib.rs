@@ -8,7 +8,7 @@
 //! - [`cost`]: predicts the time of a schedule under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: a test suite that every transport must pass;
-//! - [`communicator_conformance`]: a test suite that every communicator must pass;
+//! - [`mod@communicator_conformance`]: a test suite that every communicator must pass;
 //! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`MemoryStore`]: a store of one process, which detects clients that are gone;

@@ -1,6 +1,6 @@
 //! One suite that every communicator passes, for host and device memory.
 //!
-//! [`communicator_conformance!`](crate::communicator_conformance) turns each case of this module
+//! [`communicator_conformance!`](crate::communicator_conformance!) turns each case of this module
 //! into a test of a backend: it makes calls and compares the results with a model, bit by bit. A
 //! program that prints a report runs the same checks on a [`Member`] of its own.
 
