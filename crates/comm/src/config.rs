@@ -26,7 +26,7 @@ pub enum StoreHost {
     TorchElastic,
     /// A folder that all ranks see, in which each leaves files
     /// ([`FileStore`](comm_tcp::FileStore)); it is created if it does not exist. No process serves
-    /// a store, so nothing tells a rank that another one has died before they were connected: it
+    /// a store, so a rank does not learn that another one has exited before they were connected: it
     /// waits until the deadline. Later rendezvous of the same ranks may use the folder again.
     /// `secret` does not protect the files; their owner alone can read them.
     Folder(PathBuf),

@@ -24,7 +24,7 @@
 //! - `shm` (default): ranks in different processes of one host, over shared memory;
 //! - `hybrid` (default): shared memory within a host and TCP between hosts, which is what
 //!   [`TransportKind::Auto`] then means; ranks built with and without it connect only if both are
-//!   told to use `tcp` or `shm`;
+//!   configured to use `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `checkpoint`: checkpoints of training, in [`checkpoint`];
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_are_not_told_loopback_where_the_masters_name_is_not() {
+    fn loopback_is_not_advertised_if_the_masters_name_is_another_address() {
         let seen = |name: &str, addresses: &[&str]| {
             let master = master(name, addresses);
             master.seen_by_others(master.addresses[0]).ip()
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_address_is_the_callers_fault() {
+    fn a_name_without_address_is_invalid() {
         let error = Master::resolve("no.such.host.invalid", 1, Duration::from_secs(60)).unwrap_err();
         assert!(!error.is_fatal() && error.to_string().contains("MASTER_ADDR"), "{error}");
         let empty = Master::resolve_by("empty", Duration::from_secs(60), || Ok(Vec::new())).unwrap_err();

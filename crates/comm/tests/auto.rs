@@ -50,7 +50,7 @@ fn a_requested_transport_is_used() {
     {
         world(hosts, kind, |comm, paths| {
             sum_ranks(&comm);
-            assert!(paths.iter().flatten().all(|way| *way == path), "{paths:?}");
+            assert!(paths.iter().flatten().all(|taken| *taken == path), "{paths:?}");
         });
     }
 }
@@ -77,12 +77,12 @@ fn without_memory(transport: &str) -> Vec<String> {
             .output()
             .unwrap()
     };
-    let said = |at| {
+    let report = |at| {
         let output = String::from_utf8(rank(at).stdout).unwrap();
-        let said = output.lines().find_map(|line| line.split_once("said: "));
-        said.unwrap_or_else(|| panic!("rank {at} said nothing: {output}")).1.to_owned()
+        let report = output.lines().find_map(|line| line.split_once("report: "));
+        report.unwrap_or_else(|| panic!("rank {at} printed no report: {output}")).1.to_owned()
     };
-    each(2, said)
+    each(2, report)
 }
 
 /// The process of a rank that a test starts.
@@ -99,9 +99,9 @@ fn rank() {
     match comm::init_with_paths(&config) {
         Ok((comm, paths)) => {
             sum_ranks(&comm);
-            println!("said: {paths}");
+            println!("report: {paths}");
         }
-        Err(error) => println!("said: {error}"),
+        Err(error) => println!("report: {error}"),
     }
 }
 
@@ -112,7 +112,7 @@ fn a_process_without_shared_memory_uses_tcp() {
 
 #[test]
 fn requested_shared_memory_that_is_unavailable_is_an_error() {
-    for said in without_memory("shm") {
-        assert!(said.contains("allocate shared memory"), "{said}");
+    for report in without_memory("shm") {
+        assert!(report.contains("allocate shared memory"), "{report}");
     }
 }

@@ -63,42 +63,42 @@ fn rank() {
     // Before the driver is loaded.
     let control = Control::load().unwrap();
     if part == "connect" {
-        std::thread::spawn(|| tell_when_connecting(control));
+        std::thread::spawn(|| report_connecting(control));
     }
     if part == "again" {
-        return meet_again();
+        return connect_repeatedly();
     }
     let comm = match comm::init_devices() {
         Ok(comm) => comm,
-        Err(error) => return println!("said: {}", error.to_string().replace('\n', " ")),
+        Err(error) => return println!("report: {}", error.to_string().replace('\n', " ")),
     };
     let size = comm.group().size();
     assert_eq!(sum(&comm, 1000).unwrap(), vec![size as f32; 1000]);
     let mut host = [1_u32];
     comm.host().all_reduce(&mut host, ReduceOp::Sum).unwrap();
     assert_eq!(host, [size as u32]);
-    println!("said: {} on device {}", comm.path(), comm.device().ordinal());
+    println!("report: {} on device {}", comm.path(), comm.device().ordinal());
     if part == "wait" {
         wait(&comm);
     }
 }
 
 /// Creates a group and drops it, five times, in one store.
-fn meet_again() {
+fn connect_repeatedly() {
     for time in 0..5 {
         match comm::init_devices() {
             Ok(comm) => assert_eq!(sum(&comm, 100).unwrap(), vec![comm.group().size() as f32; 100]),
-            Err(error) => return println!("said: time {time}: {}", error.to_string().replace('\n', " ")),
+            Err(error) => return println!("report: time {time}: {}", error.to_string().replace('\n', " ")),
         }
     }
-    println!("said: met five times");
+    println!("report: met five times");
 }
 
-fn tell_when_connecting(control: &Control) {
+fn report_connecting(control: &Control) {
     while control.live().communicators == 0 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    println!("said: connecting");
+    println!("report: connecting");
 }
 
 /// The last rank never makes the second call; the others wait for it on their devices.
@@ -113,8 +113,8 @@ fn wait(comm: &HybridCommunicator) {
         Error::Aborted { reason, .. } => reason.clone(),
         other => format!("other: {other}"),
     };
-    println!("said: {named}");
-    println!("said: {}", comm.barrier().unwrap_err().root_cause());
+    println!("report: {named}");
+    println!("report: {}", comm.barrier().unwrap_err().root_cause());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn ranks_that_wait_for_their_devices_detect_a_killed_rank() {
         for (ranks, hosts) in [(2, 1), (2, 2), (3, 1), (3, 2)] {
             let (_store, mut processes) = start_on("wait", (ranks, hosts), path, |_| true);
             for (rank, process) in processes.iter_mut().enumerate() {
-                assert_eq!(process.said(), Some(format!("{path} on device {rank}")));
+                assert_eq!(process.report(), Some(format!("{path} on device {rank}")));
             }
             // The others have started their call by then, or will.
             std::thread::sleep(Duration::from_millis(300));
@@ -134,8 +134,8 @@ fn ranks_that_wait_for_their_devices_detect_a_killed_rank() {
             let lost = format!("rank {} was lost", ranks - 1);
             for process in &mut processes {
                 for side in ["device", "host"] {
-                    let said = process.said().unwrap();
-                    assert!(said.contains(&lost), "the {side}'s side says: {said}");
+                    let report = process.report().unwrap();
+                    assert!(report.contains(&lost), "{side}: {report}");
                 }
                 assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
             }
@@ -153,14 +153,14 @@ fn a_rank_that_is_killed_while_nccl_connects_is_detected_immediately() {
             [a, b, c, d, e, ("GPU_EMU_INIT_MILLISECONDS", delay.to_string())]
         });
         for process in &mut processes {
-            assert_eq!(process.said().as_deref(), Some("connecting"));
+            assert_eq!(process.report().as_deref(), Some("connecting"));
         }
         let mut dead = processes.remove(victim);
         let killed = Instant::now();
         dead.child.kill().unwrap();
         for process in &mut processes {
-            let said = process.said().unwrap();
-            assert!(said.contains(&format!("rank {victim} was lost")), "{said}");
+            let report = process.report().unwrap();
+            assert!(report.contains(&format!("rank {victim} was lost")), "{report}");
             assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
         }
     }
@@ -174,7 +174,7 @@ fn processes_connect_once_for_host_and_device() {
         for ranks in [1, 2, 3] {
             let (_store, mut processes) = start("once", ranks, path, |_| true);
             for (rank, process) in processes.iter_mut().enumerate() {
-                assert_eq!(process.said(), Some(format!("{taken} on device {rank}")));
+                assert_eq!(process.report(), Some(format!("{taken} on device {rank}")));
             }
             assert!(processes.iter_mut().all(|process| process.child.wait().unwrap().success()));
         }
@@ -185,12 +185,12 @@ fn processes_connect_once_for_host_and_device() {
 fn without_nccl_staging_needs_a_request() {
     let (_store, mut processes) = start("once", 2, DevicePath::Nccl, |rank| rank == 0);
     for process in &mut processes {
-        let said = process.said().unwrap();
-        assert!(said.contains("nccl is not available") && said.contains("rank 1: "), "{said}");
+        let report = process.report().unwrap();
+        assert!(report.contains("nccl is not available") && report.contains("rank 1: "), "{report}");
     }
     let (_store, mut processes) = start("once", 2, DevicePath::Auto, |rank| rank == 0);
     for (rank, process) in processes.iter_mut().enumerate() {
-        assert_eq!(process.said(), Some(format!("staged on device {rank}")));
+        assert_eq!(process.report(), Some(format!("staged on device {rank}")));
     }
 }
 
@@ -200,7 +200,7 @@ fn processes_reconnect_in_the_same_store() {
         for ranks in [2, 3] {
             let (_store, mut processes) = start("again", ranks, path, |_| true);
             for process in &mut processes {
-                assert_eq!(process.said().as_deref(), Some("met five times"), "{path} {ranks}");
+                assert_eq!(process.report().as_deref(), Some("met five times"), "{path} {ranks}");
             }
         }
     }

@@ -21,9 +21,9 @@ fn start(variables: &[(&'static str, OsString)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        let told =
+        let launchers =
             ["RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "COMM_", "SLURM_", "OMPI_", "PM", "MPI_", "TORCH"];
-        if told.iter().any(|prefix| name.starts_with(prefix)) {
+        if launchers.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name);
         }
     }
@@ -34,15 +34,15 @@ fn start(variables: &[(&'static str, OsString)]) -> Command {
 }
 
 /// Returns the output of processes with these variables.
-fn said(ranks: &[Variables]) -> Vec<String> {
+fn report(ranks: &[Variables]) -> Vec<String> {
     let children: Vec<_> = ranks.iter().map(|variables| start(variables).spawn().unwrap()).collect();
     let outputs = children.into_iter().map(|child| child.wait_with_output().unwrap());
-    let said = |output: std::process::Output| {
+    let report = |output: std::process::Output| {
         let text = String::from_utf8(output.stdout).unwrap();
-        let said = text.lines().find_map(|line| line.split_once("said: "));
-        said.unwrap_or_else(|| panic!("a rank said nothing: {text}")).1.to_owned()
+        let report = text.lines().find_map(|line| line.split_once("report: "));
+        report.unwrap_or_else(|| panic!("a rank printed no report: {text}")).1.to_owned()
     };
-    outputs.map(said).collect()
+    outputs.map(report).collect()
 }
 
 /// The process of a rank that a test starts.
@@ -56,9 +56,9 @@ fn rank() {
         Ok(comm) => {
             let mut sum = [comm.rank() as u32 + 1];
             comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-            println!("said: {} of {}, sum {}", comm.rank(), comm.size(), sum[0]);
+            println!("report: {} of {}, sum {}", comm.rank(), comm.size(), sum[0]);
         }
-        Err(error) => println!("said: {error}"),
+        Err(error) => println!("report: {error}"),
     }
 }
 
@@ -68,13 +68,13 @@ fn number(of: usize) -> OsString {
 
 #[test]
 fn a_program_without_a_launcher_is_a_world_of_one() {
-    assert_eq!(said(&[vec![]]), ["0 of 1, sum 1"]);
+    assert_eq!(report(&[vec![]]), ["0 of 1, sum 1"]);
 }
 
 #[test]
 fn a_program_in_a_batch_script_is_a_world_of_one() {
     let script = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "17")];
-    assert_eq!(said(&[script.map(|(name, value)| (name, value.into())).into()]), ["0 of 1, sum 1"]);
+    assert_eq!(report(&[script.map(|(name, value)| (name, value.into())).into()]), ["0 of 1, sum 1"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn ranks_of_open_mpi_on_one_host_connect_without_an_address() {
         ]
     };
     let ranks: Vec<Variables> = (0..3).map(rank).collect();
-    assert_eq!(said(&ranks), ["0 of 3, sum 6", "1 of 3, sum 6", "2 of 3, sum 6"]);
+    assert_eq!(report(&ranks), ["0 of 3, sum 6", "1 of 3, sum 6", "2 of 3, sum 6"]);
 }
 
 #[test]
@@ -109,14 +109,14 @@ fn tasks_of_a_step_of_slurm_connect_without_an_address() {
         ]
     };
     let ranks: Vec<Variables> = (0..4).map(rank).collect();
-    assert_eq!(said(&ranks), ["0 of 4, sum 10", "1 of 4, sum 10", "2 of 4, sum 10", "3 of 4, sum 10"]);
+    assert_eq!(report(&ranks), ["0 of 4, sum 10", "1 of 4, sum 10", "2 of 4, sum 10", "3 of 4, sum 10"]);
 }
 
 #[test]
 fn a_misspelled_secret_is_an_error() {
-    let said = said(&[vec![("COMM_SECRT", "hunter2".into())]]);
-    assert!(said[0].contains("COMM_SECRT") && said[0].contains("COMM_SECRET"), "{said:?}");
-    assert!(!said[0].contains("hunter2"), "{said:?}");
+    let report = report(&[vec![("COMM_SECRT", "hunter2".into())]]);
+    assert!(report[0].contains("COMM_SECRT") && report[0].contains("COMM_SECRET"), "{report:?}");
+    assert!(!report[0].contains("hunter2"), "{report:?}");
 }
 
 /// Returns the variables of rank 0 of two on this host.
@@ -133,8 +133,11 @@ fn first_of_two(master: u16) -> Variables {
 fn the_error_of_a_port_in_use_names_its_variable() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let said = said(&[first_of_two(port)]);
-    assert!(said[0].contains(&format!("MASTER_PORT = \"{port}\"")) && said[0].contains("in use"), "{said:?}");
+    let report = report(&[first_of_two(port)]);
+    assert!(
+        report[0].contains(&format!("MASTER_PORT = \"{port}\"")) && report[0].contains("in use"),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -145,8 +148,11 @@ fn the_error_of_a_port_range_in_use_names_its_variable() {
     let mut variables = first_of_two(master.number);
     variables.push(("COMM_PORT_RANGE", number(port.into())));
     variables.push(("COMM_TRANSPORT", "tcp".into()));
-    let said = said(&[variables]);
-    assert!(said[0].contains("COMM_PORT_RANGE") && said[0].contains(&format!("{port}-{port}")), "{said:?}");
+    let report = report(&[variables]);
+    assert!(
+        report[0].contains("COMM_PORT_RANGE") && report[0].contains(&format!("{port}-{port}")),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -155,8 +161,8 @@ fn a_secret_that_is_not_utf8_is_an_error() {
     let mut variables = first_of_two(master.number);
     let bytes = vec![0x9c, 0xff, 0xc3, 0x28, 0x80];
     variables.push(("COMM_SECRET", OsString::from_vec(bytes)));
-    let said = said(&[variables]);
-    assert!(said[0].contains("COMM_SECRET is not text"), "{said:?}");
+    let report = report(&[variables]);
+    assert!(report[0].contains("COMM_SECRET is not text"), "{report:?}");
 }
 
 #[cfg(feature = "hybrid")]
@@ -169,7 +175,7 @@ fn the_error_of_different_transports_names_their_variable() {
         variables.push(("COMM_TRANSPORT", ["tcp", "shm"][rank].into()));
         variables
     };
-    for said in said(&[rank(0), rank(1)]) {
-        assert!(["COMM_TRANSPORT", "tcp", "shm"].iter().all(|part| said.contains(part)), "{said}");
+    for report in report(&[rank(0), rank(1)]) {
+        assert!(["COMM_TRANSPORT", "tcp", "shm"].iter().all(|part| report.contains(part)), "{report}");
     }
 }

@@ -34,12 +34,12 @@ fn rank() {
     let Some(part) = process::part() else { return };
     let comm = comm::init().unwrap().with_timeout(Duration::from_secs(30));
     match part.as_str() {
-        "call in a child" => go_on_while_a_child(comm, call),
-        "drop in a child" => go_on_while_a_child(comm, drop),
-        "finalize in a child" => go_on_while_a_child(comm, |comm| refused("finalize", comm.finalize())),
-        "abort in a child" => go_on_while_a_child(comm, |comm| comm.abort("a child aborts")),
+        "call in a child" => continue_while_a_child(comm, call),
+        "drop in a child" => continue_while_a_child(comm, drop),
+        "finalize in a child" => continue_while_a_child(comm, |comm| refused("finalize", comm.finalize())),
+        "abort in a child" => continue_while_a_child(comm, |comm| comm.abort("a child aborts")),
         "background in a child" => background(comm),
-        "new communicator in a child" => go_on_while_a_child(comm, |_| make_another()),
+        "new communicator in a child" => continue_while_a_child(comm, |_| make_another()),
         "leave a child behind" => leave_a_child_behind(comm, std::mem::forget),
         "leave a child behind that drops" => leave_a_child_behind(comm, drop),
         other => panic!("no such part: {other}"),
@@ -132,7 +132,7 @@ fn all_reduce(comm: &Comm, times: usize) {
 
 /// One rank forks between calls. All ranks continue while its child runs `body` with its only
 /// handle, and after the child has exited.
-fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
+fn continue_while_a_child(comm: Comm, body: fn(Comm)) {
     all_reduce(&comm, 10);
     let mut handle = Some(comm);
     let forks = handle.as_ref().unwrap().rank() == FORKS;
@@ -142,7 +142,7 @@ fn go_on_while_a_child(comm: Comm, body: fn(Comm)) {
     child.into_iter().for_each(join);
     all_reduce(&comm, 30);
     comm.finalize().unwrap();
-    println!("said: went on");
+    println!("report: continued");
 }
 
 /// One rank forks with pending background operations.
@@ -172,7 +172,7 @@ fn background(comm: Comm) {
     let sum = comm.all_reduce_async(vec![1_u64; 100], ReduceOp::Sum).unwrap().wait().unwrap();
     assert_eq!(sum, [comm.size() as u64; 100]);
     comm.finalize().unwrap();
-    println!("said: went on");
+    println!("report: continued");
 }
 
 /// A child may create its own communicator.
@@ -194,23 +194,23 @@ fn leave_a_child_behind(comm: Comm, body: fn(Comm)) {
     if handle.as_ref().unwrap().rank() == FORKS {
         let child = fork(|| {
             body(handle.take().unwrap());
-            println!("said: asleep");
+            println!("report: asleep");
             std::thread::sleep(Duration::from_secs(300));
         });
-        println!("said: {}", child.as_raw_pid());
+        println!("report: {}", child.as_raw_pid());
     }
     let comm = handle.unwrap();
     for round in 0_u64.. {
         if let Err(error) = comm.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum) {
             match error {
-                Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
-                Error::Timeout { waiting_for, .. } => println!("said: waited for {waiting_for:?}"),
-                other => println!("said: other: {other}"),
+                Error::PeerLost { peer, .. } => println!("report: lost {peer}"),
+                Error::Timeout { waiting_for, .. } => println!("report: waited for {waiting_for:?}"),
+                other => println!("report: other: {other}"),
             }
             return;
         }
         if round == 50 {
-            println!("said: running");
+            println!("report: running");
         }
     }
 }
@@ -225,11 +225,11 @@ impl Drop for Orphan {
     }
 }
 
-fn go_on_after(part: &str, ranks: usize) {
+fn assert_ranks_continue(part: &str, ranks: usize) {
     for transport in TRANSPORTS {
         let (_store, mut processes) = start(part, transport, ranks);
         for (rank, process) in processes.iter_mut().enumerate() {
-            assert_eq!(process.said().as_deref(), Some("went on"), "rank {rank}, {part}, {transport}");
+            assert_eq!(process.report().as_deref(), Some("continued"), "rank {rank}, {part}, {transport}");
             assert!(process.child.wait().unwrap().success());
         }
     }
@@ -237,26 +237,26 @@ fn go_on_after(part: &str, ranks: usize) {
 
 #[test]
 fn a_call_in_a_forked_child_fails_and_affects_no_rank() {
-    go_on_after("call in a child", 2);
-    go_on_after("call in a child", 3);
+    assert_ranks_continue("call in a child", 2);
+    assert_ranks_continue("call in a child", 3);
 }
 
 #[test]
 fn a_forked_child_that_drops_a_communicator_affects_no_rank() {
     for part in ["drop in a child", "finalize in a child", "abort in a child"] {
-        go_on_after(part, 3);
+        assert_ranks_continue(part, 3);
     }
 }
 
 #[test]
 fn background_operations_of_the_parent_fail_in_a_forked_child_and_complete_in_the_parent() {
-    go_on_after("background in a child", 2);
-    go_on_after("background in a child", 3);
+    assert_ranks_continue("background in a child", 2);
+    assert_ranks_continue("background in a child", 3);
 }
 
 #[test]
 fn a_forked_child_can_create_its_own_communicator() {
-    go_on_after("new communicator in a child", 2);
+    assert_ranks_continue("new communicator in a child", 2);
 }
 
 /// Kills the rank that left a child. Returns the output of the others, and the time until all have
@@ -265,26 +265,29 @@ fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, D
     let (_store, mut processes) = start(part, transport, ranks);
     let (mut child, mut is_asleep) = (None, false);
     while child.is_none() || !is_asleep {
-        match processes[FORKS].said().unwrap().as_str() {
+        match processes[FORKS].report().unwrap().as_str() {
             "asleep" => is_asleep = true,
             "running" => {}
             number => child = Some(Orphan(Pid::from_raw(number.parse().unwrap()).unwrap())),
         }
     }
     for (_, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != FORKS) {
-        assert_eq!(process.said().as_deref(), Some("running"));
+        assert_eq!(process.report().as_deref(), Some("running"));
     }
     let killed = Instant::now();
     processes[FORKS].child.kill().unwrap();
     let others = processes.iter_mut().enumerate().filter(|(rank, _)| *rank != FORKS);
-    let said = others.map(|(_, process)| process.said().unwrap()).collect();
-    (said, killed.elapsed())
+    let report = others.map(|(_, process)| process.report().unwrap()).collect();
+    (report, killed.elapsed())
 }
 
 #[track_caller]
 fn assert_named_at_once(part: &str, transport: &str, ranks: usize) {
-    let (said, took) = kill_the_parent(part, transport, ranks);
-    assert!(said.iter().all(|said| *said == format!("lost {FORKS}")), "{ranks} ranks, {transport}: {said:?}");
+    let (report, took) = kill_the_parent(part, transport, ranks);
+    assert!(
+        report.iter().all(|report| *report == format!("lost {FORKS}")),
+        "{ranks} ranks, {transport}: {report:?}"
+    );
     assert!(took < Duration::from_secs(2), "{ranks} ranks, {transport}: {took:?}");
 }
 
@@ -300,8 +303,11 @@ fn a_killed_rank_that_left_a_child_behind_is_named_within_two_seconds_over_share
 #[test]
 fn a_killed_rank_that_left_a_child_behind_is_named_at_the_deadline_over_tcp() {
     for ranks in [2, 3] {
-        let (said, took) = kill_the_parent("leave a child behind", "tcp", ranks);
-        assert!(said.iter().all(|said| *said == format!("waited for [{FORKS}]")), "{ranks} ranks: {said:?}");
+        let (report, took) = kill_the_parent("leave a child behind", "tcp", ranks);
+        assert!(
+            report.iter().all(|report| *report == format!("waited for [{FORKS}]")),
+            "{ranks} ranks: {report:?}"
+        );
         assert!(took < 2 * DEADLINE, "{ranks} ranks: {took:?}");
     }
 }

@@ -118,11 +118,11 @@ fn a_rank_that_never_splits_is_named_at_the_deadline() {
 #[test]
 fn settings_are_those_of_rank_0() {
     let ranks = std::sync::atomic::AtomicUsize::new(0);
-    let unlike = |config: &mut comm::Config| {
+    let different = |config: &mut comm::Config| {
         let own = ranks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         (config.ring.window, config.ring.segment_bytes) = (2 + own, 1000 << own);
     };
-    world_with(4, unlike, |comm| {
+    world_with(4, different, |comm| {
         check(&comm, comm.rank(), &[0, 1, 2, 3]);
         check(&comm.new_group(&[3, 2, 1, 0]).unwrap().unwrap(), comm.rank(), &[3, 2, 1, 0]);
     });

@@ -23,7 +23,7 @@ fn rank() {
     if process::part().is_none() {
         return;
     }
-    println!("said: here");
+    println!("report: here");
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let error = match comm::init() {
         Ok(comm) => loop {
@@ -34,11 +34,11 @@ fn rank() {
         Err(error) => error,
     };
     match &error {
-        Error::PeerLost { peer, loss: Loss::Store(_), .. } => println!("said: lost the store of {peer}"),
-        Error::PeerLost { peer, .. } => println!("said: lost {peer}"),
-        Error::Timeout { waiting_for, .. } => println!("said: waited for {waiting_for:?}"),
-        Error::Io { .. } => println!("said: no store: {error}"),
-        other => println!("said: other: {other}"),
+        Error::PeerLost { peer, loss: Loss::Store(_), .. } => println!("report: lost the store of {peer}"),
+        Error::PeerLost { peer, .. } => println!("report: lost {peer}"),
+        Error::Timeout { waiting_for, .. } => println!("report: waited for {waiting_for:?}"),
+        Error::Io { .. } => println!("report: no store: {error}"),
+        other => println!("report: other: {other}"),
     }
 }
 
@@ -76,12 +76,12 @@ fn kill_one(world: &World, random: &mut Random) -> bool {
         variables
     });
     for process in &mut processes {
-        assert_eq!(process.said().as_deref(), Some("here"));
+        assert_eq!(process.report().as_deref(), Some("here"));
     }
     let victim = random.below(ranks as u64) as usize;
     let moment = Duration::from_micros(random.below(60_000));
     for process in &mut processes {
-        process.nudge();
+        process.resume();
         if random.below(3) == 0 {
             thread::sleep(Duration::from_micros(random.below(3000)));
         }
@@ -91,21 +91,21 @@ fn kill_one(world: &World, random: &mut Random) -> bool {
     let killed = Instant::now();
     let mut at_once = true;
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
-        let said = process.said().unwrap();
+        let report = process.report().unwrap();
         let took = killed.elapsed();
         let context = format!(
             "rank {rank} of {ranks} over {transport}, rank {victim} killed after {moment:?}, {took:?}"
         );
-        let lost = said == format!("lost {victim}") || victim == 0 && said == "lost the store of 0";
+        let lost = report == format!("lost {victim}") || victim == 0 && report == "lost the store of 0";
         if lost && took < SOON {
             continue;
         }
         // It died before it joined. The first rank with an expired deadline reports it, some
         // milliseconds before the others would.
         let is_deadline = took + moment + Duration::from_millis(200) > TIMEOUT;
-        let unnoticed = is_deadline && (lost || said == format!("waited for [{victim}]"));
-        let unserved = rank_0_serves && victim == 0 && said.starts_with("no store");
-        assert!(unnoticed || unserved, "{context}: {said}");
+        let undetected = is_deadline && (lost || report == format!("waited for [{victim}]"));
+        let unserved = rank_0_serves && victim == 0 && report.starts_with("no store");
+        assert!(undetected || unserved, "{context}: {report}");
         at_once = false;
     }
     at_once
@@ -119,23 +119,23 @@ fn kill_in(world: &World, seed: u64, times: usize) -> usize {
 
 #[test]
 fn a_rank_that_is_killed_during_rendezvous_and_no_other_is_named() {
-    let mut noticed = 0;
+    let mut detected = 0;
     for rank_0_serves in [true, false] {
-        noticed += kill_in(&World { ranks: 4, transport: "tcp", rank_0_serves }, 1, 6);
+        detected += kill_in(&World { ranks: 4, transport: "tcp", rank_0_serves }, 1, 6);
         #[cfg(feature = "hybrid")]
         {
-            noticed += kill_in(&World { ranks: 4, transport: "auto", rank_0_serves }, 2, 6);
+            detected += kill_in(&World { ranks: 4, transport: "auto", rank_0_serves }, 2, 6);
         }
     }
     // The number depends on the load of the machine: a rank that dies before it joins is not
     // detected.
-    assert!(noticed > 0, "no death was noticed before the deadline");
+    assert!(detected > 0, "no death was detected before the deadline");
 }
 
 #[test]
 fn a_late_rank_learns_which_rank_was_lost() {
     // Unless rank 1 is killed before it joins.
-    let is_told = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|patience| {
+    let is_named = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|delay| {
         let port = Port::reserve();
         let (_store, mut processes) = process::start("meet", 3, |_| {
             vec![
@@ -146,17 +146,17 @@ fn a_late_rank_learns_which_rank_was_lost() {
             ]
         });
         for process in &mut processes {
-            assert_eq!(process.said().as_deref(), Some("here"));
+            assert_eq!(process.report().as_deref(), Some("here"));
         }
-        processes[0].nudge();
-        processes[1].nudge();
-        thread::sleep(patience);
+        processes[0].resume();
+        processes[1].resume();
+        thread::sleep(delay);
         processes[1].child.kill().unwrap();
         thread::sleep(Duration::from_millis(200));
-        processes[2].nudge();
-        [0, 2].map(|rank: usize| processes[rank].said()) == [Some("lost 1".into()), Some("lost 1".into())]
+        processes[2].resume();
+        [0, 2].map(|rank: usize| processes[rank].report()) == [Some("lost 1".into()), Some("lost 1".into())]
     });
-    assert!(is_told);
+    assert!(is_named);
 }
 
 /// Many more, to find rare failures.

@@ -51,7 +51,7 @@ impl Subscriber for Log {
 }
 
 /// Returns the events of at least this level on this thread while `work` runs.
-fn said(level: Level, work: impl FnOnce()) -> Vec<String> {
+fn report(level: Level, work: impl FnOnce()) -> Vec<String> {
     let log = Log::default();
     tracing::subscriber::with_default(log.clone(), work);
     let events = log.0.lock().unwrap();
@@ -68,7 +68,7 @@ fn alone_of_two(master: &str, secret: Option<&str>) {
 }
 
 fn warns_of_no_secret(master: &str, secret: Option<&str>) -> bool {
-    said(Level::WARN, || alone_of_two(master, secret)).iter().any(|text| text.contains("COMM_SECRET"))
+    report(Level::WARN, || alone_of_two(master, secret)).iter().any(|text| text.contains("COMM_SECRET"))
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_store_for_this_host_without_a_secret_is_not_a_warning() {
 fn a_process_without_a_launcher_logs_that_it_is_alone() {
     // Under a launcher there is no such event.
     if !Config::is_launched() {
-        let said = said(Level::INFO, || assert_eq!(Config::from_env().unwrap().world_size, 1));
-        assert!(said.iter().any(|text| text.contains("world of one rank")), "{said:?}");
+        let report = report(Level::INFO, || assert_eq!(Config::from_env().unwrap().world_size, 1));
+        assert!(report.iter().any(|text| text.contains("world of one rank")), "{report:?}");
     }
 }

@@ -16,8 +16,8 @@ fn served_by_rank_0(rank: usize, ranks: usize, port: u16) -> Config {
     config
 }
 
-/// Ranks that make a group and drop it, without a call or with one, each as soon as it can.
-fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: &StoreHost) {
+/// Creates groups and drops them one after the other, with and without a call.
+fn connect_repeatedly(ranks: usize, times: usize, transport: TransportKind, host: &StoreHost) {
     let launcher = store();
     let port = Port::reserve();
     each(ranks, |rank| {
@@ -41,9 +41,9 @@ fn meet_again(ranks: usize, times: usize, transport: TransportKind, host: &Store
 #[test]
 fn two_hundred_groups_are_created_and_dropped_at_one_address() {
     for host in [StoreHost::RankZero, StoreHost::Launcher] {
-        meet_again(2, 200, TransportKind::Auto, &host);
-        meet_again(5, 20, TransportKind::Auto, &host);
-        meet_again(3, 200, TransportKind::Tcp, &host);
+        connect_repeatedly(2, 200, TransportKind::Auto, &host);
+        connect_repeatedly(5, 20, TransportKind::Auto, &host);
+        connect_repeatedly(3, 200, TransportKind::Tcp, &host);
     }
 }
 

@@ -145,7 +145,7 @@ impl Before {
             let mut all = [0.0; 2];
             comm.all_reduce_into(&beside, &mut all, op).unwrap();
             if comm.rank() == 0 {
-                println!("said: {name} {:.0} {:.0}", all[0].max(0.0), all[1]);
+                println!("report: {name} {:.0} {:.0}", all[0].max(0.0), all[1]);
             }
         };
         say("init");
@@ -179,8 +179,8 @@ fn assert_little(part: &str) {
     let (_store, mut ranks) =
         process::start(part, RANKS, |_| [("COMM_TRANSPORT", "shm".into()), ("COMM_LINKS", LINKS.into())]);
     let mut calls = 0;
-    while let Some(said) = ranks[0].said() {
-        let words: Vec<&str> = said.split(' ').collect();
+    while let Some(report) = ranks[0].report() {
+        let words: Vec<&str> = report.split(' ').collect();
         let bytes: Vec<usize> = words[1..].iter().map(|word| word.parse().unwrap()).collect();
         println!("{}: {} KiB, {} KiB of addresses", words[0], bytes[0] >> 10, bytes[1] >> 10);
         assert!(bytes[0] <= BYTES_MAX, "{}: {} bytes", words[0], bytes[0]);

@@ -16,15 +16,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs `rank` on every rank, as threads.
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     let mut config = RingConfig::default();
     config.announce_after = Duration::from_millis(20);
     in_process::run(ranks, &InProcessConfig::default(), |fabric| {
-        let communicator = RingCommunicator::new(fabric, config.clone(), PATIENCE).unwrap();
-        rank(Comm::new(communicator).with_timeout(PATIENCE))
+        let communicator = RingCommunicator::new(fabric, config.clone(), TIMEOUT).unwrap();
+        rank(Comm::new(communicator).with_timeout(TIMEOUT))
     })
 }
 
@@ -306,7 +306,7 @@ fn objects_above_the_limit_fail_on_every_rank() {
 }
 
 /// Returns the extra fingerprint of a call of objects.
-fn detail(kind: Collective, limit: u64) -> u64 {
+fn fingerprint(kind: Collective, limit: u64) -> u64 {
     Signature::fingerprint_of([u64::from_le_bytes(*b"objects\0"), u64::from(kind.code()), limit, 0])
 }
 
@@ -314,9 +314,9 @@ fn detail(kind: Collective, limit: u64) -> u64 {
 fn an_impossible_size_allocates_no_memory() {
     run(3, |comm| {
         if comm.rank() == 1 {
-            let comm = comm.with_extra_fingerprint(detail(Collective::AllGather, OBJECT_LIMIT));
+            let comm = comm.with_extra_fingerprint(fingerprint(Collective::AllGather, OBJECT_LIMIT));
             comm.all_gather(&[1_u64 << 60], &mut [0; 3]).unwrap();
-            let comm = comm.with_extra_fingerprint(detail(Collective::Broadcast, OBJECT_LIMIT));
+            let comm = comm.with_extra_fingerprint(fingerprint(Collective::Broadcast, OBJECT_LIMIT));
             comm.broadcast(1, &mut [u64::MAX - 2]).unwrap();
         } else {
             let gathered = comm.all_gather_object(&1_u8).unwrap_err();

@@ -11,23 +11,23 @@ use common::process::{self, Rank};
 
 /// The transport between ranks, and the number of emulated hosts.
 #[derive(Debug, Clone, Copy)]
-struct Over {
+struct Topology {
     transport: &'static str,
     hosts: usize,
 }
 
-const WAYS: &[Over] = &[
-    Over { transport: "tcp", hosts: 1 },
+const TOPOLOGIES: &[Topology] = &[
+    Topology { transport: "tcp", hosts: 1 },
     #[cfg(feature = "hybrid")]
-    Over { transport: "auto", hosts: 1 },
+    Topology { transport: "auto", hosts: 1 },
     #[cfg(feature = "hybrid")]
-    Over { transport: "auto", hosts: 2 },
+    Topology { transport: "auto", hosts: 2 },
 ];
 
-fn start(part: &str, over: Over, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+fn start(part: &str, topology: Topology, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
     process::start(part, ranks, |rank| {
-        let host = (rank * over.hosts / ranks).to_string();
-        [("COMM_TRANSPORT", over.transport.into()), ("COMM_HOSTID", host)]
+        let host = (rank * topology.hosts / ranks).to_string();
+        [("COMM_TRANSPORT", topology.transport.into()), ("COMM_HOSTID", host)]
     })
 }
 
@@ -58,47 +58,47 @@ fn all_reduce_forever(comm: &Comm, len: usize) {
                 Error::PeerLost { peer, .. } => format!("lost {peer}"),
                 ref other => format!("other: {other}"),
             };
-            println!("said: {lost}");
+            println!("report: {lost}");
             return;
         }
         assert!(buffer.iter().all(|&element| element == comm.size() as f32));
         if round == 50 {
-            println!("said: running");
+            println!("report: running");
         }
     }
 }
 
-/// Even ranks make all-reduces until one fails, odd ranks until they get input; then all use the
-/// group of all.
+/// Even ranks make all-reduces until one fails, odd ranks until they get input; then all ranks use
+/// the whole group.
 fn halves(comm: &Comm) {
     let even = comm.rank() % 2 == 0;
     let half = comm.split(Some(u64::from(even)), 0).unwrap().unwrap();
     if even {
         all_reduce_forever(&half, 1000);
     } else {
-        all_reduce_until_nudged(&half);
+        all_reduce_until_resumed(&half);
     }
     match comm.barrier().unwrap_err().root_cause() {
-        Error::PeerLost { peer, .. } => println!("said: all lost {peer}"),
-        other => println!("said: other: {other}"),
+        Error::PeerLost { peer, .. } => println!("report: all lost {peer}"),
+        other => println!("report: other: {other}"),
     }
 }
 
 /// Makes all-reduces until every rank gets input.
-fn all_reduce_until_nudged(comm: &Comm) {
-    let nudged = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let told = std::sync::Arc::clone(&nudged);
+fn all_reduce_until_resumed(comm: &Comm) {
+    let resumed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flag = std::sync::Arc::clone(&resumed);
     std::thread::spawn(move || {
         let read = std::io::stdin().read_line(&mut String::new());
-        told.store(read.is_ok(), std::sync::atomic::Ordering::Relaxed);
+        flag.store(read.is_ok(), std::sync::atomic::Ordering::Relaxed);
     });
-    println!("said: running");
+    println!("report: running");
     loop {
-        let mut buffer = [f32::from(u8::from(nudged.load(std::sync::atomic::Ordering::Relaxed))), 1.0];
+        let mut buffer = [f32::from(u8::from(resumed.load(std::sync::atomic::Ordering::Relaxed))), 1.0];
         comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
         assert!(buffer[1] == comm.size() as f32);
         if buffer[0] == comm.size() as f32 {
-            println!("said: went on");
+            println!("report: continued");
             return;
         }
     }
@@ -116,14 +116,14 @@ fn make_groups_forever(comm: &Comm) {
             match error.root_cause() {
                 Error::PeerLost { peer, .. } => {
                     println!("rank {}: {error}", comm.rank());
-                    println!("said: lost {peer}");
+                    println!("report: lost {peer}");
                 }
-                _ => println!("said: other: {error}"),
+                _ => println!("report: other: {error}"),
             }
             return;
         }
         if round == 2 {
-            println!("said: running");
+            println!("report: running");
         }
     }
 }
@@ -137,11 +137,11 @@ fn exchange_forever(comm: &Comm) {
         for round in 0_u64.. {
             match comm.send_recv((peer, round), &message, (peer, round), &mut buffer) {
                 Ok(_) => assert!(buffer.iter().all(|&byte| byte == peer as u8)),
-                Err(Error::PeerLost { peer: lost, .. }) => return println!("said: lost {lost}"),
-                Err(other) => return println!("said: other: {other}"),
+                Err(Error::PeerLost { peer: lost, .. }) => return println!("report: lost {lost}"),
+                Err(other) => return println!("report: other: {other}"),
             }
             if round == 20 && peer == (comm.rank() + 1) % comm.size() {
-                println!("said: running");
+                println!("report: running");
             }
         }
     };
@@ -156,92 +156,92 @@ fn leave_first(comm: &Comm) {
         std::thread::sleep(Duration::from_millis(300 * comm.rank() as u64));
     }
     comm.broadcast(0, &mut buffer).unwrap();
-    println!("said: {}", buffer.iter().all(|&byte| byte == 7));
+    println!("report: {}", buffer.iter().all(|&byte| byte == 7));
 }
 
-fn kill_one(part: &str, over: Over, ranks: usize, victim: usize) {
-    kill_one_after(Duration::ZERO, part, over, ranks, victim);
+fn kill_one(part: &str, topology: Topology, ranks: usize, victim: usize) {
+    kill_one_after(Duration::ZERO, part, topology, ranks, victim);
 }
 
-fn kill_one_after(wait: Duration, part: &str, over: Over, ranks: usize, victim: usize) {
-    let (_store, mut processes) = start(part, over, ranks);
+fn kill_one_after(wait: Duration, part: &str, topology: Topology, ranks: usize, victim: usize) {
+    let (_store, mut processes) = start(part, topology, ranks);
     for process in &mut processes {
-        assert_eq!(process.said().as_deref(), Some("running"));
+        assert_eq!(process.report().as_deref(), Some("running"));
     }
     std::thread::sleep(wait);
     let killed = Instant::now();
     processes[victim].child.kill().unwrap();
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
-        let said = process.said();
-        assert_eq!(said, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}, {over:?}");
+        let report = process.report();
+        assert_eq!(report, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}, {topology:?}");
         assert!(killed.elapsed() < Duration::from_secs(2), "rank {rank}: {:?}", killed.elapsed());
     }
 }
 
 #[test]
 fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
-    for &over in WAYS {
+    for &topology in TOPOLOGIES {
         for part in ["loop small", "loop large"] {
-            kill_one(part, over, 2, 1);
-            kill_one(part, over, 5, 0);
-            kill_one(part, over, 6, 3);
+            kill_one(part, topology, 2, 1);
+            kill_one(part, topology, 5, 0);
+            kill_one(part, topology, 6, 3);
         }
     }
 }
 
 #[test]
 fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
-    for &over in WAYS {
-        kill_one("messages", over, 2, 0);
-        kill_one("messages", over, 4, 2);
+    for &topology in TOPOLOGIES {
+        kill_one("messages", topology, 2, 0);
+        kill_one("messages", topology, 4, 2);
     }
 }
 
 #[test]
 fn a_rank_killed_while_groups_are_made_is_named_by_every_other_rank() {
-    for &over in WAYS {
+    for &topology in TOPOLOGIES {
         // The times are independent of the ranks.
         for (at, victim) in [0, 2, 1, 3, 0, 3, 1, 2].into_iter().enumerate() {
-            kill_one_after(Duration::from_micros(1700 * at as u64), "groups", over, 4, victim);
+            kill_one_after(Duration::from_micros(1700 * at as u64), "groups", topology, 4, victim);
         }
     }
 }
 
 #[test]
 fn a_rank_that_leaves_in_order_is_not_a_failure() {
-    for &over in WAYS {
-        let (_store, mut processes) = start("leave first", over, 4);
+    for &topology in TOPOLOGIES {
+        let (_store, mut processes) = start("leave first", topology, 4);
         for process in &mut processes {
-            assert_eq!(process.said().as_deref(), Some("true"), "{over:?}");
+            assert_eq!(process.report().as_deref(), Some("true"), "{topology:?}");
             assert!(process.child.wait().unwrap().success());
         }
     }
 }
 
 #[test]
-fn a_death_ends_the_groups_of_the_dead_and_no_other() {
-    WAYS.iter().for_each(|over| kill_one_of_a_half(*over));
+fn a_killed_rank_ends_its_groups_and_no_others() {
+    TOPOLOGIES.iter().for_each(|topology| kill_one_of_a_half(*topology));
 }
 
-fn kill_one_of_a_half(over: Over) {
-    let (_store, mut processes) = start("halves", over, 6);
+fn kill_one_of_a_half(topology: Topology) {
+    let (_store, mut processes) = start("halves", topology, 6);
     for process in &mut processes {
-        assert_eq!(process.said().as_deref(), Some("running"));
+        assert_eq!(process.report().as_deref(), Some("running"));
     }
     processes[2].child.kill().unwrap();
     let killed = Instant::now();
     for rank in [0, 4] {
         // Rank 2 is the second of the even ranks.
-        assert_eq!(processes[rank].said().as_deref(), Some("lost 1"), "rank {rank}");
+        assert_eq!(processes[rank].report().as_deref(), Some("lost 1"), "rank {rank}");
     }
     assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
     for rank in [1, 3, 5] {
-        processes[rank].nudge();
+        processes[rank].resume();
     }
     for rank in [1, 3, 5] {
-        assert_eq!(processes[rank].said().as_deref(), Some("went on"), "rank {rank}");
+        assert_eq!(processes[rank].report().as_deref(), Some("continued"), "rank {rank}");
     }
     for rank in [0, 1, 3, 4, 5] {
-        assert_eq!(processes[rank].said().as_deref(), Some("all lost 2"), "rank {rank}");
+        assert_eq!(processes[rank].report().as_deref(), Some("all lost 2"), "rank {rank}");
     }
 }

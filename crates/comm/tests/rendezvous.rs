@@ -19,16 +19,16 @@ fn rank() {
             let mut ranks = vec![1_u64 << (8 * comm.rank()); 1000];
             comm.all_reduce(&mut ranks, ReduceOp::Sum).unwrap();
             assert!(ranks.iter().all(|sum| *sum == ranks[0]));
-            println!("said: {:x}", ranks[0]);
+            println!("report: {:x}", ranks[0]);
         }
-        Err(error) => println!("said: {error}"),
+        Err(error) => println!("report: {error}"),
     }
 }
 
 /// Starts three ranks with these variables, and returns their outputs.
 fn meet(variables: &[(&'static str, String)]) -> Vec<String> {
     let (_store, mut ranks) = process::start("meet", 3, |_| variables.to_vec());
-    ranks.iter_mut().map(|rank| rank.said().unwrap()).collect()
+    ranks.iter_mut().map(|rank| rank.report().unwrap()).collect()
 }
 
 const TRANSPORTS: &[&str] = &[
@@ -46,11 +46,11 @@ fn ranks_connect_through_a_folder_of_an_earlier_run() {
     let folder = parent.path().join("jobs/17");
     for transport in TRANSPORTS {
         for _ in 0..2 {
-            let said = meet(&[
+            let report = meet(&[
                 ("COMM_RENDEZVOUS", format!("file://{}", folder.display())),
                 ("COMM_TRANSPORT", (*transport).into()),
             ]);
-            assert_eq!(said, ["10101"; 3], "over {transport}");
+            assert_eq!(report, ["10101"; 3], "over {transport}");
         }
     }
 }
@@ -74,8 +74,8 @@ fn ranks_connect_through_a_folder_after_deaths() {
 fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let url = format!("file://{}", file.path().display());
-    for said in meet(&[("COMM_RENDEZVOUS", url.clone())]) {
-        assert!(said.contains("COMM_RENDEZVOUS") && said.contains(&url), "{said}");
+    for report in meet(&[("COMM_RENDEZVOUS", url.clone())]) {
+        assert!(report.contains("COMM_RENDEZVOUS") && report.contains(&url), "{report}");
     }
 }
 
@@ -83,25 +83,25 @@ fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
 fn ranks_connect_at_the_address_of_a_url() {
     let port = Port::reserve();
     let url = format!("tcp://127.0.0.1:{}", port.number);
-    let said = meet(&[
+    let report = meet(&[
         ("COMM_RENDEZVOUS", url),
         ("COMM_STORE", "rank0".into()),
         // They are ignored.
         ("MASTER_ADDR", "host.invalid".into()),
         ("MASTER_PORT", "1".into()),
     ]);
-    assert_eq!(said, ["10101"; 3]);
+    assert_eq!(report, ["10101"; 3]);
 }
 
 #[test]
 fn an_address_that_is_not_of_rank_0_is_named_with_its_variable() {
-    let said = meet(&[
+    let report = meet(&[
         ("COMM_RENDEZVOUS", "tcp://192.0.2.1:29500".into()),
         ("COMM_STORE", "rank0".into()),
         ("COMM_RENDEZVOUS_TIMEOUT_S", "2".into()),
     ]);
     assert!(
-        said[0].contains("COMM_RENDEZVOUS") && said[0].contains("not an address of this host"),
-        "{said:?}"
+        report[0].contains("COMM_RENDEZVOUS") && report[0].contains("not an address of this host"),
+        "{report:?}"
     );
 }

@@ -26,12 +26,12 @@ fn calls_messages_and_groups_work_over_tiny_rings() {
             assert_eq!(sum, expected.collect::<Vec<i64>>());
 
             let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-            let (message, mut heard) = (vec![rank as u16; len], vec![0_u16; len]);
-            comm.send_recv((next, 7), &message, (before, 7), &mut heard)
+            let (message, mut received) = (vec![rank as u16; len], vec![0_u16; len]);
+            comm.send_recv((next, 7), &message, (before, 7), &mut received)
                 .unwrap()
-                .exactly(heard.len())
+                .exactly(received.len())
                 .unwrap();
-            assert_eq!(heard, vec![before as u16; len]);
+            assert_eq!(received, vec![before as u16; len]);
 
             let half = comm.split(Some(rank as u64 % 2), 0).unwrap().unwrap();
             let mut members = [1_u32];

@@ -68,7 +68,7 @@ fn repeated_calls_do_not_allocate() {
                     (0..3).for_each(|_| buffers.every_collective(&comm));
                     let calls = || (0..5).for_each(|_| buffers.every_collective(&comm));
                     let count = allocation_counter::measure(calls).count_total;
-                    // A rank that leaves sends a goodbye, for which others allocate.
+                    // A rank that leaves sends a close message, for which others allocate.
                     comm.barrier().unwrap();
                     count
                 })

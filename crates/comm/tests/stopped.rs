@@ -25,7 +25,7 @@ fn rank() {
     // Ranks that do not wait for others are many calls ahead by then.
     (0..100).try_for_each(|_| call(&comm, &part)).unwrap();
     comm.barrier().unwrap();
-    println!("said: running");
+    println!("report: running");
     let comm = comm.with_timeout(TIMEOUT);
     let error = loop {
         if let Err(error) = call(&comm, &part) {
@@ -33,8 +33,8 @@ fn rank() {
         }
     };
     match error {
-        Error::Timeout { waiting_for, .. } => println!("said: waited for {waiting_for:?}"),
-        other => println!("said: other: {other}"),
+        Error::Timeout { waiting_for, .. } => println!("report: waited for {waiting_for:?}"),
+        other => println!("report: other: {other}"),
     }
 }
 
@@ -73,14 +73,14 @@ fn stop_one(collective: &str, transport: &str, ranks: usize, victim: usize) {
     let (_store, mut processes) =
         process::start(collective, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())]);
     for process in &mut processes {
-        assert_eq!(process.said().as_deref(), Some("running"));
+        assert_eq!(process.report().as_deref(), Some("running"));
     }
     thread::sleep(Duration::from_millis(20));
     let stopped = Stopped::new(&processes[victim]);
     let began = Instant::now();
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let context = format!("rank {rank} of {ranks}, {collective} over {transport}");
-        assert_eq!(process.said(), Some(format!("waited for [{victim}]")), "{context}");
+        assert_eq!(process.report(), Some(format!("waited for [{victim}]")), "{context}");
         assert!(began.elapsed() < 3 * TIMEOUT, "{context}: {:?}", began.elapsed());
     }
     drop(stopped);

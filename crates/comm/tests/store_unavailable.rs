@@ -19,20 +19,20 @@ fn rank() {
         exhaust_memory_for_threads();
     }
     match comm::init().unwrap_err() {
-        Error::Io { doing, .. } => println!("said: {doing}"),
+        Error::Io { doing, .. } => println!("report: {doing}"),
         Error::Handshake { refusal: Refusal::StoreUnavailable { errno }, .. } => {
-            println!("said: errno {errno}")
+            println!("report: errno {errno}")
         }
-        other => println!("said: other: {other}"),
+        other => println!("report: other: {other}"),
     }
 }
 
 fn exhaust_memory_for_threads() {
-    const ROOM: u64 = 256 * 1024;
+    const SPARE_BYTES: u64 = 256 * 1024;
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split_whitespace().next().unwrap().parse().unwrap();
     let mapped = pages * rustix::param::page_size() as u64;
-    let limit = Rlimit { current: Some(mapped + ROOM), ..getrlimit(Resource::As) };
+    let limit = Rlimit { current: Some(mapped + SPARE_BYTES), ..getrlimit(Resource::As) };
     setrlimit(Resource::As, limit).unwrap();
 }
 
@@ -42,9 +42,9 @@ fn all_ranks_learn_why_rank_0_cannot_serve_the_store() {
     let (_store, mut processes) = process::start("meet", 3, |_| {
         [("COMM_STORE", "rank0".to_owned()), ("MASTER_PORT", port.number.to_string())]
     });
-    assert_eq!(processes[0].said().as_deref(), Some("start the thread of a store"));
+    assert_eq!(processes[0].report().as_deref(), Some("start the thread of a store"));
     let refused = format!("errno {}", rustix::io::Errno::AGAIN.raw_os_error());
     for process in &mut processes[1..] {
-        assert_eq!(process.said().as_deref(), Some(refused.as_str()));
+        assert_eq!(process.report().as_deref(), Some(refused.as_str()));
     }
 }

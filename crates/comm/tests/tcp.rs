@@ -193,7 +193,7 @@ fn a_rank_that_never_comes_is_named_by_all_at_the_deadline() {
 }
 
 #[test]
-fn rank_0_serves_the_store_and_tells_the_others_why_it_failed() {
+fn rank_0_serves_the_store_until_others_have_read_its_error() {
     let port = Port::reserve();
     let adjusted = |rank| {
         let mut config = config(rank, 4, ([127, 0, 0, 1], port.number).into());
@@ -212,17 +212,18 @@ fn rank_0_serves_the_store_and_tells_the_others_why_it_failed() {
 fn unauthenticated_connections_to_the_store_affect_no_rank() {
     let store = store();
     let address = store.local_addr();
-    let strangers: Vec<TcpStream> = [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 5000], b"", b"COMM"]
-        .into_iter()
-        .map(|bytes| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            // The store may close the connection at any time.
-            let _ = stream.write_all(bytes);
-            stream
-        })
-        .collect();
+    let connections: Vec<TcpStream> =
+        [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 5000], b"", b"COMM"]
+            .into_iter()
+            .map(|bytes| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                // The store may close the connection at any time.
+                let _ = stream.write_all(bytes);
+                stream
+            })
+            .collect();
     each(3, |rank| every_collective(&comm::init_with(&config(rank, 3, address)).unwrap(), 1000));
-    drop(strangers);
+    drop(connections);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Parses environment variables as their table says.
+//! Parses environment variables according to their table.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

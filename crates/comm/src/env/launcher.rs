@@ -68,7 +68,7 @@ const RUN_ID: Variable = Variable::text("TORCHELASTIC_RUN_ID");
 const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 
 /// Variables that have no meaning without a rank, each with the launcher that sets it.
-const HALVES: [(&str, Kind); 11] = [
+const DEPENDENT: [(&str, Kind); 11] = [
     ("WORLD_SIZE", Kind::Torch),
     ("LOCAL_RANK", Kind::Torch),
     ("LOCAL_WORLD_SIZE", Kind::Torch),
@@ -92,7 +92,7 @@ pub(super) struct Launch {
 
 /// The rank and size of the world, and of the ranks on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RankInfo {
     pub(super) rank: usize,
     pub(super) world_size: usize,
     pub(super) local_rank: usize,
@@ -106,8 +106,8 @@ impl Launch {
     /// Some variables of a launcher are set, and others that always come with them are not.
     pub(super) fn find(environment: &Environment) -> Result<Option<Self>> {
         let [torch, open_mpi, hydra, slurm] = &LAUNCHERS;
-        let told = |launcher: &&Launcher| environment.is_set(launcher.rank.name);
-        if let Some(launcher) = [torch, open_mpi].into_iter().find(told) {
+        let is_set = |launcher: &&Launcher| environment.is_set(launcher.rank.name);
+        if let Some(launcher) = [torch, open_mpi].into_iter().find(is_set) {
             return Ok(Some(Self { launcher, step: None }));
         }
         let step = slurm::step(environment)?;
@@ -115,7 +115,7 @@ impl Launch {
         let is_same = |ours: &Variable, theirs: &Variable| -> Result<bool> {
             Ok(environment.number(ours)? == environment.number(theirs)?)
         };
-        if told(&hydra)
+        if is_set(&hydra)
             && !(step.is_some() && is_same(&hydra.rank, &slurm.rank)? && is_same(&hydra.size, &slurm.size)?)
         {
             return Ok(Some(Self { launcher: hydra, step: None }));
@@ -123,11 +123,11 @@ impl Launch {
         if step.is_some() {
             return Ok(Some(Self { launcher: slurm, step }));
         }
-        check_halves(environment).map(|()| None)
+        check_dependent(environment).map(|()| None)
     }
 
     /// Returns rank and size in the world and on this host.
-    pub(super) fn standing(&self, environment: &Environment) -> Result<Standing> {
+    pub(super) fn rank_info(&self, environment: &Environment) -> Result<RankInfo> {
         let Launcher { rank, size, local_rank, local_size, .. } = self.launcher;
         let needed = |variable: &Variable| {
             let value = environment.size(variable)?;
@@ -135,25 +135,26 @@ impl Launch {
         };
         let (at, world_size) = (needed(rank)?, needed(size)?);
         below(rank, at, size.name, world_size)?;
-        let told = match local_size {
+        let local_set = match local_size {
             Some(variable) => environment.size(variable)?,
             None => slurm::tasks_on_node(environment)?,
         };
-        let local_world_size = told.unwrap_or(world_size);
-        let local_name = local_size.as_ref().filter(|_| told.is_some()).map_or(size.name, |local| local.name);
+        let local_world_size = local_set.unwrap_or(world_size);
+        let local_name =
+            local_size.as_ref().filter(|_| local_set.is_some()).map_or(size.name, |local| local.name);
         if local_world_size > world_size {
             let reason = format!("no host has more ranks than {} = {world_size}", size.name);
             return Err(Error::setting(local_name, local_world_size.to_string(), reason));
         }
         let local = match environment.size(local_rank)? {
             Some(local) => below(local_rank, local, local_name, local_world_size)?,
-            None if told.is_some_and(|local_world_size| local_world_size < world_size) => {
-                let advice = format!("it tells the ranks of a host apart, as {local_name} is set");
+            None if local_set.is_some_and(|local_world_size| local_world_size < world_size) => {
+                let advice = format!("it distinguishes the ranks of a host, as {local_name} is set");
                 return Err(fault(local_rank.name, VariableFault::NotSet, advice));
             }
             None => at,
         };
-        Ok(Standing { rank: at, world_size, local_rank: local, local_world_size })
+        Ok(RankInfo { rank: at, world_size, local_rank: local, local_world_size })
     }
 
     /// Returns a unique name of the job, if the launcher sets one.
@@ -168,8 +169,9 @@ impl Launch {
     }
 
     /// Returns the address of the store: as set, or derived from the launcher's variables.
-    pub(super) fn master(&self, environment: &Environment, standing: &Standing) -> Result<(String, u16)> {
-        let is_one_host = standing.local_world_size == standing.world_size && self.tells_hosts(environment);
+    pub(super) fn master(&self, environment: &Environment, rank_info: &RankInfo) -> Result<(String, u16)> {
+        let is_one_host =
+            rank_info.local_world_size == rank_info.world_size && self.sets_local_size(environment);
         let addr = match environment.text(&MASTER_ADDR)? {
             Some(addr) => Some(addr.to_owned()),
             None if is_one_host => Some("127.0.0.1".to_owned()),
@@ -180,20 +182,20 @@ impl Launch {
             Some(port) => Some(port as u16),
             None => self.job(environment)?.filter(|_| self.launcher.kind != Kind::Torch).map(port_of),
         };
-        let missing = |variable: &Variable| fault(variable.name, VariableFault::NotSet, self.how_to_meet());
+        let missing = |variable: &Variable| fault(variable.name, VariableFault::NotSet, self.advice());
         Ok((addr.ok_or_else(|| missing(&MASTER_ADDR))?, port.ok_or_else(|| missing(&MASTER_PORT))?))
     }
 
     /// Returns whether the launcher sets the number of ranks per host. Users who set torchrun's
     /// variables by hand may omit it.
-    fn tells_hosts(&self, environment: &Environment) -> bool {
+    fn sets_local_size(&self, environment: &Environment) -> bool {
         match &self.launcher.local_size {
             Some(local) => self.launcher.kind != Kind::Torch && environment.is_set(local.name),
             None => slurm::tasks_on_node(environment).is_ok_and(|tasks| tasks.is_some()),
         }
     }
 
-    const fn how_to_meet(&self) -> &'static str {
+    const fn advice(&self) -> &'static str {
         match self.launcher.kind {
             Kind::Torch => {
                 "set MASTER_ADDR to an address of rank 0's host that all ranks can reach, and MASTER_PORT to a free port there"
@@ -216,8 +218,8 @@ impl Launch {
 /// Returns whether a launcher has set the rank of this process, even if the value is unusable.
 pub(super) fn has_started(environment: &Environment) -> bool {
     let [others @ .., _] = &LAUNCHERS;
-    let told = others.iter().any(|launcher| environment.is_set(launcher.rank.name));
-    told || !matches!(slurm::step(environment), Ok(None))
+    let is_set = others.iter().any(|launcher| environment.is_set(launcher.rank.name));
+    is_set || !matches!(slurm::step(environment), Ok(None))
 }
 
 /// Returns an error if a rank is not less than the size.
@@ -230,11 +232,17 @@ fn below(rank: &Variable, value: usize, size_name: &str, size: usize) -> Result<
 }
 
 /// Returns an error if a variable of a launcher is set but its rank is not.
-fn check_halves(environment: &Environment) -> Result<()> {
-    let Some((half, kind)) = HALVES.iter().find(|(name, _)| environment.is_set(name)) else { return Ok(()) };
+fn check_dependent(environment: &Environment) -> Result<()> {
+    let Some((dependent, kind)) = DEPENDENT.iter().find(|(name, _)| environment.is_set(name)) else {
+        return Ok(());
+    };
     let launcher = LAUNCHERS.iter().find(|launcher| launcher.kind == *kind);
     let rank = launcher.map_or("RANK", |launcher| launcher.rank.name);
-    Err(fault(rank, VariableFault::NotSet, format!("{half} is set without it: {START}, or unset {half}")))
+    Err(fault(
+        rank,
+        VariableFault::NotSet,
+        format!("{dependent} is set without it: {START}, or unset {dependent}"),
+    ))
 }
 
 /// Returns a port derived from the name of the job, below the range of ephemeral ports.

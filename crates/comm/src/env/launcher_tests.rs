@@ -25,7 +25,7 @@ fn replaced(
 }
 
 #[test]
-fn a_step_of_slurm_meets_at_its_first_host() {
+fn the_store_of_a_slurm_step_is_at_its_first_host() {
     let config = from(&SLURM).unwrap();
     assert_eq!((config.rank, config.world_size), (5, 8));
     assert_eq!((config.local_rank, config.local_world_size), (1, 4));
@@ -46,7 +46,7 @@ fn a_step_of_slurm_meets_at_its_first_host() {
 }
 
 #[test]
-fn a_step_of_slurm_without_its_hosts_is_told_what_to_set() {
+fn a_slurm_step_without_its_hosts_names_the_variable_to_set() {
     let few: Vec<_> = SLURM.into_iter().filter(|(name, _)| *name != "SLURM_STEP_NODELIST").collect();
     let message = from(&few).unwrap_err().to_string();
     assert!(message.contains("MASTER_ADDR is not set") && message.contains("srun"), "{message}");
@@ -68,7 +68,7 @@ fn a_batch_script_of_slurm_is_no_launch() {
 }
 
 #[test]
-fn an_older_name_of_the_step_will_do() {
+fn the_older_name_of_the_step_is_read() {
     let mut variables = replaced(&SLURM, &[("SLURM_STEPID", "2")]);
     variables.retain(|(name, _)| *name != "SLURM_STEP_ID");
     assert_eq!(from(&variables).unwrap().master_port, from(&SLURM).unwrap().master_port);
@@ -84,7 +84,7 @@ const OPEN_MPI: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn ranks_of_open_mpi_on_one_host_meet_on_loopback() {
+fn the_store_of_open_mpi_on_one_host_is_on_loopback() {
     let config = from(&OPEN_MPI).unwrap();
     assert_eq!((config.rank, config.world_size), (2, 3));
     assert_eq!(config.master_addr, "127.0.0.1");
@@ -94,7 +94,7 @@ fn ranks_of_open_mpi_on_one_host_meet_on_loopback() {
 }
 
 #[test]
-fn ranks_of_mpi_on_several_hosts_are_told_how_to_say_where_they_meet() {
+fn ranks_of_mpi_on_several_hosts_are_advised_to_set_the_address() {
     let hosts = [("OMPI_COMM_WORLD_LOCAL_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
     let message = from(&replaced(&OPEN_MPI, &hosts)).unwrap_err().to_string();
     assert!(message.contains("MASTER_ADDR is not set") && message.contains("-x MASTER_ADDR"), "{message}");

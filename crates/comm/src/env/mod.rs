@@ -21,7 +21,7 @@ use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
-use self::rendezvous::Place;
+use self::rendezvous::StoreLocation;
 use self::variables::{
     JOB_ID, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET,
     SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
@@ -38,7 +38,8 @@ pub(crate) fn is_launched(environment: &Environment) -> bool {
 
 /// Replaces the name of a setting in an error by the name of the variable that sets it.
 pub(crate) fn name_variable(error: Error) -> Error {
-    let has_address = matches!(Place::read(&Environment::of_process()), Ok(Place::Address(..)));
+    let has_address =
+        matches!(StoreLocation::read(&Environment::of_process()), Ok(StoreLocation::Address(..)));
     let variable = |name: String| {
         if has_address && [MASTER_ADDR.name, MASTER_PORT.name].contains(&name.as_str()) {
             return RENDEZVOUS.name.to_owned();
@@ -112,19 +113,20 @@ fn alone(environment: &Environment) -> Result<Config> {
 
 /// Returns the configuration that a launcher describes.
 fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
-    let standing = launch.standing(environment)?;
-    let place = Place::read(environment)?;
-    let (addr, port) = match &place {
-        Place::Launcher if standing.world_size > 1 => launch.master(environment, &standing)?,
-        Place::Address(host, port) => (host.clone(), *port),
-        Place::Launcher | Place::Folder(_) => (String::new(), 0),
+    let rank_info = launch.rank_info(environment)?;
+    let location = StoreLocation::read(environment)?;
+    let (addr, port) = match &location {
+        StoreLocation::Launcher if rank_info.world_size > 1 => launch.master(environment, &rank_info)?,
+        StoreLocation::Address(host, port) => (host.clone(), *port),
+        StoreLocation::Launcher | StoreLocation::Folder(_) => (String::new(), 0),
     };
-    let mut config = Config::new(Membership { rank: standing.rank, size: standing.world_size }, &addr, port)?;
-    config.local_rank = standing.local_rank;
-    config.local_world_size = standing.local_world_size;
-    config.store = match place {
-        Place::Folder(folder) => StoreHost::Folder(folder),
-        Place::Launcher | Place::Address(..) => store_host(launch, &place, environment)?,
+    let mut config =
+        Config::new(Membership { rank: rank_info.rank, size: rank_info.world_size }, &addr, port)?;
+    config.local_rank = rank_info.local_rank;
+    config.local_world_size = rank_info.local_world_size;
+    config.store = match location {
+        StoreLocation::Folder(folder) => StoreHost::Folder(folder),
+        StoreLocation::Launcher | StoreLocation::Address(..) => store_host(launch, &location, environment)?,
     };
     config.job = match environment.number(&JOB_ID)? {
         Some(job) => job,
@@ -133,9 +135,11 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     Ok(config)
 }
 
-fn store_host(launch: &Launch, place: &Place, environment: &Environment) -> Result<StoreHost> {
+fn store_host(launch: &Launch, location: &StoreLocation, environment: &Environment) -> Result<StoreHost> {
     let is_agents = || match launch.launcher.kind {
-        Kind::Torch if *place == Place::Launcher => Ok(environment.text(&AGENT_STORE)? == Some("True")),
+        Kind::Torch if *location == StoreLocation::Launcher => {
+            Ok(environment.text(&AGENT_STORE)? == Some("True"))
+        }
         _ => Ok::<_, Error>(false),
     };
     Ok(match environment.text(&STORE)? {

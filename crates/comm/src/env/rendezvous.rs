@@ -1,4 +1,4 @@
-//! The variable that names the place where ranks find each other.
+//! The variable that names the store through which ranks connect.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use comm_core::{Error, Result};
 use super::environment::Environment;
 use super::variables::RENDEZVOUS;
 
-/// The place where ranks find each other.
+/// The location of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum StoreLocation {
     /// A store at the address that the launcher's variables give.
     Launcher,
     /// A store at this host and port.
@@ -18,7 +18,7 @@ pub(super) enum Place {
     Folder(PathBuf),
 }
 
-impl Place {
+impl StoreLocation {
     /// Reads the variable, in the form of PyTorch's `init_method`.
     pub(super) fn read(environment: &Environment) -> Result<Self> {
         let Some(url) = environment.text(&RENDEZVOUS)? else { return Ok(Self::Launcher) };

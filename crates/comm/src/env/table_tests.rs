@@ -146,7 +146,7 @@ fn a_range_of_ports_is_one_port_or_two() {
 }
 
 #[test]
-fn a_setting_of_the_crates_below_is_told_by_its_variable() {
+fn an_error_of_a_setting_names_its_variable() {
     for (setting, variable) in [("ports", "COMM_PORT_RANGE"), ("interface", "COMM_SOCKET_IFNAME"), ("x", "x")]
     {
         let error = name_variable(Error::setting(setting, "1", "no"));
@@ -185,14 +185,14 @@ fn a_misspelt_variable_is_refused_with_the_nearest_name_and_without_its_value() 
 }
 
 #[test]
-fn a_name_unlike_every_known_one_is_no_error() {
+fn an_unknown_name_is_not_an_error() {
     for name in ["COMM_WORLD", "COMM_TEST_PORT", "COMM_", "COMMA", "COM_SECRET", "MY_COMM_SECRT"] {
         assert_eq!(set(name, "x").unwrap().rank, 1, "{name}");
     }
 }
 
 #[test]
-fn ranks_that_do_not_fit_are_refused_with_both_variables() {
+fn ranks_out_of_range_are_refused_with_both_variables() {
     for (changed, name, parts) in [
         (("RANK", "4"), "RANK", ["\"4\"", "WORLD_SIZE = 4"]),
         (("LOCAL_RANK", "7"), "LOCAL_RANK", ["\"7\"", "LOCAL_WORLD_SIZE = 4"]),
@@ -201,8 +201,8 @@ fn ranks_that_do_not_fit_are_refused_with_both_variables() {
         (("WORLD_SIZE", "0"), "WORLD_SIZE", ["\"0\"", "from 1 to"]),
         (("MASTER_PORT", "0"), "MASTER_PORT", ["\"0\"", "from 1 to 65535"]),
     ] {
-        let (told, _, message) = refused(set(changed.0, changed.1));
-        assert_eq!(told, name);
+        let (named, _, message) = refused(set(changed.0, changed.1));
+        assert_eq!(named, name);
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
     // Rank 3 of 4, on a host with two ranks.
@@ -223,7 +223,7 @@ fn a_process_without_a_launcher_is_a_world_of_one() {
 }
 
 #[test]
-fn half_of_a_launchers_variables_name_the_missing_rank() {
+fn variables_that_need_a_rank_name_the_missing_one() {
     for (half, rank) in [
         ("WORLD_SIZE", "RANK"),
         ("LOCAL_RANK", "RANK"),
@@ -252,7 +252,7 @@ fn half_of_a_launchers_variables_name_the_missing_rank() {
 }
 
 #[test]
-fn the_documentation_has_every_variable_as_it_is_in_the_table() {
+fn the_documentation_equals_the_table_of_variables() {
     let expected = markdown();
     assert!(
         expected == include_str!("variables.md"),
@@ -278,7 +278,7 @@ fn markdown() -> String {
         format!("| `{name}` | {meaning}{needs} | {values} | {default} |\n")
     };
     let launcher = |launcher: &Launcher| {
-        let who = match launcher.kind {
+        let program = match launcher.kind {
             Kind::Torch => "torchrun, `commctl run`, or by hand",
             Kind::OpenMpi => "Open MPI's `mpirun`",
             Kind::Hydra => "`mpiexec` of MPICH or Intel MPI",
@@ -286,7 +286,10 @@ fn markdown() -> String {
         };
         let Launcher { rank, size, local_rank, local_size, .. } = launcher;
         let local_size = local_size.as_ref().map_or("SLURM_STEP_TASKS_PER_NODE", |local| local.name);
-        format!("| {who} | `{}` | `{}` | `{}` | `{local_size}` |\n", rank.name, size.name, local_rank.name)
+        format!(
+            "| {program} | `{}` | `{}` | `{}` | `{local_size}` |\n",
+            rank.name, size.name, local_rank.name
+        )
     };
     let launchers: String = LAUNCHERS.iter().map(launcher).collect();
     let variables: String = [&MASTER_ADDR, &MASTER_PORT].into_iter().chain(ALL).map(row).collect();

@@ -1,10 +1,7 @@
 //! Tests of each variable.
 
+use super::table_tests::from;
 use super::*;
-
-fn from(variables: &[(&str, &str)]) -> Result<Config> {
-    config(&variables.iter().copied().collect())
-}
 
 const TORCH: [(&str, &str); 4] =
     [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
@@ -17,7 +14,7 @@ fn torchrun_style() {
 }
 
 #[test]
-fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
+fn the_agent_of_torchrun_serves_the_store_unless_configured_otherwise() {
     let elastic = [
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
         ("TORCHELASTIC_RUN_ID", "foobar"),
@@ -39,7 +36,7 @@ fn the_agent_of_torchrun_serves_the_store_unless_told_otherwise() {
 }
 
 #[test]
-fn ranks_meet_where_the_rendezvous_is() {
+fn the_rendezvous_determines_the_store() {
     let elastic = [("RANK", "1"), ("WORLD_SIZE", "4"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
     let with = |url| from(&[&elastic[..], &[("COMM_RENDEZVOUS", url)]].concat());
     let by_url = |url| with(url).map(|config| (config.master_addr, config.master_port, config.store));
@@ -65,14 +62,14 @@ fn ranks_meet_where_the_rendezvous_is() {
 }
 
 #[test]
-fn streams_go_over_one_socket_unless_told_otherwise() {
+fn streams_go_over_one_socket_unless_configured_otherwise() {
     let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
     assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);
     assert_eq!(with("4").tcp.sockets_per_peer, 4);
 }
 
 #[test]
-fn the_transport_can_be_named() {
+fn the_transport_can_be_set() {
     let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
     assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Auto);
     assert_eq!(with("auto").unwrap().transport, TransportKind::Auto);
@@ -85,11 +82,11 @@ fn the_transport_can_be_named() {
 
 #[cfg(feature = "nccl")]
 #[test]
-fn the_way_of_device_buffers_can_be_named() {
+fn the_path_of_device_buffers_can_be_set() {
     use comm_hybrid::DevicePath;
 
     let with = |name| from(&[&TORCH[..], &[("COMM_DEVICE_PATH", name)]].concat());
-    assert_eq!(from(&TORCH).unwrap().devices.path, DevicePath::Nccl, "another way is never taken unasked");
+    assert_eq!(from(&TORCH).unwrap().devices.path, DevicePath::Nccl, "no other path is the default");
     for path in DevicePath::ALL {
         assert_eq!(with(path.name()).unwrap().devices.path, path);
     }
@@ -99,7 +96,7 @@ fn the_way_of_device_buffers_can_be_named() {
 
 #[cfg(feature = "shm")]
 #[test]
-fn the_size_from_which_on_memory_is_read_where_it_lies_can_be_set() {
+fn the_least_size_of_single_copies_can_be_set() {
     let with = |bytes: &str| from(&[&TORCH[..], &[("COMM_SINGLE_COPY_BYTES", bytes)]].concat());
     assert_eq!(from(&TORCH).unwrap().shm.single_copy_bytes, None);
     for bytes in [0, 65_536, usize::MAX] {
@@ -109,7 +106,7 @@ fn the_size_from_which_on_memory_is_read_where_it_lies_can_be_set() {
 }
 
 #[test]
-fn who_was_launched_knows_it() {
+fn a_launched_process_is_detected() {
     let is = |variables: &[(&str, &str)]| is_launched(&variables.iter().copied().collect());
     assert!(is(&[("PMI_RANK", "0")]) && is(&[("RANK", "")]) && is(&[("OMPI_COMM_WORLD_RANK", "x")]));
     assert!(!is(&[]) && !is(&[("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost")]));

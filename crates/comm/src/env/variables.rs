@@ -77,7 +77,7 @@ pub(super) const MASTER_ADDR: Variable = Variable::new(
     "MASTER_ADDR",
     Values::Text("a name or an address"),
     "required for more than one rank, unless derived under `srun` or `mpirun`",
-    "the host that serves the store: that of rank 0, unless `COMM_STORE` says otherwise",
+    "the host that serves the store: that of rank 0, unless `COMM_STORE` names another process",
 );
 pub(super) const MASTER_PORT: Variable = Variable::new(
     "MASTER_PORT",
@@ -89,7 +89,7 @@ pub(super) const RENDEZVOUS: Variable = Variable::new(
     "COMM_RENDEZVOUS",
     Values::Text("`env://`, `tcp://HOST:PORT` or `file:///PATH`"),
     "`env://`",
-    "the place where ranks meet: the store at `MASTER_ADDR` and `MASTER_PORT`, a store at this address, or a folder that all \
+    "the store of the rendezvous: that at `MASTER_ADDR` and `MASTER_PORT`, a store at this address, or a folder that all \
      ranks see, for which no process serves a store",
 )
 .sets("rendezvous");

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_a_lie_takes_no_memory() {
+    fn an_excessive_length_allocates_no_memory() {
         // An array, and a string, of 2^32 - 1.
         assert!(decode::<Vec<u64>>(0, &[0xdd, 0xff, 0xff, 0xff, 0xff]).is_err());
         assert!(decode::<String>(0, &[0xdb, 0xff, 0xff, 0xff, 0xff]).is_err());

@@ -7,7 +7,7 @@ pub(super) type Source = Arc<dyn std::error::Error + Send + Sync>;
 
 /// The error of a collective of objects.
 ///
-/// Only [`ObjectError::Comm`] can be fatal to the communicator; [`ObjectError::is_fatal`] tells.
+/// Only [`ObjectError::Comm`] can be fatal to the communicator: see [`ObjectError::is_fatal`].
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {

@@ -65,7 +65,7 @@ impl Sizes {
 
     /// Returns the sizes if no rank has failed and their sum is within the limit.
     pub(super) fn agreed(&self, limit: u64) -> Result<Vec<usize>, ObjectError> {
-        let mut failures = self.words.iter().enumerate().map(|(at, &word)| (self.giver(at), failure(word)));
+        let mut failures = self.words.iter().enumerate().map(|(at, &word)| (self.sender(at), failure(word)));
         if let Some((rank, Some(failure))) = failures.find(|(_, failure)| failure.is_some()) {
             return Err(ObjectError::Peer { rank, failure });
         }
@@ -74,11 +74,11 @@ impl Sizes {
         match counts {
             // The counts must be addressable on this machine.
             Some(counts) if bytes <= limit && isize::try_from(bytes).is_ok() => Ok(counts),
-            _ => Err(ObjectError::TooLarge { rank: self.giver(self.largest()), bytes, limit }),
+            _ => Err(ObjectError::TooLarge { rank: self.sender(self.largest()), bytes, limit }),
         }
     }
 
-    fn giver(&self, at: usize) -> usize {
+    fn sender(&self, at: usize) -> usize {
         self.root.unwrap_or(at)
     }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_size_is_refused_before_memory_is_asked_for() {
+    fn a_huge_size_is_refused_before_memory_is_allocated() {
         for huge in [101, 1 << 40, u64::MAX - 2] {
             let error = from_all(&[3, huge, 4]).agreed(100).unwrap_err();
             assert!(matches!(error, ObjectError::TooLarge { rank: 1, limit: 100, .. }), "{error}");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_comes_before_the_limit_and_names_who_gives() {
+    fn a_failure_comes_before_the_limit_and_names_the_sender() {
         let words = [200, FAILED_ENCODE, FAILED_COUNT];
         let error = from_all(&words).agreed(100).unwrap_err();
         assert!(matches!(error, ObjectError::Peer { rank: 1, failure: ObjectFailure::Encode }), "{error}");

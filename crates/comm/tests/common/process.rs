@@ -61,20 +61,20 @@ impl Rank {
     }
 
     /// The next line that the part printed, without lines of the test harness.
-    pub(crate) fn said(&mut self) -> Option<String> {
+    pub(crate) fn report(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
             if self.lines.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            if let Some((_, said)) = line.split_once("said: ") {
-                return Some(said.trim_end().to_owned());
+            if let Some((_, report)) = line.split_once("report: ") {
+                return Some(report.trim_end().to_owned());
             }
         }
     }
 
     /// Lets a part continue that waits for input.
-    pub(crate) fn nudge(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }
 }
