@@ -47,7 +47,7 @@ mod rendezvous;
 mod settings;
 mod watch;
 
-pub use meet::{Endpoint, meet};
+pub use meet::{Endpoint, meet, parse_records};
 pub use member::Member;
 pub use random::random_bytes;
 pub use rendezvous::Rendezvous;

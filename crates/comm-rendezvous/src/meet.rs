@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comm_core::{Result, Store};
+use comm_core::{Error, Result, Store};
 
 use crate::member::Member;
 use crate::rendezvous::Rendezvous;
@@ -20,7 +20,7 @@ pub trait Endpoint: Sized {
     /// fail meanwhile.
     ///
     /// # Errors
-    /// [`Error::Malformed`](comm_core::Error::Malformed) for an invalid record, and errors of
+    /// [`Error::Malformed`] for an invalid record, and errors of
     /// the transport.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Self::Fabric>;
 }
@@ -41,4 +41,13 @@ pub fn meet<E: Endpoint>(
         Ok(fabric) => Ok((rendezvous, fabric)),
         Err(error) => Err(rendezvous.fail(error)),
     }
+}
+
+/// Reads the records of the ranks, in their order.
+///
+/// # Errors
+/// [`Error::Malformed`] for a text that `parse` does not accept.
+pub fn parse_records<R>(records: &[String], parse: impl Fn(&str) -> Option<R>) -> Result<Vec<R>> {
+    let malformed = |text| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
+    records.iter().map(|text| parse(text).ok_or_else(|| malformed(text))).collect()
 }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_differs_from_the_exact_clock_by_at_most_a_tick() {
+    fn the_clock_differs_from_the_exact_one_by_at_most_a_tick() {
         let (mut clock, tick) = (CoarseClock::new(), Duration::from_millis(12));
         for _ in 0..30 {
             let (before, rough, after) = (Instant::now(), clock.now(), Instant::now());

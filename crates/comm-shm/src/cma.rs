@@ -3,7 +3,7 @@
 //! The kernel copies from one process to the other if this one may trace the other as a debugger
 //! does. Nothing is mapped, and no permission is granted: where the system does not let processes
 //! of one user read each other (`ptrace_scope`, namespaces, seccomp), bytes go through the ring.
-//! The kernel says which process is at the other end of a socket. Its pid may be reused later, so
+//! The kernel reports the process at the other end of a socket. Its pid may be reused later, so
 //! each read also reads a random number that lies in the memory of the right process.
 #![expect(unsafe_code, reason = "rustix cannot read the memory of another process")]
 
@@ -39,7 +39,7 @@ impl Proof {
 }
 
 /// Whether the kernel can read this memory for another process. It cannot read some memory, such as
-/// that of devices. Kernels before 5.14 do not say.
+/// that of devices. Kernels before 5.14 do not report it.
 pub(crate) fn is_readable(bytes: &[u8]) -> bool {
     let page = rustix::param::page_size();
     // An allocation is of one kind.
@@ -113,8 +113,9 @@ fn remote_iovec(address: u64, len: usize) -> libc::iovec {
 /// Whether one copy by the kernel is faster than the two through a ring. Measured once per process.
 pub(crate) fn is_fast() -> bool {
     static IS_FAST: OnceLock<bool> = OnceLock::new();
-    let measured =
-        || measure().inspect_err(|error| tracing::debug!(%error, "memory of others cannot be read"));
+    let measured = || {
+        measure().inspect_err(|error| tracing::debug!(%error, "cannot read the memory of other processes"))
+    };
     *IS_FAST.get_or_init(|| measured().unwrap_or(false))
 }
 
@@ -150,9 +151,9 @@ pub(crate) fn secret() -> Option<&'static [u8]> {
     let page = rustix::param::page_size();
     rustix::fs::ftruncate(&file, page as u64).unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+    // SAFETY: a mapping at an address that the kernel chooses replaces no other.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), page, access, MapFlags::SHARED, file, 0) };
-    // SAFETY: a page is mapped there for good, and nobody else has its address.
+    // SAFETY: a page is mapped there and never unmapped, and no other code has its address.
     Some(unsafe { std::slice::from_raw_parts(start.unwrap().cast(), page) })
 }
 
@@ -190,7 +191,7 @@ mod tests {
         let page = rustix::param::page_size();
         let access = rustix::mm::ProtFlags::READ;
         let flags = rustix::mm::MapFlags::PRIVATE;
-        // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+        // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let pages =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, access, flags) }.unwrap();
         // SAFETY: the second page was mapped just now, and nothing else has it.

@@ -41,14 +41,14 @@ impl SharedMemoryConfig {
     /// The smallest capacity to which rings are reduced for the number of ranks.
     const REDUCED_RING_BYTES_MIN: usize = 64 * 1024;
 
-    /// The most pieces of the smallest lent buffer that are not copied.
+    /// The most pieces of the smallest buffer read in place that are not copied.
     const PIECES: usize = 32;
 
     /// The least number of bytes for which one copy by the kernel is faster than two through a
     /// ring.
     const SINGLE_COPY_BYTES: usize = 32 << 10;
 
-    /// The smallest piece of staged memory that is lent; smaller ones are copied.
+    /// The smallest piece of staged memory that is read in place; smaller ones are copied.
     pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
 
     /// The smallest piece that is read by cross-memory attach.
@@ -57,18 +57,18 @@ impl SharedMemoryConfig {
         self.single_copy_bytes.unwrap_or_else(default).max(rustix::param::page_size())
     }
 
-    /// Whether other ranks read any memory in place.
-    pub(crate) const fn lends(&self) -> bool {
+    /// Whether other ranks read regions of this one in place.
+    pub(crate) const fn has_regions(&self) -> bool {
         self.lend_bytes != usize::MAX
     }
 
-    /// The smallest piece that is lent, of any memory.
-    pub(crate) fn lend_bytes_min(&self) -> usize {
-        self.lend_piece_bytes().min(Self::STAGED_PIECE_BYTES)
+    /// The smallest piece of a region that is read in place.
+    pub(crate) fn region_bytes_min(&self) -> usize {
+        self.region_piece_bytes().min(Self::STAGED_PIECE_BYTES)
     }
 
-    /// The smallest piece of a buffer that is lent.
-    pub(crate) const fn lend_piece_bytes(&self) -> usize {
+    /// The smallest piece of an allocated buffer that is read in place.
+    pub(crate) const fn region_piece_bytes(&self) -> usize {
         if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
     }
 
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_buffer_that_is_lent_are_lent_down_to_a_thirty_second_of_the_smallest() {
+    fn pieces_are_read_in_place_down_to_a_thirty_second_of_the_smallest_buffer() {
         for (lend_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (2 << 20, 64 << 10)] {
             let config = SharedMemoryConfig { lend_bytes, ..SharedMemoryConfig::default() };
-            assert_eq!(config.lend_piece_bytes(), piece, "{lend_bytes}");
+            assert_eq!(config.region_piece_bytes(), piece, "{lend_bytes}");
         }
     }
 

@@ -45,42 +45,23 @@ impl Connector {
         Self { rank, listener, hello, processes, state: ConnectState::Waiting(None), backoff }
     }
 
-    fn step(&mut self, now: Instant) -> io::Result<Option<Connection>> {
-        match std::mem::replace(&mut self.state, ConnectState::Waiting(None)) {
-            ConnectState::Waiting(Some(until)) if until > now => {
-                self.state = ConnectState::Waiting(Some(until))
-            }
-            ConnectState::Waiting(_) => self.offer(now)?,
-            ConnectState::Offered(socket, segment) => {
-                let mut answer = WELCOME.map(|byte| !byte);
-                match socket::recv(&socket, &mut answer) {
-                    Ok(None) => self.state = ConnectState::Offered(socket, segment),
-                    Ok(Some(packet)) if packet.len == WELCOME.len() && answer == WELCOME => {
-                        let process = self.processes.watch(&socket)?;
-                        return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
-                    }
-                    // It may have opened the channel and given up again.
-                    Ok(Some(_)) | Err(_) => self.retry(now),
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn offer(&mut self, now: Instant) -> io::Result<()> {
+    fn offer(&mut self, now: Instant) -> Result<()> {
+        let rank = self.rank;
+        let failed = |error| failed(rank, error);
         let socket = match socket::connect(self.listener) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.retry(now);
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(failed(error)),
         };
-        if credentials::user(&socket)? != credentials::own_user() {
-            return Err(io::Error::other(NotAPeer));
+        // The name may belong to another user once its listener is closed.
+        if credentials::user(&socket).map_err(failed)? != credentials::own_user() {
+            return Err(Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::NotAPeer });
         }
         let capacity = usize::try_from(self.hello.capacity).unwrap_or(usize::MAX);
-        let (segment, file) = Segment::create(capacity)?;
+        let (segment, file) = Segment::create(capacity).map_err(failed)?;
         match socket::send(&socket, &self.hello.encode(), Some(file.as_fd())) {
             Ok(()) => self.state = ConnectState::Offered(socket, segment),
             Err(_) => self.retry(now),
@@ -97,7 +78,26 @@ impl Connect for Connector {
     type Connection = Connection;
 
     fn advance(&mut self, now: Instant) -> Result<Option<Connection>> {
-        self.step(now).map_err(|error| failed(self.rank, error))
+        match std::mem::replace(&mut self.state, ConnectState::Waiting(None)) {
+            ConnectState::Waiting(Some(until)) if until > now => {
+                self.state = ConnectState::Waiting(Some(until))
+            }
+            ConnectState::Waiting(_) => self.offer(now)?,
+            ConnectState::Offered(socket, segment) => {
+                let mut answer = WELCOME.map(|byte| !byte);
+                match socket::recv(&socket, &mut answer) {
+                    Ok(None) => self.state = ConnectState::Offered(socket, segment),
+                    Ok(Some(packet)) if packet.len == WELCOME.len() && answer == WELCOME => {
+                        let watched = self.processes.watch(&socket);
+                        let process = watched.map_err(|error| failed(self.rank, error))?;
+                        return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
+                    }
+                    // It may have opened the channel and given up again.
+                    Ok(Some(_)) | Err(_) => self.retry(now),
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn poll_fd(&self) -> Option<PollFd<'_>> {
@@ -115,23 +115,8 @@ impl Connect for Connector {
     }
 }
 
-/// The name on which a rank listened belongs to another user now.
-#[derive(Debug)]
-struct NotAPeer;
-
-impl std::fmt::Display for NotAPeer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("another user listens in its place")
-    }
-}
-
-impl std::error::Error for NotAPeer {}
-
 /// The error for a rank: lost if its listener is closed, and otherwise an error of this rank.
 pub(crate) fn failed(rank: usize, error: io::Error) -> Error {
-    if error.get_ref().is_some_and(|source| source.is::<NotAPeer>()) {
-        return Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::NotAPeer };
-    }
     if error.kind() == io::ErrorKind::ConnectionRefused {
         let reason = "it does not listen any more: its process has exited, or runs on another machine that was restored \
                      from the same image";

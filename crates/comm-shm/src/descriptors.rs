@@ -1,5 +1,4 @@
-//! Descriptors of bytes of a stream that are not in its ring: they say where the bytes lie in
-//! memory of the writer.
+//! Descriptors of bytes of a stream that are not in its ring but elsewhere in memory of the writer.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,7 +11,7 @@ pub(crate) const DESCRIPTORS_MAX: usize = 1;
 /// The most outstanding descriptors that are read by cross-memory attach (CMA): enough that the
 /// reader always has a next one, and few enough that a writer that waits sees progress.
 pub(crate) const CMA_DESCRIPTORS_MAX: usize = 4;
-/// The most bytes of such a descriptor.
+/// The most bytes of a descriptor for cross-memory attach.
 pub(crate) const CMA_BYTES_MAX: usize = 256 << 10;
 
 /// The id of no region: the offset of the descriptor is an address of the writer's process, to be

@@ -1,4 +1,4 @@
-//! The listener and the record of a rank, before it has met the others.
+//! The listener and the record of a rank before the rendezvous.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::fabric::SharedMemoryFabric;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::mesh::SharedMemoryProtocol;
-use crate::record::{Address, Place, Record};
-use crate::rendezvous::{self, RendezvousConfig};
+use crate::record::{Address, Location, Record};
+use crate::rendezvous::RendezvousConfig;
 use crate::segment::Segment;
 use crate::socket;
 
-/// The listener of one rank, whose record the other ranks still need.
+/// The listener of one rank, before the rendezvous.
 ///
 /// A rank that cannot share memory has one too; see [`SharedMemoryFabric::obstacle`].
 #[derive(Debug)]
 pub struct SharedMemoryEndpoint {
     group: Group,
     config: SharedMemoryConfig,
-    /// The place and listener of this rank, or the reason that it cannot share memory.
-    own: Result<(Place, OwnedFd)>,
+    /// The location and listener of this rank, or the reason that it cannot share memory.
+    own: Result<(Location, OwnedFd)>,
 }
 
 impl SharedMemoryEndpoint {
@@ -44,7 +44,7 @@ impl Endpoint for SharedMemoryEndpoint {
     type Fabric = SharedMemoryFabric;
 
     fn record(&self) -> String {
-        Record(self.own.as_ref().ok().map(|(place, _)| *place)).to_string()
+        Record(self.own.as_ref().ok().map(|(location, _)| *location)).to_string()
     }
 
     /// The channels connect this rank with those on its host; a call that concerns another rank is
@@ -55,16 +55,17 @@ impl Endpoint for SharedMemoryEndpoint {
     /// descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<SharedMemoryFabric> {
         let Self { group, config, own } = self;
-        let records = rendezvous::read(records)?;
-        let hosts = records.iter().map(|record| record.0.map(|place| place.host)).collect();
+        let records = comm_rendezvous::parse_records(records, Record::parse)?;
+        let hosts = records.iter().map(|record| record.0.map(|location| location.host)).collect();
         let (listener, identity, obstacle) = match own {
             Ok((own, listener)) => {
-                let here = |record: &Record| record.0.filter(|place| place.host == own.host);
-                let members = records.iter().map(|record| here(record).map(|place| place.member)).collect();
+                let here = |record: &Record| record.0.filter(|location| location.host == own.host);
+                let members =
+                    records.iter().map(|record| here(record).map(|location| location.member)).collect();
                 let identity = Identity { rank: group.rank(), token: own.member.token, members };
                 (Some(listener), identity, None)
             }
-            Err(obstacle) => (None, Identity::nobody(group.rank()), Some(obstacle)),
+            Err(obstacle) => (None, Identity::alone(group.rank()), Some(obstacle)),
         };
         let mesh = Mesh::new(group, SharedMemoryProtocol::new(identity, config), listener)?;
         Ok(SharedMemoryFabric { mesh, hosts, obstacle, watch })
@@ -72,12 +73,12 @@ impl Endpoint for SharedMemoryEndpoint {
 }
 
 /// Listens on a socket before other ranks know its name, and checks that memory can be shared.
-fn listen(config: &RendezvousConfig) -> Result<(Place, OwnedFd)> {
+fn listen(config: &RendezvousConfig) -> Result<(Location, OwnedFd)> {
     let host = HostId::of_this_process()?;
     let host = config.part.as_ref().map_or(host, |part| host.part(part));
     let random = || random_bytes().map(u128::from_ne_bytes).map_err(|e| Error::io("read a random number", e));
     let member = Address { listener: random()?, token: random()? };
     let listener = socket::listen(member.listener).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;
-    Ok((Place { host, member }, listener))
+    Ok((Location { host, member }, listener))
 }

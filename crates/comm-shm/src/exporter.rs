@@ -13,9 +13,9 @@ use crate::socket;
 /// The most regions of one rank that a peer keeps mapped on one channel. The least recently used
 /// one is evicted.
 pub(crate) const REGIONS_MAX: usize = 256;
-/// The first word of a message that exports a region.
+/// The first field of a message that exports a region.
 const REGION: u64 = 2;
-/// The size of such a message.
+/// The size of that message.
 pub(crate) const REGION_MESSAGE_BYTES: usize = 24;
 
 /// The memory that peers may read in place.
@@ -90,7 +90,7 @@ impl RegionExporter {
     }
 
     /// Sends the peer a region unless it has it. Returns false if it cannot be sent now. `is_out`
-    /// says which regions are being read.
+    /// returns whether a region is being read.
     pub(crate) fn export(
         &mut self,
         region: &Arc<Region>,

@@ -48,7 +48,7 @@ impl SharedMemoryFabric {
     /// As [`Rendezvous::join`]; the settings that it compares include the transport.
     /// [`Error::Handshake`] with [`Refusal::OtherHost`] naming the ranks that are not on this host.
     /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no
-    /// socket or memory to give.
+    /// socket or memory left.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.member.world_size == 1 {
             Group::new(GroupId::WORLD, config.member.membership())?;
@@ -58,7 +58,7 @@ impl SharedMemoryFabric {
     }
 
     /// Meets the other ranks as [`SharedMemoryFabric::rendezvous`] does, in a world of more than
-    /// one. Returns the rendezvous too, in which ranks may tell each other more.
+    /// one. Returns the rendezvous too, through which ranks may exchange more.
     ///
     /// # Errors
     /// As [`SharedMemoryFabric::rendezvous`].
@@ -93,7 +93,7 @@ impl SharedMemoryFabric {
     pub fn alone_with(config: &SharedMemoryConfig) -> Result<Self> {
         config.check()?;
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
-        let protocol = SharedMemoryProtocol::new(Identity::nobody(0), config.clone());
+        let protocol = SharedMemoryProtocol::new(Identity::alone(0), config.clone());
         Ok(Self { mesh: Mesh::new(group, protocol, None)?, hosts: Vec::new(), obstacle: None, watch: None })
     }
 
@@ -159,7 +159,7 @@ impl Fabric for SharedMemoryFabric {
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let processors = std::thread::available_parallelism().ok();
-        let staged_from = self.config().lends().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
+        let staged_from = self.config().has_regions().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
         LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
     }
 
@@ -173,13 +173,13 @@ impl Fabric for SharedMemoryFabric {
     }
 
     /// Allocates memory that neighbours read in place, if it is large enough; memory on the heap
-    /// otherwise, or if the kernel is older than 5.1. The channels of all groups of these channels
-    /// lend it, those of others copy it. It takes a file descriptor.
+    /// otherwise, or if the kernel is older than 5.1. The channels that this fabric opens read it
+    /// in place, others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
             return Allocation::on_heap(bytes);
         }
-        match self.mesh.protocol().regions.allocate(bytes, self.config().lend_piece_bytes()) {
+        match self.mesh.protocol().regions.allocate(bytes, self.config().region_piece_bytes()) {
             Ok(allocation) => Ok(allocation),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
             Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
@@ -188,11 +188,11 @@ impl Fabric for SharedMemoryFabric {
 
     /// Allocates memory that neighbours read in place, if there are any.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
-        if !self.has_neighbours() || !self.config().lends() {
+        if !self.has_neighbours() || !self.config().has_regions() {
             return None;
         }
         let allocated = self.mesh.protocol().regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES);
-        let failed = |error: &_| tracing::debug!(%error, bytes, "what is to be staged will be copied");
+        let failed = |error: &_| tracing::debug!(%error, bytes, "cannot allocate a shared buffer: its bytes will be copied");
         allocated.inspect_err(failed).ok()
     }
 }

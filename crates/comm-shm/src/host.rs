@@ -64,10 +64,10 @@ fn boot() -> Result<u128> {
 fn namespace(path: &str) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
-        .map_err(|errno| Error::io(format!("look at {path}"), errno.into()))
+        .map_err(|errno| Error::io(format!("read the inode of {path}"), errno.into()))
 }
 
-/// One word, which [`str::parse`] reads.
+/// Text without spaces, which [`str::parse`] reads.
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { boot, network, users, user } = self;
@@ -92,14 +92,14 @@ impl FromStr for HostId {
 
     fn from_str(text: &str) -> Result<Self, NoHostId> {
         let parse = || {
-            let mut words = text.split('.');
+            let mut fields = text.split('.');
             let host = Self {
-                boot: u128::from_str_radix(words.next()?, 16).ok()?,
-                network: words.next()?.parse().ok()?,
-                users: words.next()?.parse().ok()?,
-                user: words.next()?.parse().ok()?,
+                boot: u128::from_str_radix(fields.next()?, 16).ok()?,
+                network: fields.next()?.parse().ok()?,
+                users: fields.next()?.parse().ok()?,
+                user: fields.next()?.parse().ok()?,
             };
-            words.next().is_none().then_some(host)
+            fields.next().is_none().then_some(host)
         };
         parse().ok_or(NoHostId)
     }

@@ -15,7 +15,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// The identity of a rank that shares memory with no other.
-    pub(crate) const fn nobody(rank: usize) -> Self {
+    pub(crate) const fn alone(rank: usize) -> Self {
         Self { rank, token: 0, members: Vec::new() }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A rank that waits for a message reads the writer's position, which lies in one cache line, and
 //! then has to fetch the line of the ring with the message. A small message that was published
-//! alone is therefore also written after the position, whose line brings it along. A reader that is
-//! behind, or that sees the copy being overwritten, takes the message from the ring.
+//! alone is therefore also written after the position, in the same cache line. A reader that
+//! lags, or that sees the copy being overwritten, takes the message from the ring.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -96,7 +96,7 @@ impl InlineSlot<'_> {
     }
 }
 
-/// Writes all words of a line, which takes less time than to count them.
+/// Writes all words of a line, which is faster than counting them.
 #[inline]
 fn write<const N: usize>(words: &[AtomicU64; N], bytes: &[u8]) {
     for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {

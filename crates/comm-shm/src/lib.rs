@@ -8,7 +8,7 @@
 //!
 //! While both sides are awake, a byte costs two copies and no system call. Large pieces of memory
 //! that the channels allocated are read in place, which saves one of the copies. So is any other
-//! memory that the caller exposes ([`Transport::register`](comm_core::Transport::register)), by
+//! memory that the caller registers ([`Transport::register`](comm_core::Transport::register)), by
 //! cross-memory attach. A rank that sleeps sets a flag in shared memory, and is woken through a
 //! Unix socket, which also shows at once when a process exits.
 //!
@@ -24,13 +24,13 @@
 //! | what is in the shared memory | `segment.rs`, `positions.rs`, `inline.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is read in place | `regions.rs`, `region.rs`, `descriptors.rs`, `exporter.rs`, `region_cache.rs` |
-//! | which memory is read by cross-memory attach | `exposed.rs`, `cma.rs`, `peer/fetching.rs` |
-//! | are they copied with ordinary or non-temporal stores | `copy_path.rs`, `stream.rs` |
+//! | which memory is read by cross-memory attach | `registered.rs`, `cma.rs`, `peer/cma.rs` |
+//! | are they copied with ordinary or non-temporal stores | `copy_path.rs`, `non_temporal.rs` |
 //! | how is a sleeper woken | `wakeup.rs`, and every order of both sides in `positions/interleavings.rs` |
 //!
 //! # Example
 //!
-//! Two ranks, here threads, meet and exchange a byte each way.
+//! Two ranks, here threads, connect and exchange a byte each way.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -60,7 +60,6 @@ mod credentials;
 mod descriptors;
 mod endpoint;
 mod exporter;
-mod exposed;
 mod fabric;
 mod hello;
 mod host;
@@ -77,6 +76,7 @@ mod record;
 mod region;
 mod region_cache;
 mod regions;
+mod registered;
 mod rendezvous;
 mod segment;
 mod socket;

@@ -63,7 +63,7 @@ impl Accept for SharedMemoryProtocol {
 
     const NAME: &'static str = "shared memory channels";
 
-    /// A peer that connects sends its hello at once. One that awaits our connection stays silent.
+    /// A peer that connects sends its hello at once. The probe of a peer stays silent.
     fn limits(&self) -> Limits {
         let peers = self.identity.members.iter().flatten().count();
         Limits { pending_max: pending_max().max(peers * PENDING_PER_PEER), handshake_timeout: None }
@@ -152,7 +152,7 @@ impl Protocol for SharedMemoryProtocol {
         // memory again.
         let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
             regions: Arc::clone(&self.regions),
-            bytes_min: self.config.lend_bytes_min(),
+            bytes_min: self.config.region_bytes_min(),
             cma_bytes_min: self.config.cma_bytes_min(),
         });
         let connections = peers.into_iter().flat_map(|(rank, connections)| {

@@ -28,7 +28,7 @@ use sending::Shortage;
 const STRIDE_BYTES_MAX: usize = 16 * 1024;
 /// The least number of strides in a ring.
 const STRIDES_MIN: usize = 4;
-/// The most packets that are read from a socket before other work gets its turn.
+/// The most packets that are read from a socket at a time.
 const PACKETS_PER_TURN: usize = 64;
 
 /// The shared state of two ranks on a channel.
@@ -45,8 +45,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens the process of the other side for cross-memory attach, if that is possible, and tells
-    /// the other side.
+    /// Opens the process of the other side for cross-memory attach, if that is possible, and
+    /// announces it to the other side.
     fn open_cma(&self) -> Option<CmaPeer> {
         let control = self.segment.control(self.outgoing.opposite());
         let cma = CmaPeer::open(&self.socket, control.proof());
@@ -78,14 +78,14 @@ pub(crate) struct Peer {
     shortage: Shortage,
     /// The released position that was reported last, if bytes were outstanding then.
     last_released: Option<u64>,
-    /// The error of further sends, although receiving goes on: memory that the peer had not read
-    /// yet was revoked.
+    /// The error of further sends, although receiving continues: memory that the peer had not
+    /// read yet was revoked.
     revoked: Option<Error>,
     partial: PartialElement,
     /// The inline message that was received last.
     inline: InlineMessage,
-    /// The number of available bytes that were lent and not consumed, if an element may have more:
-    /// they do not keep the caller awake until more arrive.
+    /// The number of available bytes that were returned and not consumed, if an element may have
+    /// more: they do not keep the caller awake until more arrive.
     unconsumed: u64,
     /// The end of the streams. Bytes that a peer had sent before it exited are delivered first.
     end: Option<Error>,
@@ -191,8 +191,7 @@ impl Peer {
     /// Maps a region that the other side exports.
     fn import_region(&mut self, message: RegionMessage, file: Option<OwnedFd>) {
         // The kernel drops a file descriptor if this process has reached its limit.
-        let missing =
-            || io::Error::other("a buffer came without its file descriptor: is `ulimit -n` too low?");
+        let missing = || io::Error::other("the file descriptor of a buffer is missing: raise `ulimit -n`");
         self.evict_regions();
         match file.ok_or_else(missing).and_then(|file| self.region_cache.insert(message, &file)) {
             Ok(()) => {}
@@ -222,7 +221,7 @@ impl Peer {
     /// Unmaps regions that the peer has dropped.
     pub(crate) fn evict_regions(&mut self) {
         let control = self.connection.segment.control(self.incoming());
-        self.region_cache.evict(|region| self.reader.awaits(control, region));
+        self.region_cache.evict(|region| self.reader.has_unread(control, region));
     }
 }
 

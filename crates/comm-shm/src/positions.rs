@@ -6,7 +6,7 @@
 //! have to stop otherwise. The peer may have written anything there, so positions are validated
 //! against the bounds that a correct peer keeps.
 //!
-//! Some bytes of the stream do not go through the ring: a descriptor says where they lie. The
+//! Some bytes of the stream do not go through the ring: a descriptor names their memory. The
 //! writer writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader
 //! that sees a tail sees every descriptor below it. The position of a byte in the ring is its
 //! position in the stream less the bytes that had descriptors before it.
@@ -248,7 +248,7 @@ impl Reader {
     }
 
     /// Whether a descriptor in a region was not read to the end yet.
-    pub(crate) fn awaits(&self, control: &Control, region: u64) -> bool {
+    pub(crate) fn has_unread(&self, control: &Control, region: u64) -> bool {
         let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
         let made = control.written.0.descriptors.load(Ordering::Acquire).min(most);
         let mut waiting = (self.descriptors_read..made).map(|number| control.slots.get(number));

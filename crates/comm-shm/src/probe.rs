@@ -1,4 +1,4 @@
-//! Detects that ranks from which connections are expected have exited.
+//! Detects that ranks whose connections are expected have exited.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -40,7 +40,7 @@ unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
     fn new(file: impl AsFd, len: usize, access: ProtFlags, flags: MapFlags) -> io::Result<Self> {
-        // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+        // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, access, MapFlags::SHARED | flags, file, 0) }?;
         Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
     }
@@ -80,9 +80,9 @@ impl Drop for FileMapping {
 /// that, and ends in the OOM killer.
 fn check_commit(len: usize) -> io::Result<()> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+    // SAFETY: a mapping at an address that the kernel chooses replaces no other.
     let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }?;
-    // SAFETY: it was mapped just now, and nobody else knows of it.
+    // SAFETY: it was mapped just now, and no other code has its address.
     unsafe { rustix::mm::munmap(start, len) }?;
     Ok(())
 }
@@ -90,7 +90,7 @@ fn check_commit(len: usize) -> io::Result<()> {
 /// A region of this rank.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// The id that peers know it by.
+    /// The id under which peers know it.
     id: u64,
     mapped: FileMapping,
     file: OwnedFd,
@@ -125,7 +125,7 @@ impl Region {
         Ok(Self { id, mapped, file })
     }
 
-    /// The id that peers know it by.
+    /// The id under which peers know it.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
@@ -145,7 +145,7 @@ impl Region {
         self.mapped.len()
     }
 
-    /// Tells peers that its owner has dropped it.
+    /// Marks it as dropped by its owner, for peers.
     pub(crate) fn retire(&self) {
         self.mapped.retired().store(1, Ordering::Release);
     }
@@ -201,7 +201,7 @@ impl PeerRegion {
         offset.checked_add(len).is_some_and(|end| end <= self.0.len() as u64)
     }
 
-    /// Lends a range, or nothing if it does not lie within the region.
+    /// Returns the bytes of a range, or none if it does not lie within the region.
     pub(crate) fn fill_buf(&self, offset: u64, len: usize) -> RecvBuf<'_> {
         if !self.contains(offset, len as u64) {
             return RecvBuf::from_slice(&[]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_outside_a_region_are_not_lent() {
+    fn bytes_outside_a_region_are_not_returned() {
         let (_allocation, region) = region(100);
         let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
         let len = region.len() as u64;

@@ -31,9 +31,9 @@ impl RegionCache {
     }
 
     /// Unmaps regions that their owner has dropped, except those that are still to be read.
-    pub(crate) fn evict(&mut self, is_awaited: impl Fn(u64) -> bool) {
+    pub(crate) fn evict(&mut self, is_unread: impl Fn(u64) -> bool) {
         if !self.0.is_empty() {
-            self.0.retain(|id, region| !region.is_retired() || is_awaited(*id));
+            self.0.retain(|id, region| !region.is_retired() || is_unread(*id));
         }
     }
 

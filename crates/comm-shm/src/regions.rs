@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use comm_core::{Allocation, Process};
 
@@ -22,19 +22,23 @@ struct RegionsState {
 #[derive(Debug)]
 struct Entry {
     region: Arc<Region>,
-    /// The size of the smallest piece of it that is lent.
+    /// The size of the smallest piece of it that is read in place.
     piece_min: usize,
 }
 
 impl Regions {
-    /// Allocates memory that the channels lend, in pieces of at least `piece_min` bytes, until it
+    fn write(&self) -> RwLockWriteGuard<'_, RegionsState> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allocates memory that peers read in place, in pieces of at least `piece_min` bytes, until it
     /// is dropped.
     ///
     /// # Errors
     /// As [`Region::create`].
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize, piece_min: usize) -> io::Result<Allocation> {
         let id = {
-            let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.write();
             state.made += 1;
             state.made
         };
@@ -45,23 +49,19 @@ impl Regions {
             process: Process::current(),
         };
         let allocation = region.allocation(bytes, Box::new(owner));
-        self.0
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_address
-            .insert(region.address(), Entry { region, piece_min });
+        self.write().by_address.insert(region.address(), Entry { region, piece_min });
         Ok(allocation)
     }
 
     /// Returns the region that contains all of these bytes and their offset in it, if they are
-    /// enough to be lent.
+    /// enough to be read in place.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
         let (start, Entry { region, piece_min }) = state.by_address.range(..=address).next_back()?;
         let offset = address - start;
-        let is_lent = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
-        is_lent.then(|| (Arc::clone(region), offset as u64))
+        let is_large = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
+        is_large.then(|| (Arc::clone(region), offset as u64))
     }
 }
 
@@ -76,13 +76,11 @@ struct RegionOwner {
 impl Drop for RegionOwner {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // This is a forked child: the parent shares the memory and goes on to lend it.
+            // This is a forked child: peers of the parent still read this memory.
             return;
         }
         self.region.retire();
-        let mut state = self.regions.0.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = state.by_address.remove(&self.region.address());
-        drop(state);
+        let removed = self.regions.write().by_address.remove(&self.region.address());
         drop(removed);
     }
 }
@@ -107,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_lent_from_the_minimum_size_of_their_region() {
+    fn pieces_are_found_from_the_minimum_size_of_their_region() {
         let regions = Arc::<Regions>::default();
         let [small, large] = [1, 50].map(|piece_min| regions.allocate(100, piece_min).unwrap());
-        let lent = |bytes| regions.find(bytes).is_some();
-        assert!(lent(&small.bytes()[..1]) && lent(&small.bytes()[3..53]));
-        assert!(!lent(&large.bytes()[..49]) && lent(&large.bytes()[3..53]));
+        let is_found = |bytes| regions.find(bytes).is_some();
+        assert!(is_found(&small.bytes()[..1]) && is_found(&small.bytes()[3..53]));
+        assert!(!is_found(&large.bytes()[..49]) && is_found(&large.bytes()[3..53]));
     }
 
     #[test]

@@ -1,20 +1,19 @@
 //! The data that ranks of shared memory exchange through a store, and the settings that must be
 //! equal.
 
-use comm_core::{Error, Membership, Result};
+use comm_core::Membership;
 use comm_rendezvous::Member;
 
 use crate::config::SharedMemoryConfig;
-use crate::record::{Malformed, Record};
 
-/// The identity of this rank, and how it shares memory.
+/// The identity of this rank, and its settings of shared memory.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
     /// The rank, and the ranks that it is to meet.
     pub member: Member,
-    /// Names a part of this host: ranks that give another name, or none, count as being on another
-    /// host. For containers that are not to share memory, or to try several hosts on one machine.
+    /// Names a part of this host: ranks with another name, or none, count as being on another host.
+    /// For containers that must not share memory, or to try several hosts on one machine.
     pub part: Option<String>,
     /// The configuration of the rings of channels. The rank with the higher number decides for a
     /// pair.
@@ -33,11 +32,4 @@ impl From<Member> for RendezvousConfig {
     fn from(member: Member) -> Self {
         Self { member, part: None, shm: SharedMemoryConfig::default() }
     }
-}
-
-/// Reads what each rank told the others, in the order of ranks.
-pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
-    let malformed =
-        |text: &String| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
-    records.iter().map(|text| text.parse().map_err(|Malformed| malformed(text))).collect()
 }

@@ -4,7 +4,7 @@
 //! twice in a row, so that bytes that wrap around the end of the ring are contiguous.
 //!
 //! The other side can write to all of it at any time, so no reference to its bytes is ever made:
-//! they are copied in and out, or lent as [`RecvBuf`], by their addresses.
+//! they are copied in and out, or returned as [`RecvBuf`], by their addresses.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::ffi::c_void;
@@ -120,7 +120,7 @@ impl Segment {
     }
 
     fn map(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
-        // SAFETY: a mapping at an address that the kernel chooses takes the place of nothing.
+        // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let start = unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
@@ -192,7 +192,7 @@ impl Segment {
         unsafe { non_temporal::copy(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// Lends bytes from a position of a ring, at most its capacity.
+    /// Returns bytes from a position of a ring, at most its capacity.
     #[inline]
     pub(crate) fn fill_buf(&self, direction: Direction, position: u64, len: usize) -> RecvBuf<'_> {
         let len = len.min(self.capacity);
@@ -265,8 +265,8 @@ mod tests {
         let (near, far) = pair(4096);
         near.copy_in(Direction::Out, 0, &[1; 4096]);
         near.copy_in(Direction::Back, 0, &[2; 4096]);
-        near.control(Direction::Out).scribble(Some(u64::MAX), Some(u64::MAX));
-        near.control(Direction::Back).scribble(Some(u64::MAX), Some(u64::MAX));
+        near.control(Direction::Out).overwrite(Some(u64::MAX), Some(u64::MAX));
+        near.control(Direction::Back).overwrite(Some(u64::MAX), Some(u64::MAX));
         for (direction, value) in [(Direction::Out, 1), (Direction::Back, 2)] {
             let mut copied = [0; 4096];
             far.fill_buf(direction, 0, copied.len()).copy_to(&mut copied);
@@ -300,7 +300,7 @@ mod tests {
         rustix::fs::ftruncate(&file, file_bytes(1 << 30)).unwrap();
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
         assert_eq!(Segment::open(&file, 1 << 30).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0, "and is not allocated here");
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0, "opening it allocates nothing");
     }
 
     #[test]

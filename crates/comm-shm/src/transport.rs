@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use crate::clock::CoarseClock;
 use crate::exporter::ExportConfig;
-use crate::exposed::Exposed;
 use crate::peer::{Connection, Peer};
+use crate::registered::RegisteredMemory;
 use crate::wakeup;
 
 /// The epoll token of the abort; those of sockets are their ranks.
@@ -42,8 +42,8 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
 /// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is revoked with [`Transport::revoke`].
 ///
-/// On the same channels, large pieces of memory that was exposed with [`Transport::register`] are
-/// read in place by cross-memory attach, if the system lets the peer read the memory of this
+/// On the same channels, large pieces of memory that was registered with [`Transport::register`]
+/// are read in place by cross-memory attach, if the system lets the peer read the memory of this
 /// process. They are released likewise, but are lost when this process exits.
 ///
 /// Nothing is allocated after opening, except a record of each region when it is first exported to
@@ -66,7 +66,7 @@ pub struct SharedMemoryTransport {
     epoll: OwnedFd,
     /// The interest with which the transport was armed last, empty once it is used again.
     armed: Interest,
-    exposed: Exposed,
+    registered: RegisteredMemory,
     attempts: u32,
     /// Whether a stream has ended since the transport was armed last.
     has_unreported_end: bool,
@@ -93,7 +93,7 @@ impl SharedMemoryTransport {
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             armed: Interest::with_capacity(group.size()),
-            exposed: Exposed::default(),
+            registered: RegisteredMemory::default(),
             attempts: 0,
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
@@ -173,8 +173,8 @@ impl SharedMemoryTransport {
     /// Handles notifications and ends of peers.
     fn poll_events(&mut self) -> Result<()> {
         loop {
-            let mut room = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
-            let events = match epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) {
+            let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
+            let events = match epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) {
                 Ok((events, _)) => events,
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(Error::io("poll the sockets of a channel", errno.into())),
@@ -226,9 +226,9 @@ impl Transport for SharedMemoryTransport {
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         self.peer(to)?;
-        let Self { peers, exposed, .. } = self;
+        let Self { peers, registered, .. } = self;
         let Some(Some(peer)) = peers.get_mut(to) else { return Err(not_a_peer(self.group, to)) };
-        let sent = peer.try_send(bytes, exposed)?;
+        let sent = peer.try_send(bytes, registered)?;
         self.count_attempt()?;
         Ok(sent)
     }
@@ -238,7 +238,7 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn register(&mut self, memory: &[&[u8]]) {
-        self.exposed.set(memory);
+        self.registered.set(memory);
     }
 
     fn registration_sizes(&self) -> RegistrationSizes {
@@ -252,10 +252,10 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        let lent = self.peer(from)?.prepare(at_most)?;
+        let filled = self.peer(from)?.prepare(at_most)?;
         self.count_attempt()?;
         let peer = self.peers.get(from).and_then(Option::as_ref);
-        peer.map(|peer| peer.fill_buf(lent)).ok_or_else(|| not_a_peer(self.group, from))
+        peer.map(|peer| peer.fill_buf(filled)).ok_or_else(|| not_a_peer(self.group, from))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {

@@ -1,6 +1,6 @@
-//! Flags in shared memory by which one side of a ring tells the other that it sleeps.
+//! Flags in shared memory that show one side of a ring that the other one sleeps.
 //!
-//! This is Dekker's exchange: the sleeper sets its flag and then checks the positions once more;
+//! This is Dekker's exchange: the sleeper sets its flag and then checks the positions again;
 //! the other side moves a position and then checks the flag. A full fence between the two steps on
 //! either side ensures that at least one of them sees what the other did, so loads and stores
 //! around the fence may be relaxed.
@@ -34,8 +34,8 @@ impl WakeupFlag {
         self.uses_membarrier.store(u32::from(membarrier::is_available()), Ordering::Relaxed);
     }
 
-    /// Sets the flag before this side sleeps. It must call [`fence`] and check the positions once
-    /// more before it does.
+    /// Sets the flag before this side sleeps. It must call [`fence`] and check the positions
+    /// again before it does.
     pub(crate) fn prepare_sleep(&self) {
         // Not a store: loom does not know that one comes after the other side's swap if that swap
         // read what this side had stored before.
@@ -59,9 +59,9 @@ impl WakeupFlag {
         self.is_asleep.load(Ordering::Relaxed) != 0 && self.is_asleep.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Does what a broken or hostile peer may do.
+    /// Writes as a broken or hostile peer may.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn scribble(&self, value: u32) {
+    pub(crate) fn overwrite(&self, value: u32) {
         self.is_asleep.store(value, Ordering::Relaxed);
     }
 

@@ -13,7 +13,7 @@ use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Refusal, Result,
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
-use common::{FolderStore, SOON, WORLD, config, meet, rings, world};
+use common::{SOON, WORLD, config, meet, rings, world};
 
 fn open(fabric: &SharedMemoryFabric, channel: ChannelId) -> Result<SharedMemoryTransport> {
     fabric.open(channel, Instant::now() + SOON)
@@ -35,9 +35,9 @@ fn worlds_of_many_sizes_meet_and_open_channels() {
     }
 }
 
-/// It goes at once, however small the ring is, which a copy cannot.
+/// It is sent at once, although the ring is smaller.
 #[test]
-fn staged_memory_is_lent_and_other_memory_copied() {
+fn staged_memory_is_read_in_place_and_other_memory_copied() {
     let done = Barrier::new(3);
     comm_sim::run_each(world(3, 4096), |fabric| {
         let staged_from = fabric.links().staged_from.unwrap();
@@ -56,7 +56,7 @@ fn staged_memory_is_lent_and_other_memory_copied() {
                 assert!(Instant::now() < deadline);
                 thread::yield_now();
             }
-            // Less than is worth it goes through the ring, as does what lies elsewhere.
+            // Smaller pieces and other memory go through the ring.
             for (memory, sent) in [(&staged.bytes()[..staged_from - 1], 4096), (&[0; 9000][..], 0)] {
                 assert_eq!(transport.try_send(1, &[IoSlice::new(memory)]).unwrap(), sent);
             }
@@ -67,13 +67,13 @@ fn staged_memory_is_lent_and_other_memory_copied() {
             }
             assert!(received.iter().zip(0..).all(|(byte, at)| *byte == (at % 251) as u8));
         }
-        // Nobody leaves before rank 0 has sent.
+        // No rank leaves before rank 0 has sent.
         done.wait();
     });
 }
 
 #[test]
-fn nothing_is_staged_without_neighbours_or_if_nothing_is_lent() {
+fn nothing_is_staged_without_neighbours_or_regions() {
     let alone = world(1, 4096).remove(0);
     assert!(alone.shared_buffer(1000).is_none());
     let configs = (0..2).map(|rank| {
@@ -87,9 +87,9 @@ fn nothing_is_staged_without_neighbours_or_if_nothing_is_lent() {
     }
 }
 
-/// The rank that makes a segment decides how large it is.
+/// The rank that creates a segment determines its size.
 #[test]
-fn ranks_with_rings_of_other_sizes_understand_each_other() {
+fn ranks_with_rings_of_different_sizes_connect() {
     let configs = (0..3).map(|rank| config(rank, 3, 4096 << rank)).collect();
     let fabric = meet(configs).into_iter().map(Result::unwrap).collect();
     comm_sim::run_each(fabric, |fabric: SharedMemoryFabric| {
@@ -107,15 +107,14 @@ fn a_setting_that_cannot_be_used_is_refused() {
 
 #[test]
 fn one_of_two_processes_with_the_same_rank_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FolderStore(folder.path().to_owned());
+    let (_folder, store) = common::store();
     let meet = &|rank| SharedMemoryFabric::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
     thread::scope(|scope| {
         let rivals = [(); 2].map(|()| scope.spawn(move || meet(1)));
         while !rivals.iter().any(|rival| rival.is_finished()) {
             thread::yield_now();
         }
-        // The other one is still there for rank 0.
+        // The other one still waits for rank 0.
         meet(0).unwrap();
         let outcomes = rivals.map(|rival| rival.join().unwrap());
         let refused = |outcome: &&Result<()>| {
@@ -147,7 +146,7 @@ fn ranks_that_do_not_connect_are_named() {
 }
 
 /// Alters the records in a store so that two of the ranks claim to be on another host.
-fn displace(key: &str, value: Vec<u8>) -> Vec<u8> {
+fn move_host(key: &str, value: Vec<u8>) -> Vec<u8> {
     let host = HostId::of_this_process().unwrap().to_string();
     let text = String::from_utf8(value).unwrap();
     let elsewhere = key.ends_with("/1") || key.ends_with("/3");
@@ -158,8 +157,8 @@ fn displace(key: &str, value: Vec<u8>) -> Vec<u8> {
 fn with_two_elsewhere<T: Send>(
     rendezvous: impl Fn(&dyn Store, &RendezvousConfig) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    let folder = tempfile::tempdir().unwrap();
-    let store = AlteredStore { store: FolderStore(folder.path().to_owned()), value: displace };
+    let (_folder, store) = common::store();
+    let store = AlteredStore { store, value: move_host };
     thread::scope(|scope| {
         let (store, rendezvous) = (&store, &rendezvous);
         let start = |rank| scope.spawn(move || rendezvous(store, &config(rank, 4, 4096)));
@@ -184,7 +183,7 @@ fn ranks_on_other_hosts_are_named() {
 /// Ranks that share a host can open channels without the others, as a transport of several kinds
 /// does.
 #[test]
-fn neighbours_can_meet_alone() {
+fn neighbours_can_connect_without_other_hosts() {
     let outcomes = with_two_elsewhere(|store, config| {
         let (_, fabric) =
             comm_rendezvous::meet(store, config.member.clone(), SharedMemoryEndpoint::open(config))?;
@@ -206,7 +205,7 @@ fn neighbours_can_meet_alone() {
     outcomes.into_iter().for_each(Result::unwrap);
 }
 
-/// A rank that gave up opening a channel can open it later, with whoever waited.
+/// A rank whose attempt to open a channel timed out can open it later.
 #[test]
 fn a_channel_can_be_opened_after_an_attempt_that_timed_out() {
     let barrier = Barrier::new(2);
@@ -252,19 +251,19 @@ fn a_started_program_inherits_nothing() {
 }
 
 #[test]
-fn connections_of_strangers_disturb_no_rank() {
+fn other_connections_disturb_no_rank() {
     let fabric = world(2, 4096);
     let names = std::fs::read_to_string("/proc/net/unix").unwrap();
     let listeners: Vec<&str> =
         names.lines().filter_map(|line| line.split_once("@comm-shm-")).map(|at| at.1).collect();
-    let mut strangers = Vec::new();
+    let mut connections = Vec::new();
     for name in listeners {
         // Other tests of this process have listeners too.
         for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0x93; 72], &[0; 1000]] {
-            strangers.extend(send_to(name, bytes));
+            connections.extend(send_to(name, bytes));
         }
     }
-    assert!(strangers.len() >= 8, "no rank listens");
+    assert!(connections.len() >= 8, "no rank listens");
     comm_sim::run_each(fabric, |fabric| introduce(&mut open(&fabric, WORLD).unwrap()).unwrap());
 }
 

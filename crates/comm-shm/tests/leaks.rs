@@ -1,5 +1,5 @@
-//! Nothing is left behind. A test binary of its own, with one test: descriptors and mappings belong
-//! to the process.
+//! Descriptors, mappings and names do not leak. A test binary of its own, with one test:
+//! descriptors and mappings belong to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use comm_core::{ChannelId, ChannelKind, Fabric, Transport};
 use comm_shm::SharedMemoryFabric;
-use common::{FolderStore, SOON, WORLD, config, lending_world, world};
+use comm_tcp::FileStore;
+use common::{SOON, WORLD, config, lending_world, world};
 
 const STORE: &str = "COMM_SHM_TEST_STORE";
 
@@ -51,7 +52,7 @@ fn names() -> BTreeSet<String> {
     sockets.chain(files.filter(|path| path.contains("comm-shm"))).collect()
 }
 
-/// Meets, opens channels, fails to open one.
+/// A rendezvous and channels that succeed, and one that fails.
 fn live() {
     let control = ChannelId { kind: ChannelKind::Control, ..WORLD };
     comm_sim::run_each(world(3, 4096), |fabric| {
@@ -64,8 +65,8 @@ fn live() {
     });
 }
 
-/// Lends ever other memory both ways, none of which is kept when it was dropped.
-fn fill_buf() {
+/// Sends new regions both ways, none of which stays mapped after it was dropped.
+fn exchange_regions() {
     comm_sim::run_each(lending_world(2, 4096, 1), |fabric| {
         let mut channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
         let peer = 1 - fabric.group().rank();
@@ -88,27 +89,26 @@ fn fill_buf() {
 }
 
 /// The process that the test starts: opens a channel, and waits to be killed.
-fn child(store: &FolderStore) {
+fn child(store: &FileStore) {
     let fabric = SharedMemoryFabric::rendezvous(store, &config(1, 2, 4096)).unwrap();
-    let _lane = fabric.open(WORLD, Instant::now() + SOON).unwrap();
+    let _channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
     thread::sleep(SOON);
 }
 
 #[test]
 fn nothing_is_left_behind_by_any_end() {
     if let Some(store) = std::env::var_os(STORE) {
-        return child(&FolderStore(PathBuf::from(store)));
+        return child(&FileStore::open(store).unwrap());
     }
     let before = (descriptors(), mappings(), names());
     (0..5).for_each(|_| live());
-    fill_buf();
+    exchange_regions();
     assert_eq!((descriptors(), mappings(), names()), before);
     for _ in 0..3 {
-        let folder = tempfile::tempdir().unwrap();
-        let store = FolderStore(folder.path().to_owned());
+        let (_folder, store) = common::store();
         let mut other = Command::new(std::env::current_exe().unwrap())
             .args(["nothing_is_left_behind_by_any_end", "--exact"])
-            .env(STORE, &store.0)
+            .env(STORE, store.folder())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();

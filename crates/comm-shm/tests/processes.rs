@@ -1,7 +1,7 @@
 //! Ranks as real processes, which are killed and stopped.
 //!
 //! The test is rank 0. It starts its own binary as rank 1, asking for the ignored test `rank`,
-//! which plays a part.
+//! which runs a part.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -9,14 +9,14 @@ mod common;
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, IoSlice};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Armed, Error, Fabric, Interest, Loss, Result, Transport};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
-use common::{FolderStore, SOON, WORLD, config};
+use comm_tcp::FileStore;
+use common::{SOON, WORLD, config, store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -26,9 +26,9 @@ const STORE: &str = "COMM_SHM_TEST_STORE";
 const RING: usize = 64 * 1024;
 const LAST: usize = 60_001;
 /// Far more than the ring holds.
-const LENT: usize = 5_000_001;
+const LARGE: usize = 5_000_001;
 
-/// A process that plays a part. It is killed with the test, so that a failure leaves nothing
+/// A process that runs a part. It is killed with the test, so that a failure leaves nothing
 /// behind.
 struct Rank {
     child: Child,
@@ -36,11 +36,11 @@ struct Rank {
 }
 
 impl Rank {
-    fn start(part: &str, store: &FolderStore) -> Self {
+    fn start(part: &str, store: &FileStore) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(PART, part)
-            .env(STORE, &store.0)
+            .env(STORE, store.folder())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -48,13 +48,13 @@ impl Rank {
         Self { child, lines }
     }
 
-    /// Waits for the next line that the part said.
-    fn said(&mut self) -> String {
+    /// Waits for the next report of the part.
+    fn report(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the process has ended");
-            if let Some((_, said)) = line.split_once("said: ") {
-                return said.trim_end().to_owned();
+            if let Some((_, report)) = line.split_once("report: ") {
+                return report.trim_end().to_owned();
             }
         }
     }
@@ -77,9 +77,9 @@ impl Drop for Rank {
 #[ignore = "started by the other tests"]
 fn rank() {
     let Ok(part) = std::env::var(PART) else { return };
-    let store = FolderStore(PathBuf::from(std::env::var_os(STORE).unwrap()));
-    if part == "die while meeting" {
-        let _lanes = SharedMemoryFabric::rendezvous(&store, &config(1, 2, RING)).unwrap();
+    let store = FileStore::open(std::env::var_os(STORE).unwrap()).unwrap();
+    if part == "wait after the rendezvous" {
+        let _fabric = SharedMemoryFabric::rendezvous(&store, &config(1, 2, RING)).unwrap();
         report_and_wait("met");
     }
     let (fabric, mut channel) = open(1, &store);
@@ -88,18 +88,18 @@ fn rank() {
             assert_eq!(channel.try_send(0, &[IoSlice::new(&pattern(0, LAST))]).unwrap(), LAST);
             report_and_wait("sent");
         }
-        "lend the last" => {
-            let mut memory = fabric.allocate(LENT).unwrap();
-            memory.bytes_mut().copy_from_slice(&pattern(0, LENT));
-            assert_eq!(channel.try_send(0, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
-            report_and_wait("lent");
+        "export the last" => {
+            let mut memory = fabric.allocate(LARGE).unwrap();
+            memory.bytes_mut().copy_from_slice(&pattern(0, LARGE));
+            assert_eq!(channel.try_send(0, &[IoSlice::new(memory.bytes())]).unwrap(), LARGE);
+            report_and_wait("exported");
         }
-        "show the last" => {
-            let memory = pattern(0, LENT);
+        "register the last" => {
+            let memory = pattern(0, LARGE);
             channel.register(&[&memory]);
             report_and_wait(channel.try_send(0, &[IoSlice::new(&memory)]).unwrap());
         }
-        "show and go on" => show_and_go_on(&mut channel),
+        "send registered memory" => send_registered(&mut channel),
         "read nothing" => report_and_wait("here"),
         "stream" => stream(&mut channel),
         "echo" => echo(&mut channel),
@@ -109,11 +109,11 @@ fn rank() {
 
 /// Reports to the test, and waits to be killed.
 fn report_and_wait(text: impl Display) {
-    println!("said: {text}");
+    println!("report: {text}");
     thread::sleep(SOON);
 }
 
-fn open(rank: usize, store: &FolderStore) -> (SharedMemoryFabric, SharedMemoryTransport) {
+fn open(rank: usize, store: &FileStore) -> (SharedMemoryFabric, SharedMemoryTransport) {
     let mut config = config(rank, 2, RING);
     (config.shm.lend_bytes, config.shm.single_copy_bytes) = (1, Some(0));
     let fabric = SharedMemoryFabric::rendezvous(store, &config).unwrap();
@@ -145,7 +145,7 @@ fn wait(channel: &mut SharedMemoryTransport, interest: &Interest, time: Duration
     Ok(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)).unwrap() > 0)
 }
 
-/// Sends for ever.
+/// Sends forever.
 fn stream(channel: &mut SharedMemoryTransport) {
     let mut position = 0;
     loop {
@@ -158,27 +158,27 @@ fn stream(channel: &mut SharedMemoryTransport) {
     }
 }
 
-/// Sends what lies in its memory three times, and says what became of it.
-fn show_and_go_on(channel: &mut SharedMemoryTransport) {
-    let memory = pattern(0, LENT);
+/// Sends registered memory three times, and reports that it was released.
+fn send_registered(channel: &mut SharedMemoryTransport) {
+    let memory = pattern(0, LARGE);
     channel.register(&[&memory]);
     for round in 1..=3 {
         let mut sent = 0;
-        while sent < LENT {
+        while sent < LARGE {
             let more = channel.try_send(0, &[IoSlice::new(&memory[sent..])]).unwrap();
             sent += more;
             if more == 0 {
                 wait(channel, &interest(&[], &[0]), SOON).unwrap();
             }
         }
-        while channel.released(0) < (round * LENT) as u64 {
+        while channel.released(0) < (round * LARGE) as u64 {
             wait(channel, &interest(&[], &[0]), SOON).unwrap();
         }
     }
-    println!("said: released");
+    println!("report: released");
 }
 
-/// Sends back what comes, byte by byte.
+/// Sends every byte back.
 fn echo(channel: &mut SharedMemoryTransport) {
     let mut byte = [0];
     loop {
@@ -190,12 +190,6 @@ fn echo(channel: &mut SharedMemoryTransport) {
     }
 }
 
-fn store() -> (tempfile::TempDir, FolderStore) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = FolderStore(folder.path().to_owned());
-    (folder, store)
-}
-
 fn is_closed<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Closed, .. }))
 }
@@ -204,10 +198,10 @@ fn is_closed<T>(result: &Result<T>) -> bool {
 fn bytes_of_a_killed_process_are_still_received() {
     let (_folder, store) = store();
     let mut other = Rank::start("send the last", &store);
-    let (_lanes, mut channel) = open(0, &store);
-    assert_eq!(other.said(), "sent");
+    let (_fabric, mut channel) = open(0, &store);
+    assert_eq!(other.report(), "sent");
     drop(other);
-    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
+    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is reported");
     let (mut received, mut into) = (0, vec![0; LAST + 1]);
     let end = loop {
         match channel.try_recv(1, &mut into[received..]) {
@@ -221,18 +215,17 @@ fn bytes_of_a_killed_process_are_still_received() {
     assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
 }
 
-/// Its memory outlives it.
 #[test]
 fn regions_of_a_killed_process_are_still_read() {
     let (_folder, store) = store();
-    let mut other = Rank::start("lend the last", &store);
-    let (_lanes, mut channel) = open(0, &store);
-    assert_eq!(other.said(), "lent");
+    let mut other = Rank::start("export the last", &store);
+    let (_fabric, mut channel) = open(0, &store);
+    assert_eq!(other.report(), "exported");
     drop(other);
-    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is news");
-    let mut into = vec![0; LENT];
-    assert_eq!(channel.try_recv(1, &mut into).unwrap(), LENT);
-    assert!(into == pattern(0, LENT));
+    assert_eq!(channel.arm(&interest(&[], &[])).unwrap(), Armed::Ready, "its end is reported");
+    let mut into = vec![0; LARGE];
+    assert_eq!(channel.try_recv(1, &mut into).unwrap(), LARGE);
+    assert!(into == pattern(0, LARGE));
     assert!(is_closed(&channel.try_recv(1, &mut into)));
 }
 
@@ -241,41 +234,44 @@ fn may_read(other: &Rank) -> bool {
     std::fs::File::open(format!("/proc/{}/mem", other.child.id())).is_ok()
 }
 
-/// Memory that is not shared goes with its process: nothing is taken for it.
 #[test]
-fn exposed_memory_of_a_killed_process_is_lost() {
+fn registered_memory_of_a_killed_process_is_lost() {
     let (_folder, store) = store();
-    let mut other = Rank::start("show the last", &store);
-    let (_lanes, mut channel) = open(0, &store);
-    let sent: usize = other.said().parse().unwrap();
-    let is_shown = may_read(&other);
-    assert_eq!(sent > RING, is_shown, "{sent} bytes are shown where they can be read, and only there");
+    let mut other = Rank::start("register the last", &store);
+    let (_fabric, mut channel) = open(0, &store);
+    let sent: usize = other.report().parse().unwrap();
+    let is_readable = may_read(&other);
+    assert_eq!(
+        sent > RING,
+        is_readable,
+        "{sent} bytes were sent; memory is registered only where it can be read"
+    );
     let mut into = vec![0; sent];
     let (first, rest) = into.split_at_mut(1000);
     assert_eq!(channel.try_recv(1, first).unwrap(), first.len());
     assert!(*first == pattern(0, first.len()));
     drop(other);
     match channel.try_recv(1, rest) {
-        Ok(copied) => assert!(!is_shown && rest[..copied] == pattern(1000, copied)),
-        lost => assert!(is_shown && is_closed(&lost), "{lost:?}"),
+        Ok(copied) => assert!(!is_readable && rest[..copied] == pattern(1000, copied)),
+        lost => assert!(is_readable && is_closed(&lost), "{lost:?}"),
     }
 }
 
 #[test]
-fn exposed_memory_is_read_by_another_process() {
+fn registered_memory_is_read_by_another_process() {
     let (_folder, store) = store();
-    let mut other = Rank::start("show and go on", &store);
-    let (_lanes, mut channel) = open(0, &store);
-    let mut into = vec![0; 3 * LENT];
+    let mut other = Rank::start("send registered memory", &store);
+    let (_fabric, mut channel) = open(0, &store);
+    let mut into = vec![0; 3 * LARGE];
     let mut received = 0;
     while received < into.len() {
         match channel.try_recv(1, &mut into[received..]).unwrap() {
-            0 => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+            0 => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "no wakeup"),
             more => received += more,
         }
     }
-    assert_eq!(other.said(), "released");
-    assert!(into.chunks(LENT).all(|round| *round == pattern(0, LENT)));
+    assert_eq!(other.report(), "released");
+    assert!(into.chunks(LARGE).all(|round| *round == pattern(0, LARGE)));
 }
 
 #[test]
@@ -283,25 +279,25 @@ fn a_killed_reader_releases_memory() {
     let (_folder, store) = store();
     let mut other = Rank::start("read nothing", &store);
     let (fabric, mut channel) = open(0, &store);
-    assert_eq!(other.said(), "here");
-    let memory = fabric.allocate(LENT).unwrap();
-    assert_eq!(channel.try_send(1, &[IoSlice::new(memory.bytes())]).unwrap(), LENT);
+    assert_eq!(other.report(), "here");
+    let memory = fabric.allocate(LARGE).unwrap();
+    assert_eq!(channel.try_send(1, &[IoSlice::new(memory.bytes())]).unwrap(), LARGE);
     assert_eq!(channel.arm(&interest(&[], &[1])).unwrap(), Armed::Sleep);
     assert_eq!(channel.released(1), 0);
     drop(other);
-    assert!(wait(&mut channel, &interest(&[], &[1]), SOON).unwrap(), "overslept");
+    assert!(wait(&mut channel, &interest(&[], &[1]), SOON).unwrap(), "no wakeup");
     while channel.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
-    assert_eq!(channel.released(1), LENT as u64);
+    assert_eq!(channel.released(1), LARGE as u64);
     assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
 }
 
-/// The promise is a tenth of a second; a machine that tests is busy.
+/// The documented limit is a tenth of a second; the machine may be busy.
 #[test]
-fn a_killed_process_is_noticed_in_the_middle_of_a_stream() {
+fn a_killed_process_is_detected_in_the_middle_of_a_stream() {
     for kill_after in [0, 1, 10, 1000] {
         let (_folder, store) = store();
         let mut other = Rank::start("stream", &store);
-        let (_lanes, mut channel) = open(0, &store);
+        let (_fabric, mut channel) = open(0, &store);
         let (mut position, mut reads, mut is_killed) = (0, 0, false);
         let end = loop {
             if reads >= kill_after && !is_killed {
@@ -310,7 +306,7 @@ fn a_killed_process_is_noticed_in_the_middle_of_a_stream() {
             }
             let mut into = [0; 1021];
             match channel.try_recv(1, &mut into) {
-                Ok(0) => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept"),
+                Ok(0) => assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "no wakeup"),
                 Ok(more) => {
                     assert_eq!(into[..more], pattern(position, more));
                     position += more;
@@ -324,11 +320,11 @@ fn a_killed_process_is_noticed_in_the_middle_of_a_stream() {
 }
 
 #[test]
-fn a_process_that_dies_before_a_channel_is_opened_is_not_awaited() {
+fn a_process_that_exits_before_a_channel_is_opened_is_not_waited_for() {
     let (_folder, store) = store();
-    let mut other = Rank::start("die while meeting", &store);
+    let mut other = Rank::start("wait after the rendezvous", &store);
     let fabric = SharedMemoryFabric::rendezvous(&store, &config(0, 2, RING)).unwrap();
-    assert_eq!(other.said(), "met");
+    assert_eq!(other.report(), "met");
     let opened = thread::scope(|scope| {
         let opening = scope.spawn(|| fabric.open(WORLD, Instant::now() + SOON).map(drop));
         thread::sleep(Duration::from_millis(50));
@@ -342,10 +338,10 @@ fn a_process_that_dies_before_a_channel_is_opened_is_not_awaited() {
 fn a_stopped_process_is_waited_for() {
     let (_folder, store) = store();
     let other = Rank::start("echo", &store);
-    let (_lanes, mut channel) = open(0, &store);
+    let (_fabric, mut channel) = open(0, &store);
     for round in 0..3 {
         other.signal(Signal::STOP);
-        // What it does before the signal reaches it does not count.
+        // The signal takes effect after a moment.
         thread::sleep(Duration::from_millis(50));
         assert_eq!(channel.try_send(1, &[IoSlice::new(&[round])]).unwrap(), 1);
         while wait(&mut channel, &interest(&[1], &[]), Duration::from_millis(200)).unwrap() {
@@ -354,7 +350,7 @@ fn a_stopped_process_is_waited_for() {
         other.signal(Signal::CONT);
         let mut byte = [9];
         while channel.try_recv(1, &mut byte).unwrap() == 0 {
-            assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "overslept");
+            assert!(wait(&mut channel, &interest(&[1], &[]), SOON).unwrap(), "no wakeup");
         }
         assert_eq!(byte, [round]);
     }

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "bytes were allocated")]
-    fn a_decoder_that_allocates_what_a_count_says_fails() {
+    fn a_decoder_that_allocates_by_a_count_fails() {
         check_numbers(decode, |bytes| bytes.first().map_or(0, |count| u64::from(*count) << 10));
     }
 

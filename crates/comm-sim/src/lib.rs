@@ -1,7 +1,7 @@
 //! Test support of the `comm` library, which does not need it to run.
 //!
 //! - [`in_process`]: ranks as threads of one process, over byte queues with adjustable
-//!   misbehaviour;
+//!   capacity and delays;
 //! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time,
 //!   repeatable from a seed;
 //! - [`verify`]: proves that a schedule computes the right result and cannot deadlock;
@@ -11,7 +11,7 @@
 //! - [`mod@communicator_conformance`]: a test suite that every communicator must pass;
 //! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
 //! - [`exact`]: elements of every type whose reductions are exact;
-//! - [`MemoryStore`]: a store of one process, which detects clients that are gone;
+//! - [`MemoryStore`]: a store of one process, which executes last wills;
 //! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that change one operation.
 //!
 //! No algorithm is defined here: a collective is an iterator of [`Step`](comm_core::Step)s from any

@@ -35,7 +35,7 @@ impl Shared {
         table.values.insert(key.to_owned(), value.to_vec());
         self.changed.notify_all();
         for (_, client) in table.watched.iter_mut().filter(|(watched, _)| watched == key) {
-            // A client that is gone needs no wakeup.
+            // A client that has exited needs no wakeup.
             drop(client.write(&[1]));
         }
     }
@@ -57,7 +57,7 @@ impl Store for MemoryStore {
         let text = table.values.get(key).map_or(&b"0"[..], |value| value);
         let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
         let sum = number.and_then(|number| number.checked_add(amount));
-        let sum = sum.ok_or_else(|| Error::setting(key, format!("{text:?}"), "it is no number"))?;
+        let sum = sum.ok_or_else(|| Error::setting(key, format!("{text:?}"), "it is not a number"))?;
         self.0.insert(&mut table, key, sum.to_string().as_bytes());
         Ok(sum)
     }

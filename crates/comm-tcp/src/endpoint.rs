@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::interface;
 use crate::mesh::TcpProtocol;
 use crate::record::Record;
-use crate::rendezvous::{self, RendezvousConfig};
+use crate::rendezvous::{RendezvousConfig, check_reach};
 use crate::secret::Secret;
 use crate::socket::{self, Options};
 
@@ -63,7 +63,9 @@ impl Endpoint for TcpEndpoint {
     /// text that is no record, [`Error::Io`] if the system has no descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpFabric> {
         let Self { group, config, listener, job, secret, .. } = self;
-        let identity = Identity { rank: group.rank(), job, secret, members: rendezvous::read(records)? };
+        let members = comm_rendezvous::parse_records(records, Record::parse)?;
+        check_reach(&members)?;
+        let identity = Identity { rank: group.rank(), job, secret, members };
         Ok(TcpFabric::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
     }
 }

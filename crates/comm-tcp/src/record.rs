@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 
 use crate::TcpConfig;
 use crate::stripes::Stripes;
@@ -28,27 +27,18 @@ impl fmt::Display for Record {
     }
 }
 
-/// A text in the store that no correct process writes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Malformed;
-
-impl FromStr for Record {
-    type Err = Malformed;
-
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let parse = || {
-            let mut fields = text.split(' ');
-            let version = fields.next()?;
-            let process = u64::from_str_radix(fields.next()?, 16).ok()?;
-            let address = fields.next()?.parse().ok()?;
-            let stripes =
-                Stripes { sockets: fields.next()?.parse().ok()?, bytes: fields.next()?.parse().ok()? };
-            let usable =
-                (1..=TcpConfig::SOCKETS_MAX).contains(&usize::from(stripes.sockets)) && stripes.bytes > 0;
-            let whole = version == VERSION && fields.next().is_none() && usable;
-            whole.then_some(Self { process, address, stripes })
-        };
-        parse().ok_or(Malformed)
+impl Record {
+    /// Reads a text in the store. `None` if no correct process of this version writes it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split(' ');
+        let version = fields.next()?;
+        let process = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let address = fields.next()?.parse().ok()?;
+        let stripes = Stripes { sockets: fields.next()?.parse().ok()?, bytes: fields.next()?.parse().ok()? };
+        let usable =
+            (1..=TcpConfig::SOCKETS_MAX).contains(&usize::from(stripes.sockets)) && stripes.bytes > 0;
+        let whole = version == VERSION && fields.next().is_none() && usable;
+        whole.then_some(Self { process, address, stripes })
     }
 }
 
@@ -65,7 +55,7 @@ mod tests {
         };
         assert_eq!(member("10.0.0.1:4000").to_string(), "2 000000000000feed 10.0.0.1:4000 4 65536");
         for member in [member("10.0.0.1:4000"), member("[fd00::2]:4000")] {
-            assert_eq!(member.to_string().parse(), Ok(member));
+            assert_eq!(Record::parse(&member.to_string()), Some(member));
         }
     }
 
@@ -81,7 +71,7 @@ mod tests {
             "2 feed 10.0.0.1:4000 1 0",
             "3 feed 10.0.0.1:4000 1 65536",
         ] {
-            assert_eq!(text.parse::<Record>(), Err(Malformed), "{text:?}");
+            assert_eq!(Record::parse(text), None, "{text:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use comm_core::{During, Error, Group, GroupId, Loss, Membership, Result};
 use comm_rendezvous::Member;
 
 use crate::config::TcpConfig;
-use crate::record::{Malformed, Record};
+use crate::record::Record;
 use crate::secret::Secret;
 
 /// The identity of this rank, and how the others reach it.
@@ -66,21 +66,9 @@ impl From<Member> for RendezvousConfig {
     }
 }
 
-/// Reads the records of the ranks, in their order.
-pub(crate) fn read(records: &[String]) -> Result<Vec<Record>> {
-    let malformed =
-        |text: &String| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
-    let members: Vec<Record> = records
-        .iter()
-        .map(|text| text.parse().map_err(|Malformed| malformed(text)))
-        .collect::<Result<_>>()?;
-    check_reach(&members)?;
-    Ok(members)
-}
-
 /// Returns an error if a rank has published a loopback address and another one has not. A host name
 /// that resolves to 127.0.1.1 on its own host does that.
-fn check_reach(members: &[Record]) -> Result<()> {
+pub(crate) fn check_reach(members: &[Record]) -> Result<()> {
     let loopback = members.iter().position(|member| member.address.ip().is_loopback());
     let elsewhere = members.iter().position(|member| !member.address.ip().is_loopback());
     let (Some(here), Some(there)) = (loopback, elsewhere) else { return Ok(()) };

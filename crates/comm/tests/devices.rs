@@ -219,7 +219,7 @@ fn processes_with_devices_connect_through_a_folder() {
         });
         drop(store);
         for process in &mut processes {
-            assert_eq!(process.said().as_deref(), Some("met five times"), "{path}");
+            assert_eq!(process.report().as_deref(), Some("met five times"), "{path}");
         }
     }
 }

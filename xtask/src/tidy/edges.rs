@@ -119,12 +119,13 @@ const GRAPH: [Node; 21] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, and stores.
-const FOR_TESTS_OF: [(&str, &[&str]); 7] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 8] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
     ("comm-checkpoint", &["comm-world"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
+    ("comm-shm", &["comm-tcp"]),
     ("comm-hybrid", &["gpu-emu", "nccl-sys"]),
     ("comm-world", &["gpu-emu"]),
     ("gpu-check", &["gpu-emu"]),

@@ -31,8 +31,8 @@ impl Fetched {
 
     /// The number of copied bytes from a position on.
     fn available(&self, position: u64) -> usize {
-        let gone = position.checked_sub(self.start).and_then(|gone| usize::try_from(gone).ok());
-        gone.map_or(0, |gone| self.len.saturating_sub(gone))
+        let consumed = position.checked_sub(self.start).and_then(|bytes| usize::try_from(bytes).ok());
+        consumed.map_or(0, |consumed| self.len.saturating_sub(consumed))
     }
 }
 
@@ -49,7 +49,7 @@ impl Peer {
     }
 
     /// Copies the next bytes of the stream, unless enough of them were copied. Returns the number
-    /// of bytes that can be lent.
+    /// of bytes that are available.
     pub(super) fn fetch_ahead(&mut self, descriptor: Descriptor, at_most: usize) -> Result<usize> {
         let available = self.fetched.available(descriptor.start).min(at_most);
         if available >= at_most.min(ELEMENT_BYTES_MAX) {
@@ -67,9 +67,8 @@ impl Peer {
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<()> {
         let Some(cma) = &self.cma else {
-            return Err(
-                self.protocol_error(DURING, "a descriptor of memory that this rank never said it can read")
-            );
+            return Err(self
+                .protocol_error(DURING, "a descriptor of memory that this rank has not announced to read"));
         };
         cma.read(address, into).map_err(|error| self.read_error(error))
     }

@@ -88,8 +88,8 @@ impl Peer {
         }
     }
 
-    /// Prepares bytes to be lent, and returns their number: of a ring at most a stride, so that the
-    /// writer gets space back in time.
+    /// Prepares bytes for [`Peer::fill_buf`], and returns their number: of a ring at most a stride,
+    /// so that the writer gets space back in time.
     #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
         // The common case of a rank that polls.
@@ -125,7 +125,7 @@ impl Peer {
     }
 
     /// Copies an element that begins in one piece of the stream and ends in another, so that it is
-    /// lent whole.
+    /// received whole.
     #[inline]
     fn assemble_element(&mut self, at_most: usize) -> Result<()> {
         let available = self.reader.available();
@@ -146,7 +146,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Lends bytes that were prepared.
+    /// Returns bytes that were prepared.
     #[inline]
     pub(crate) fn fill_buf(&self, len: usize) -> RecvBuf<'_> {
         if self.partial.len > 0 {
@@ -157,9 +157,9 @@ impl Peer {
 
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<()> {
-        let lent = if self.partial.len > 0 { self.partial.len } else { self.reader.available() };
-        if bytes > lent {
-            return Err(over_consumed(bytes, lent, self.rank));
+        let filled = if self.partial.len > 0 { self.partial.len } else { self.reader.available() };
+        if bytes > filled {
+            return Err(over_consumed(bytes, filled, self.rank));
         }
         if bytes > 0 {
             self.unconsumed = 0;
@@ -263,6 +263,6 @@ impl Peer {
 }
 
 #[cold]
-fn over_consumed(bytes: usize, lent: usize, rank: usize) -> Error {
-    Error::Internal(format!("{bytes} bytes consumed of {lent} lent from rank {rank}"))
+fn over_consumed(bytes: usize, filled: usize, rank: usize) -> Error {
+    Error::Internal(format!("consumed {bytes} of {filled} bytes from rank {rank}"))
 }

@@ -10,8 +10,8 @@ use super::{Connection, Peer, revocation};
 use crate::copy_path::{Choice, CopyPath};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
-use crate::exposed::Exposed;
 use crate::inline::INLINE_BYTES_MAX;
+use crate::registered::RegisteredMemory;
 use crate::socket;
 
 /// The resource that an attempt to send lacked.
@@ -44,9 +44,13 @@ impl Peer {
     }
 
     /// Sends pieces: copies as many bytes as there is space for, or sends descriptors of pieces in
-    /// regions and of exposed ones. Small pieces are published together.
+    /// regions and of registered ones. Small pieces are published together.
     #[inline]
-    pub(crate) fn try_send(&mut self, pieces: &[IoSlice<'_>], exposed: &mut Exposed) -> Result<usize> {
+    pub(crate) fn try_send(
+        &mut self,
+        pieces: &[IoSlice<'_>],
+        registered: &mut RegisteredMemory,
+    ) -> Result<usize> {
         if let Some(end) = self.end.as_ref().or(self.revoked.as_ref()) {
             return Err(end.clone());
         }
@@ -61,7 +65,7 @@ impl Peer {
         }
         let mut sent = 0;
         for piece in pieces {
-            let accepted = self.send_piece(piece, exposed)?;
+            let accepted = self.send_piece(piece, registered)?;
             sent += accepted;
             if accepted < piece.len() {
                 break;
@@ -90,11 +94,11 @@ impl Peer {
 
     /// Returns the number of bytes that were sent.
     #[inline]
-    fn send_piece(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<usize> {
+    fn send_piece(&mut self, piece: &[u8], registered: &mut RegisteredMemory) -> Result<usize> {
         if let Some(sent) = self.try_send_descriptor(piece)? {
             return Ok(sent);
         }
-        if let Some(sent) = self.try_send_by_cma(piece, exposed)? {
+        if let Some(sent) = self.try_send_by_cma(piece, registered)? {
             return Ok(sent);
         }
         let (mut rest, _) = piece.split_at(piece.len().min(self.writer.space()));
@@ -136,9 +140,9 @@ impl Peer {
 
     /// Sends a descriptor of the start of a piece that the peer reads by cross-memory attach.
     /// Returns `None` if the piece is to be copied.
-    fn try_send_by_cma(&mut self, piece: &[u8], exposed: &mut Exposed) -> Result<Option<usize>> {
+    fn try_send_by_cma(&mut self, piece: &[u8], registered: &mut RegisteredMemory) -> Result<Option<usize>> {
         let cma_bytes_min = self.exporter.as_ref().map_or(usize::MAX, RegionExporter::cma_bytes_min);
-        if piece.len() < cma_bytes_min || !self.control_out().reads_by_cma() || !exposed.contains(piece) {
+        if piece.len() < cma_bytes_min || !self.control_out().reads_by_cma() || !registered.contains(piece) {
             return Ok(None);
         }
         if !self.writer.has_free_cma_descriptor() {
@@ -193,21 +197,21 @@ impl Peer {
         self.writer.refresh(control).map_err(|error| self.protocol_error(During::Sending, error))
     }
 
-    /// Whether a send would move bytes or fail, or bytes were released since this was last asked. A
+    /// Whether a send would move bytes or fail, or bytes were released since the last call. A
     /// caller that has sent all bytes waits for their release, not for space.
     pub(crate) fn can_send(&mut self) -> bool {
         if self.end.is_some() || self.revoked.is_some() || self.refresh_head().is_err() {
             return true;
         }
         let released = self.released();
-        let awaited = (released < self.accepted()).then_some(released);
-        if std::mem::replace(&mut self.last_released, awaited).is_some_and(|told| told < released) {
+        let unreleased = (released < self.accepted()).then_some(released);
+        if std::mem::replace(&mut self.last_released, unreleased).is_some_and(|last| last < released) {
             return true;
         }
         match self.shortage {
             Shortage::Descriptors => self.writer.has_free_descriptor(),
             Shortage::CmaDescriptors => self.writer.has_free_cma_descriptor(),
-            Shortage::None if awaited.is_some() => false,
+            Shortage::None if unreleased.is_some() => false,
             Shortage::None | Shortage::Space => self.writer.space() > 0,
         }
     }

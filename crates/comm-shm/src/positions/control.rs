@@ -147,9 +147,9 @@ impl Control {
         self.written.0.revoked.load(Ordering::Relaxed) != 0
     }
 
-    /// Does what a broken or hostile peer may do.
+    /// Writes as a broken or hostile peer may.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn scribble_descriptor(
+    pub(crate) fn overwrite_descriptor(
         &self,
         number: u64,
         descriptor: crate::descriptors::Descriptor,
@@ -159,9 +159,9 @@ impl Control {
         self.written.0.descriptors.store(descriptors, Ordering::Release);
     }
 
-    /// Does what a broken or hostile peer may do.
+    /// Writes as a broken or hostile peer may.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn scribble(&self, tail: Option<u64>, head: Option<u64>) {
+    pub(crate) fn overwrite(&self, tail: Option<u64>, head: Option<u64>) {
         tail.into_iter().for_each(|tail| self.written.0.tail.store(tail, Ordering::Relaxed));
         head.into_iter().for_each(|head| self.read.0.head.store(head, Ordering::Relaxed));
     }

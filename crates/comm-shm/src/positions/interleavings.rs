@@ -127,7 +127,7 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
         let shared = shared();
         let other = Arc::clone(&shared);
         let writer = thread::spawn(move || write(&other, 1));
-        // The notify is_set for another reason, as when another peer has sent something.
+        // It is notified for another reason, as when another peer has sent something.
         let third = Arc::clone(&shared);
         let neighbour = thread::spawn(move || third.for_reader.notify());
         read(&shared, 1);
@@ -171,8 +171,8 @@ fn publish(shared: &Shared, descriptors: u64) {
     }
 }
 
-/// A writer that waits for the release of what it lent is woken, and no descriptor is seen before
-/// it is written down, also where another one stood.
+/// A writer that waits for the release of a descriptor is woken, and no descriptor is read before
+/// it is written, also in a slot that was used before.
 #[test]
 fn a_writer_is_woken_when_its_descriptor_was_read() {
     model(Some(4), || {
@@ -201,8 +201,8 @@ fn a_writer_is_woken_when_its_descriptor_was_read() {
 fn descriptors_are_visible_before_the_position_after_them() {
     model(None, || {
         let shared = shared();
-        let lent = Arc::new(loom::cell::UnsafeCell::new(0_u8));
-        let (other, into) = (Arc::clone(&shared), Arc::clone(&lent));
+        let memory = Arc::new(loom::cell::UnsafeCell::new(0_u8));
+        let (other, into) = (Arc::clone(&shared), Arc::clone(&memory));
         let writer = thread::spawn(move || {
             let mut writer = Writer::new(1);
             writer.advance(1);
@@ -220,7 +220,7 @@ fn descriptors_are_visible_before_the_position_after_them() {
         }
         if reader.available() > 0 {
             assert_eq!(reader.descriptor(), Some(Descriptor { start: 1, len: 2, region: 7, offset: 3 }));
-            lent.with(|_| ());
+            memory.with(|_| ());
         }
         writer.join().unwrap();
     });

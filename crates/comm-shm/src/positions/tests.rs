@@ -42,7 +42,7 @@ fn space_and_available_bytes_follow_from_the_positions() {
     reader.refresh(&control).unwrap();
     assert_eq!(reader.available(), 10);
     assert!(!reader.release(4, &control));
-    assert_eq!(writer.space(), 6, "nothing changes before the writer looks");
+    assert_eq!(writer.space(), 6, "nothing changes before a refresh");
     writer.refresh(&control).unwrap();
     assert_eq!((writer.space(), reader.available(), reader.ring_position()), (10, 6, 4));
     assert!(!reader.release(100, &control));
@@ -100,17 +100,17 @@ fn invalid_positions_are_errors() {
     reader.refresh(&control).unwrap();
     let _ = reader.release(5, &control);
     for tail in [7, 22, u64::MAX, 0, 1 << 63] {
-        control.scribble(Some(tail), None);
+        control.overwrite(Some(tail), None);
         let error = reader.refresh(&control).unwrap_err();
         assert_eq!(error, InvalidPosition { found: tail, least: 8, most: 21 });
         assert_eq!(reader.available(), 3);
     }
-    control.scribble(Some(21), None);
+    control.overwrite(Some(21), None);
     reader.refresh(&control).unwrap();
     assert_eq!(reader.available(), 16);
     writer.refresh(&control).unwrap();
     for head in [4, 9, u64::MAX, 0, 1 << 63] {
-        control.scribble(None, Some(head));
+        control.overwrite(None, Some(head));
         let error = writer.refresh(&control).unwrap_err();
         assert_eq!(error, InvalidPosition { found: head, least: 5, most: 8 });
         assert_eq!(writer.space(), 13);
@@ -129,18 +129,18 @@ fn bytes_with_descriptors_take_no_space_and_are_released_whole() {
     reader.refresh(&control).unwrap();
     assert_eq!((reader.available(), reader.descriptor(), reader.claimed()), (10, None, 1016));
     let _ = reader.release(10, &control);
-    assert_eq!(reader.available(), 0, "one looks again before a descriptor");
+    assert_eq!(reader.available(), 0, "a descriptor needs a refresh");
     reader.refresh(&control).unwrap();
     assert_eq!(reader.descriptor(), Some(Descriptor { start: 10, len: 1000, region: 7, offset: 3 }));
     control.writer().prepare_sleep();
-    assert!(!reader.release(999, &control), "a part of a descriptor is of no use to who waits for it");
+    assert!(!reader.release(999, &control), "a descriptor is released whole");
     assert_eq!(reader.descriptor(), Some(Descriptor { start: 1009, len: 1, region: 7, offset: 1002 }));
     writer.refresh(&control).unwrap();
     assert_eq!((writer.space(), writer.released(&control)), (10, 10));
-    assert!(reader.awaits(&control, 7) && !reader.awaits(&control, 8));
+    assert!(reader.has_unread(&control, 7) && !reader.has_unread(&control, 8));
     assert!(reader.release(1, &control));
-    assert!(!reader.awaits(&control, 7));
-    assert_eq!(writer.released(&control), 1016, "found out without looking");
+    assert!(!reader.has_unread(&control, 7));
+    assert_eq!(writer.released(&control), 1016, "without a refresh");
     reader.refresh(&control).unwrap();
     assert_eq!((reader.available(), reader.descriptor(), reader.ring_position()), (6, None, 10));
     let _ = reader.release(6, &control);

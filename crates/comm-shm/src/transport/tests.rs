@@ -52,7 +52,7 @@ fn is_garbage<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. }))
 }
 
-fn taken_back<T>(result: &Result<T>) -> bool {
+fn is_revoked<T>(result: &Result<T>) -> bool {
     let kind = match result {
         Err(Error::PeerLost { loss: Loss::Io(error), .. }) => Some(error.kind()),
         _ => None,
@@ -64,11 +64,11 @@ fn taken_back<T>(result: &Result<T>) -> bool {
 fn an_invalid_position_ends_both_streams_for_good() {
     for tail in [CAPACITY as u64 + 1, u64::MAX, 1 << 63] {
         let (mut transport, peer) = with_peer();
-        peer.segment.control(Direction::Back).scribble(Some(tail), None);
+        peer.segment.control(Direction::Back).overwrite(Some(tail), None);
         assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
         // Also if the peer publishes a valid one later.
-        peer.segment.control(Direction::Back).scribble(Some(8), None);
+        peer.segment.control(Direction::Back).overwrite(Some(8), None);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
         assert!(is_garbage(&transport.fill_buf(1, 8)));
         assert!(is_garbage(&transport.try_send(1, &[IoSlice::new(&[0; 8])])));
@@ -76,7 +76,7 @@ fn an_invalid_position_ends_both_streams_for_good() {
     }
     for head in [1, u64::MAX, 1 << 63] {
         let (mut transport, peer) = with_peer();
-        peer.segment.control(Direction::Out).scribble(None, Some(head));
+        peer.segment.control(Direction::Out).overwrite(None, Some(head));
         assert!(is_garbage(&transport.try_send(1, &[IoSlice::new(&[0; CAPACITY + 1])])), "{head}");
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
     }
@@ -85,9 +85,9 @@ fn an_invalid_position_ends_both_streams_for_good() {
 #[test]
 fn a_position_that_goes_back_ends_the_stream() {
     let (mut transport, peer) = with_peer();
-    peer.segment.control(Direction::Back).scribble(Some(100), None);
+    peer.segment.control(Direction::Back).overwrite(Some(100), None);
     assert_eq!(transport.try_recv(1, &mut [0; 100]).unwrap(), 100);
-    peer.segment.control(Direction::Back).scribble(Some(99), None);
+    peer.segment.control(Direction::Back).overwrite(Some(99), None);
     assert!(is_garbage(&transport.try_recv(1, &mut [0; 1])));
 }
 
@@ -96,7 +96,7 @@ fn a_position_that_goes_back_ends_the_stream() {
 fn plausible_positions_show_some_bytes_and_no_others() {
     let (mut transport, peer) = with_peer();
     peer.segment.copy_in(Direction::Back, 0, &[9; CAPACITY]);
-    peer.segment.control(Direction::Back).scribble(Some(CAPACITY as u64), None);
+    peer.segment.control(Direction::Back).overwrite(Some(CAPACITY as u64), None);
     let mut into = vec![0; 3 * CAPACITY];
     assert_eq!(transport.try_recv(1, &mut into).unwrap(), CAPACITY);
     assert!(into[..CAPACITY].iter().all(|&byte| byte == 9) && into[CAPACITY..].iter().all(|&byte| byte == 0));
@@ -122,8 +122,8 @@ fn bytes_after_an_inline_message_follow_it() {
     }
 }
 
-/// A thread writes anything anywhere while this side sends, receives, lends and sleeps. Nothing
-/// panics, nothing blocks, and nothing but the stream's end comes of it.
+/// A thread writes anything anywhere while this side sends, receives and sleeps. Nothing panics or
+/// blocks, and at most the stream ends.
 #[test]
 fn random_writes_to_shared_memory_only_end_the_stream() {
     const ROUNDS: u64 = 200;
@@ -133,30 +133,30 @@ fn random_writes_to_shared_memory_only_end_the_stream() {
         std::thread::scope(|scope| {
             let (stop, begun) = (&stop, &begun);
             scope.spawn(move || {
-                scribble(&peer, seed, &AtomicBool::new(true));
+                overwrite(&peer, seed, &AtomicBool::new(true));
                 begun.wait();
-                scribble(&peer, seed, stop);
+                overwrite(&peer, seed, stop);
             });
             begun.wait();
             let mut random = fastrand::Rng::with_seed(seed);
             let ended = (0..2000).any(|_| !attempt(&mut transport, &mut random));
             stop.store(true, Ordering::Relaxed);
-            assert!(ended || seed.is_multiple_of(2), "invalid positions were not found out");
+            assert!(ended || seed.is_multiple_of(2), "invalid positions were not detected");
         });
     }
 }
 
 /// At least once, until it is stopped. Positions are plausible if the seed is even, and anything at
 /// all if it is odd.
-fn scribble(peer: &Connection, seed: u64, stop: &AtomicBool) {
+fn overwrite(peer: &Connection, seed: u64, stop: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0xbad);
     let most = if seed.is_multiple_of(2) { CAPACITY as u64 } else { u64::MAX };
     loop {
         for direction in [Direction::Out, Direction::Back] {
             let control = peer.segment.control(direction);
-            control.scribble(Some(random.u64(..=most)), Some(random.u64(..=most)));
-            control.reader().scribble(random.u32(..));
-            control.writer().scribble(random.u32(..));
+            control.overwrite(Some(random.u64(..=most)), Some(random.u64(..=most)));
+            control.reader().overwrite(random.u32(..));
+            control.writer().overwrite(random.u32(..));
             peer.segment.copy_in(direction, random.u64(..), &random.u64(..).to_le_bytes());
         }
         if random.u8(..) == 0 {
@@ -168,13 +168,13 @@ fn scribble(peer: &Connection, seed: u64, stop: &AtomicBool) {
     }
 }
 
-/// Does something. Returns whether the stream goes on.
+/// Makes a random call. Returns whether the stream is open.
 fn attempt(transport: &mut SharedMemoryTransport, random: &mut fastrand::Rng) -> bool {
     let mut bytes = vec![0; random.usize(..2 * CAPACITY)];
     let outcome = match random.u8(..4) {
         0 => transport.try_send(1, &[IoSlice::new(&bytes)]).map(drop),
         1 => transport.try_recv(1, &mut bytes).map(drop),
-        2 => transport.fill_buf(1, bytes.len()).map(|lent| lent.copy_to(&mut bytes)).and_then(|len| {
+        2 => transport.fill_buf(1, bytes.len()).map(|filled| filled.copy_to(&mut bytes)).and_then(|len| {
             assert!(len <= bytes.len());
             transport.consume(1, random.usize(..=len))
         }),
@@ -200,7 +200,7 @@ fn unknown_packets_on_the_socket_are_notifications_only() {
     assert_eq!(transport.try_recv(1, &mut [0; 8]).unwrap(), 0);
     assert_eq!(descriptors(), 1, "a file descriptor is kept");
     peer.segment.copy_in(Direction::Back, 0, b"still up");
-    peer.segment.control(Direction::Back).scribble(Some(8), None);
+    peer.segment.control(Direction::Back).overwrite(Some(8), None);
     let mut into = [0; 8];
     assert_eq!(transport.try_recv(1, &mut into).unwrap(), 8);
     assert_eq!(&into, b"still up");
@@ -227,21 +227,19 @@ fn only_sleepers_are_notified() {
     assert!(!back.reader().is_set());
 }
 
-/// Half an element that is lent again and again is no reason to stay awake, and does not hide the
-/// end.
 #[test]
 fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
     let (mut transport, peer) = with_peer();
     let mut recv = Interest::default();
     recv.add_recv(1);
-    peer.segment.control(Direction::Back).scribble(Some(3), None);
+    peer.segment.control(Direction::Back).overwrite(Some(3), None);
     assert_eq!(transport.fill_buf(1, 8).unwrap().len(), 3);
     assert_eq!(transport.arm(&recv).unwrap(), Armed::Sleep);
-    peer.segment.control(Direction::Back).scribble(Some(5), None);
+    peer.segment.control(Direction::Back).overwrite(Some(5), None);
     assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready);
     drop(peer);
     while transport.fill_buf(1, 8).is_ok() {
-        assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready, "nobody told of the end");
+        assert_eq!(transport.arm(&recv).unwrap(), Armed::Ready, "the end is not reported");
     }
     let mut rest = [0; 8];
     assert_eq!(transport.try_recv(1, &mut rest).unwrap(), 5);
@@ -255,12 +253,12 @@ fn an_exit_is_noticed_while_other_peers_are_busy() {
     let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
     let mut living = transport(1, living, None);
     drop(dead);
-    let inline = (0..100_000).any(|_| {
+    let noticed = (0..100_000).any(|_| {
         assert_eq!(living.try_send(0, &[IoSlice::new(&[7])]).unwrap(), 1);
         assert_eq!(near.try_recv(1, &mut [0]).unwrap(), 1);
         near.try_recv(2, &mut [0]).is_err()
     });
-    assert!(inline, "rank 2 is gone");
+    assert!(noticed, "the exit of rank 2");
 }
 
 #[test]
@@ -277,7 +275,7 @@ fn an_exit_is_noticed_without_sleeping() {
             false => transport.try_recv(1, &mut [0]),
         };
         while attempt().is_ok() {
-            assert!(Instant::now() < limit, "nobody noticed");
+            assert!(Instant::now() < limit, "the exit is not noticed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Channels whose every send is from memory that the channels gave out.
+//! Channels that send from memory that the fabric allocated.
 
 use std::io::IoSlice;
 
@@ -14,8 +14,8 @@ pub(crate) fn arena_fabric(fabric: SharedMemoryFabric) -> impl Fabric {
     AlteredFabric { fabric, open }
 }
 
-/// Opens a channel that moves bytes out of an arena per peer, in which they hold still until all of
-/// them are released.
+/// Opens a channel that sends bytes from an arena per peer, where they stay until all of them are
+/// released.
 fn open(
     fabric: &SharedMemoryFabric,
     channel: ChannelId,
@@ -52,14 +52,14 @@ impl Arena {
         }
         let mut sent = 0;
         for piece in bytes {
-            let room = self.memory.bytes_mut().get_mut(self.used..).unwrap_or_default();
-            let len = piece.len().min(room.len());
-            room[..len].copy_from_slice(&piece[..len]);
-            let gone = transport.try_send(to, &[IoSlice::new(&room[..len])])?;
-            self.used += gone;
-            self.accepted += gone as u64;
-            sent += gone;
-            if gone < piece.len() {
+            let space = self.memory.bytes_mut().get_mut(self.used..).unwrap_or_default();
+            let len = piece.len().min(space.len());
+            space[..len].copy_from_slice(&piece[..len]);
+            let accepted = transport.try_send(to, &[IoSlice::new(&space[..len])])?;
+            self.used += accepted;
+            self.accepted += accepted as u64;
+            sent += accepted;
+            if accepted < piece.len() {
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! Peers die, and callers give up.
+//! Peers exit, and callers abort.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Meet;
 use super::port::{Gate, Port, bytes, each, limit, lost, open};
 use super::sleep::fill;
 
-/// A peer's last bytes come before the news of its death, which names it.
+/// The last bytes of a peer that exits arrive before the error that names it.
 pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAST: usize = 200;
     let dead = Gate::new(3);
@@ -24,7 +24,7 @@ pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> 
             return Ok(());
         }
         dead.wait();
-        // Whoever has heard of the death by then still gets the bytes.
+        // A rank that has detected the exit still gets the bytes.
         port.arm(&[], &[])?;
         let mut into = [0; LAST];
         port.recv(1, &mut into)?;
@@ -34,7 +34,7 @@ pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> 
         assert_eq!(lost(&port.transport.fill_buf(1, 1)), Some(1));
         let error = loop_until_error(&mut port, 1);
         assert_eq!(lost(&error), Some(1), "{error:?}");
-        // Nobody sleeps on a stream that has ended: it has nothing to wait for.
+        // No rank sleeps on a stream that has ended.
         for _ in 0..3 {
             port.wait(&[1], &[])?;
             port.wait(&[], &[1])?;
@@ -44,7 +44,8 @@ pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> 
     Ok(())
 }
 
-/// A sender that waits for room hears that its peer is gone, and does not go to sleep on it again.
+/// A sender that waits for capacity detects that its peer has exited, and does not sleep on it
+/// again.
 pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
@@ -73,7 +74,7 @@ pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> 
     Ok(())
 }
 
-/// Sends until that fails: a kernel may take a few bytes for a peer that is gone.
+/// Sends until that fails: a kernel may accept a few bytes for a peer that has exited.
 fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
     let limit = limit();
     while std::time::Instant::now() < limit {
@@ -82,9 +83,9 @@ fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
     Ok(())
 }
 
-/// The death of a peer from which nothing is awaited wakes a sleeper.
+/// The exit of a peer for which no rank waits wakes a sleeper.
 pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    let heard = Gate::new(2);
+    let received = Gate::new(2);
     each(meet, 3, |fabric| {
         let mut port = open(fabric)?;
         match port.rank() {
@@ -92,9 +93,9 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>)
                 while lost(&port.transport.try_recv(2, &mut [0])) != Some(2) {
                     port.wait(&[1], &[])?;
                 }
-                heard.wait();
+                received.wait();
             }
-            1 => heard.wait(),
+            1 => received.wait(),
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
         Ok(())
@@ -102,9 +103,9 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>)
     Ok(())
 }
 
-/// A death that came before anybody slept is not slept through: whoever lies down hears of it.
+/// A rank does not sleep through an exit before its sleep.
 pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    let (dead, heard) = (Gate::new(3), Gate::new(2));
+    let (dead, received) = (Gate::new(3), Gate::new(2));
     each(meet, 3, |fabric| {
         let mut port = open(fabric)?;
         if port.rank() == 2 {
@@ -113,7 +114,7 @@ pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Resu
             return Ok(());
         }
         dead.wait();
-        // A kernel may need a moment to tell.
+        // A kernel may need a moment to report it.
         std::thread::sleep(Duration::from_millis(50));
         let peer = 1 - port.rank();
         loop {
@@ -122,13 +123,13 @@ pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Resu
                 break;
             }
         }
-        heard.wait();
+        received.wait();
         Ok(())
     })?;
     Ok(())
 }
 
-/// After a death, the survivors go on, and sleep while they wait.
+/// After an exit, the survivors continue, and sleep while they wait.
 pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 1 << 20;
     each(meet, 3, |fabric| {

@@ -1,4 +1,4 @@
-//! A first word between all ranks of a channel.
+//! The first message between all ranks of a channel.
 
 use std::io::IoSlice;
 use std::thread;
@@ -8,14 +8,14 @@ use comm_core::{Result, Transport};
 
 use super::port::limit;
 
-/// Every rank of a channel that was just opened calls this: everybody tells everybody who it is, in
-/// two bytes, and hears that streams lead where they should.
+/// Sends this rank and the peer to every peer in two bytes, and checks theirs. Every rank of a
+/// channel that was just opened calls this.
 ///
 /// # Errors
 /// As the transport.
 ///
 /// # Panics
-/// If anything else comes, or nothing for long.
+/// If other bytes arrive, or none for 30 seconds.
 pub fn introduce<T: Transport>(transport: &mut T) -> Result<()> {
     let group = transport.group();
     let limit = limit();
@@ -28,9 +28,9 @@ pub fn introduce<T: Transport>(transport: &mut T) -> Result<()> {
         }
     }
     for peer in group.peers() {
-        let (mut theirs, mut heard) = ([0; 2], 0);
-        while heard < theirs.len() {
-            heard += transport.try_recv(peer, &mut theirs[heard..])?;
+        let (mut theirs, mut received) = ([0; 2], 0);
+        while received < theirs.len() {
+            received += transport.try_recv(peer, &mut theirs[received..])?;
             assert!(Instant::now() < limit, "nothing comes from {peer}");
             thread::yield_now();
         }

@@ -33,7 +33,7 @@ pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
         while port.arm(&[], &[])? == Armed::Ready {}
         let cause = Error::Aborted { by: 0, reason: "done".into() };
         port.transport.abort_handle().abort(cause);
-        assert!(port.sleep(Duration::from_secs(30))?, "an abort wakes nobody");
+        assert!(port.sleep(Duration::from_secs(30))?, "an abort must wake the rank");
         assert!(port.arm(&[], &[]).is_err());
         Ok(())
     })?;
@@ -59,9 +59,9 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
                 port.send(peer, &[at as u8, port.rank() as u8])?;
             }
             for &peer in &peers {
-                let mut heard = [0; 2];
-                port.recv(peer, &mut heard)?;
-                assert_eq!(heard, [at as u8, peer as u8], "a byte changed channels");
+                let mut received = [0; 2];
+                port.recv(peer, &mut received)?;
+                assert_eq!(received, [at as u8, peer as u8], "a byte changed channels");
             }
             Ok(())
         };
@@ -70,7 +70,7 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A channel that is full to the brim holds up no other.
+/// A full channel does not block others.
 pub fn a_full_channel_does_not_block_others<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
@@ -99,7 +99,7 @@ pub fn a_full_channel_does_not_block_others<L: Fabric>(meet: Meet<'_, L>) -> Res
     Ok(())
 }
 
-/// At the deadline, the rank that did not come is named.
+/// At the deadline, the rank that did not open the channel is named.
 pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(3);
     each(meet, 3, |fabric| {
@@ -119,7 +119,7 @@ pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A rank that has left is named: at once if its death shows, else at the deadline.
+/// A rank that has exited is named: at once if its exit is detected, else at the deadline.
 pub fn a_rank_that_left_is_named_by_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(2);
     let mut all = meet(3);

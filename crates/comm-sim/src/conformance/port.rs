@@ -1,4 +1,4 @@
-//! A transport with the waiting that scenarios need.
+//! A transport with operations that wait.
 
 use std::io::IoSlice;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -12,9 +12,9 @@ use crate::random::mix;
 use crate::run_each;
 
 /// The time after which an operation counts as hanging. Long, as test machines are busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A transport, and who waits on it.
+/// A transport and the interest of its waits.
 pub(super) struct Port<T> {
     pub(super) transport: T,
     interest: Interest,
@@ -22,8 +22,7 @@ pub(super) struct Port<T> {
     pub(super) sleeps: usize,
 }
 
-/// A barrier for a single use. Unlike that of the standard library, it does not hang if one of the
-/// threads has panicked.
+/// A barrier for a single use, which does not hang if one of the threads has panicked.
 pub(super) struct Gate {
     missing: Mutex<usize>,
     open: Condvar,
@@ -34,14 +33,14 @@ impl Gate {
         Self { missing: Mutex::new(threads), open: Condvar::new() }
     }
 
-    /// Waits until all threads are here.
+    /// Waits until all threads have called this.
     pub(super) fn wait(&self) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         *missing = missing.saturating_sub(1);
         self.open.notify_all();
-        let waited = self.open.wait_timeout_while(missing, PATIENCE, |missing| *missing > 0);
+        let waited = self.open.wait_timeout_while(missing, TIMEOUT, |missing| *missing > 0);
         let (missing, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(*missing, 0, "threads that never came to a gate");
+        assert_eq!(*missing, 0, "threads that never reached a gate");
     }
 }
 
@@ -66,12 +65,12 @@ pub(super) fn open<L: Fabric>(fabric: &L) -> Result<Port<L::Channel>> {
 
 /// When something that starts now hangs.
 pub(super) fn limit() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
 impl<T: Transport> Port<T> {
     pub(super) fn open<L: Fabric<Channel = T>>(fabric: &L, channel: ChannelId) -> Result<Self> {
-        fabric.open(channel, fabric.now() + PATIENCE).map(Self::new)
+        fabric.open(channel, fabric.now() + TIMEOUT).map(Self::new)
     }
 
     pub(super) fn open_among<L: Fabric<Channel = T>>(
@@ -79,7 +78,7 @@ impl<T: Transport> Port<T> {
         channel: ChannelId,
         members: &[usize],
     ) -> Result<Self> {
-        fabric.open_among(channel, members, (fabric.now() + PATIENCE).into()).map(Self::new)
+        fabric.open_among(channel, members, (fabric.now() + TIMEOUT).into()).map(Self::new)
     }
 
     pub(super) fn new(transport: T) -> Self {
@@ -104,14 +103,14 @@ impl<T: Transport> Port<T> {
             self.sleeps += 1;
             let rank = self.rank();
             assert!(
-                self.sleep(PATIENCE)?,
-                "rank {rank} overslept, waiting for {recv:?} and room to {send:?}"
+                self.sleep(TIMEOUT)?,
+                "rank {rank} was not woken, waiting to receive from {recv:?} and send to {send:?}"
             );
         }
         Ok(())
     }
 
-    /// Sleeps on the descriptor for at most `time`, and says whether it became readable.
+    /// Sleeps on the descriptor for at most `time`, and returns whether it became readable.
     pub(super) fn sleep(&self, time: Duration) -> Result<bool> {
         let until = Instant::now() + time;
         loop {
@@ -191,7 +190,7 @@ impl<T: Transport> Port<T> {
     pub(super) fn recv_error(&mut self, from: usize) -> Result<Error> {
         let limit = limit();
         loop {
-            assert!(Instant::now() < limit, "rank {from} died and nobody noticed");
+            assert!(Instant::now() < limit, "the exit of rank {from} was not detected");
             match self.transport.try_recv(from, &mut [0]) {
                 Err(error) => return Ok(error),
                 Ok(received) => assert_eq!(received, 0, "bytes that rank {from} never sent"),

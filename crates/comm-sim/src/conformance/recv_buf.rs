@@ -103,7 +103,7 @@ pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>
 
 /// The buffer is empty only if nothing has arrived, and its bytes stay until they are consumed. No
 /// more bytes are sent meanwhile, so a receiver waits forever if the transport withholds the last
-/// ones because they are no whole element, or fewer than requested.
+/// ones because they are less than an element, or fewer than requested.
 pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
@@ -186,7 +186,7 @@ pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<(
     Ok(())
 }
 
-/// A revocation when everything is released takes nothing back, and the streams go on.
+/// A revocation when everything is released has no effect, and the streams continue.
 pub fn revoking_without_registered_memory_has_no_effect<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;

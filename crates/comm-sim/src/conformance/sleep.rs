@@ -8,7 +8,7 @@ use comm_core::{Armed, Fabric, Result, Transport, wire};
 use super::Meet;
 use super::port::{Gate, Port, each, open};
 
-/// Two ranks wake each other thousands of times, and nobody spins.
+/// Two ranks wake each other thousands of times, without spinning.
 pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 3000;
     let sleeps = each(meet, 2, |fabric| {
@@ -25,7 +25,7 @@ pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
         }
         Ok(port.sleeps)
     })?;
-    assert!(sleeps.iter().sum::<usize>() > 0, "nobody ever slept");
+    assert!(sleeps.iter().sum::<usize>() > 0, "no rank ever slept");
     Ok(())
 }
 
@@ -46,9 +46,9 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
             }
         }
         while seen != [LAPS; 2] {
-            let awaited = |seen: [usize; 2]| (0..2).filter(move |&way| seen[way] < LAPS);
+            let incomplete = |seen: [usize; 2]| (0..2).filter(move |&way| seen[way] < LAPS);
             let mut moved = false;
-            for way in awaited(seen) {
+            for way in incomplete(seen) {
                 let mut token = [0];
                 if port.transport.try_recv(neighbours[1 - way], &mut token)? == 0 {
                     continue;
@@ -62,7 +62,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
                 }
             }
             if !moved {
-                let from: Vec<usize> = awaited(seen).map(|way| neighbours[1 - way]).collect();
+                let from: Vec<usize> = incomplete(seen).map(|way| neighbours[1 - way]).collect();
                 port.wait(&from, &[])?;
             }
         }
@@ -71,7 +71,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A sender that found no room sleeps until there is some.
+/// A sender without capacity sleeps until there is some.
 pub fn capacity_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
@@ -109,7 +109,7 @@ pub(super) fn fill<T: Transport>(port: &mut Port<T>, to: usize) -> Result<u64> {
     }
 }
 
-/// Whether there is still no room after a moment: a kernel moves bytes on behind our back.
+/// Whether there is still no capacity after a moment: a kernel may move bytes meanwhile.
 fn settled<T: Transport>(port: &mut Port<T>, to: usize) -> Result<bool> {
     Ok(!port.sleep(Duration::from_millis(20))? && port.arm(&[], &[to])? == Armed::Sleep)
 }
@@ -119,15 +119,15 @@ pub(super) fn drain<T: Transport>(port: &mut Port<T>, from: usize) -> Result<u64
     let mut zeros = 0;
     loop {
         let mut buffer = [0; 4096];
-        let lent = port.transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer);
-        let end = buffer[..lent].iter().position(|&byte| byte != 0);
-        let taken = end.unwrap_or(lent);
+        let filled = port.transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer);
+        let end = buffer[..filled].iter().position(|&byte| byte != 0);
+        let taken = end.unwrap_or(filled);
         zeros += taken as u64;
-        port.transport.consume(from, end.map_or(lent, |end| end + 1))?;
+        port.transport.consume(from, end.map_or(filled, |end| end + 1))?;
         if end.is_some() {
             return Ok(zeros);
         }
-        if lent == 0 {
+        if filled == 0 {
             port.wait(&[from], &[])?;
         }
     }

@@ -14,8 +14,8 @@ const fn channel(group: u64) -> ChannelId {
     ChannelId { group: GroupId(group), kind: ChannelKind::Collective }
 }
 
-/// Opens a channel among `members`, and has every member tell every other which rank of the world
-/// it is.
+/// Opens a channel among `members`, and has every member send its rank of the world to every
+/// other.
 fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Port<L::Channel>> {
     let world = fabric.group().rank();
     let mut port = Port::open_among(fabric, channel(group), members)?;
@@ -27,15 +27,15 @@ fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Por
         port.send(peer, &[world as u8, peer as u8, group as u8])?;
     }
     for peer in expected.peers() {
-        let mut heard = [0; 3];
-        port.recv(peer, &mut heard)?;
-        let told = [members[peer] as u8, expected.rank() as u8, group as u8];
-        assert_eq!(heard, told, "rank {peer} of {members:?}, told to rank {world} of the world");
+        let mut received = [0; 3];
+        port.recv(peer, &mut received)?;
+        let expected_bytes = [members[peer] as u8, expected.rank() as u8, group as u8];
+        assert_eq!(received, expected_bytes, "rank {peer} of {members:?}, to rank {world} of the world");
     }
     Ok(port)
 }
 
-/// Groups without a common rank open channels at the same time, in whatever order their lists have.
+/// Groups without a common rank open channels at the same time, in any order of their lists.
 pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let partitions: [&[&[usize]]; 3] =
         [&[&[0, 2, 4], &[1, 3]], &[&[4, 0, 2], &[3, 1]], &[&[3, 4], &[2, 1, 0]]];
@@ -78,7 +78,7 @@ pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L
     Ok(())
 }
 
-/// A rank alone needs nobody else, and no other rank takes part.
+/// A group of one rank opens without any other rank.
 pub fn a_subset_of_one_opens_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 3, |fabric| {
         let port = introduce(fabric, 1 + fabric.group().rank() as u64, &[fabric.group().rank()])?;
@@ -104,14 +104,14 @@ pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Res
         assert_eq!(invalid(&[rank, 3]), Some(Invalid::Rank { rank: 3, size: 3 }));
         assert_eq!(invalid(&[next, last]), Some(Invalid::Absent { rank }));
         assert_eq!(invalid(&[]), Some(Invalid::Absent { rank }));
-        assert!(began.elapsed() < Duration::from_secs(5), "it waited for somebody");
+        assert!(began.elapsed() < Duration::from_secs(5), "it waited for another rank");
         Ok(())
     })?;
     Ok(())
 }
 
-/// A rank that waits for one which has another list, or none, is told at the deadline, by the
-/// numbers of its own list.
+/// A rank that waits for one with another list, or none, gets a timeout that names the missing
+/// rank by its own list.
 pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(4);
     each(meet, 4, |fabric| {
@@ -133,22 +133,22 @@ pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, 
     Ok(())
 }
 
-/// A member that is gone is named by its rank of the channel, and groups without it go on.
+/// A member that has exited is named by its rank of the channel, and groups without it continue.
 pub fn a_death_names_the_rank_within_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    let told = Gate::new(3);
+    let done = Gate::new(3);
     each(meet, 4, |fabric| {
         let rank = fabric.group().rank();
-        let mut with_the_dead = introduce(fabric, 1, &[3, 1, 2, 0])?;
+        let mut with_exited = introduce(fabric, 1, &[3, 1, 2, 0])?;
         if rank == 1 {
             return Ok(());
         }
         let mut without = introduce(fabric, 2, &[2, 3, 0])?;
-        let error = Err::<(), _>(with_the_dead.recv_error(1)?);
+        let error = Err::<(), _>(with_exited.recv_error(1)?);
         assert_eq!(lost(&error), Some(1), "{error:?}");
         let (next, before) = ((without.rank() + 1) % 3, (without.rank() + 2) % 3);
         without.send(next, &[rank as u8])?;
         assert_eq!(without.recv_byte(before)?, [2, 3, 0][before]);
-        told.wait();
+        done.wait();
         Ok(())
     })?;
     Ok(())

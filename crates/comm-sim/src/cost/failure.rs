@@ -11,7 +11,7 @@ pub enum SimulationError {
     /// Costs that are negative or not numbers, or no ranks on a host.
     #[error("the model of the links has a cost that is negative or not a number, or hosts without ranks")]
     Links,
-    /// More ranks than can be told apart.
+    /// More ranks than the simulator can number.
     #[error("{0} ranks are too many to simulate")]
     Ranks(usize),
     /// The program has more steps than the caller allows.

@@ -56,7 +56,7 @@ impl Window {
         position + self.capacity <= self.placed
     }
 
-    /// Adds the next step, which ends then. If it is not known when, then [`Self::set_end`] says so
+    /// Adds the next step, which ends then. If the end is not known yet, [`Self::set_end`] sets it
     /// later.
     pub(super) fn place(&mut self, timed: &Timed, end: Option<f64>) {
         let before = self.placed.checked_sub(1).map_or(0.0, |before| self.at(before).all_end);

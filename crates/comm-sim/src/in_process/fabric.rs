@@ -15,7 +15,7 @@ use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
 use crate::endpoint::Endpoint;
 
-/// The fabric of one rank. Dropping it tells the others not to wait for this rank.
+/// The fabric of one rank. After it is dropped, the others do not wait for this rank.
 #[derive(Debug)]
 pub struct InProcessFabric {
     group: Group,

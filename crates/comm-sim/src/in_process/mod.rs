@@ -8,7 +8,7 @@
 //! use comm_sim::in_process::{self, InProcessConfig};
 //!
 //! let channel = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
-//! let heard = in_process::run(2, &InProcessConfig::default(), |fabric| {
+//! let received = in_process::run(2, &InProcessConfig::default(), |fabric| {
 //!     let mut transport = fabric.open(channel, fabric.now() + Duration::from_secs(5))?;
 //!     let (rank, peer) = (fabric.group().rank() as u8, 1 - fabric.group().rank());
 //!     transport.try_send(peer, &[IoSlice::new(&[rank])])?;
@@ -18,7 +18,7 @@
 //!     }
 //!     Ok::<_, comm_core::Error>(byte[0])
 //! });
-//! assert_eq!(heard.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [1, 0]);
+//! assert_eq!(received.into_iter().collect::<Result<Vec<_>, _>>().unwrap(), [1, 0]);
 //! ```
 
 mod fabric;

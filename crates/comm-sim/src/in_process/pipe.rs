@@ -14,11 +14,11 @@ pub(super) struct Pipe {
     accepted: u64,
     consumed: u64,
     /// The released position that the sender was last given.
-    released_told: u64,
+    released_reported: u64,
     /// Whether the last attempt to send accepted fewer bytes than were offered.
     fell_short: bool,
-    sender_gone: bool,
-    receiver_gone: bool,
+    pub(super) sender_gone: bool,
+    pub(super) receiver_gone: bool,
     revoked: bool,
     sender_sleeps: bool,
     receiver_sleeps: bool,
@@ -60,8 +60,8 @@ impl Pipe {
 
     /// Returns the position below which bytes are released.
     pub(super) fn released(&mut self, release: Release) -> u64 {
-        self.released_told = self.released_position(release);
-        self.released_told
+        self.released_reported = self.released_position(release);
+        self.released_reported
     }
 
     /// Returns the number of accepted bytes that are not released.
@@ -90,20 +90,12 @@ impl Pipe {
 
     /// Revokes bytes that are not consumed, and returns whether there were any.
     pub(super) fn revoke(&mut self, release: Release) -> bool {
-        let lent = self.unreleased(release) > 0;
-        if lent {
+        let revoked = self.unreleased(release) > 0;
+        if revoked {
             self.revoked = true;
             self.bytes.clear();
         }
-        lent
-    }
-
-    pub(super) const fn leave_sender(&mut self) {
-        self.sender_gone = true;
-    }
-
-    pub(super) const fn leave_receiver(&mut self) {
-        self.receiver_gone = true;
+        revoked
     }
 
     /// Returns whether the sender may be able to continue; if not, marks it as asleep.
@@ -113,7 +105,7 @@ impl Pipe {
         let ready = if self.send_loss().is_some() {
             true
         } else if !self.fell_short && self.unreleased(release) > 0 {
-            self.released_position(release) != self.released_told
+            self.released_position(release) != self.released_reported
         } else {
             self.space(capacity) > 0
         };

@@ -26,7 +26,7 @@ pub struct InProcessTransport {
     dribble: Option<Random>,
     breaks_seen: u64,
     /// A copy of the bytes of `fill_buf`, because no reference into a locked queue can be returned.
-    lent: Vec<u8>,
+    filled: Vec<u8>,
 }
 
 impl InProcessTransport {
@@ -37,7 +37,7 @@ impl InProcessTransport {
             endpoint: Arc::clone(&channel.endpoints[group.rank()]),
             dribble: channel.config.dribble.map(|seed| Random::new(seed, stream)),
             breaks_seen: 0,
-            lent: Vec::new(),
+            filled: Vec::new(),
             channel,
         }
     }
@@ -102,8 +102,8 @@ impl Transport for InProcessTransport {
             return Err(lost(to, loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
-        let room = pipe.space(self.channel.config.capacity).min(offered);
-        let sent = portion(&mut self.dribble, room);
+        let space = pipe.space(self.channel.config.capacity).min(offered);
+        let sent = portion(&mut self.dribble, space);
         pipe.accept(bytes, offered, sent);
         if sent > 0 && pipe.should_wake_receiver() {
             drop(pipe);
@@ -138,10 +138,10 @@ impl Transport for InProcessTransport {
             return Err(lost(from, loss, During::Receiving));
         }
         let shown = pipe.bytes().show(|hidden| portion(&mut self.dribble, hidden)).min(at_most);
-        self.lent.resize(shown, 0);
-        pipe.bytes().peek(&mut self.lent);
+        self.filled.resize(shown, 0);
+        pipe.bytes().peek(&mut self.filled);
         drop(pipe);
-        Ok(RecvBuf::from_slice(&self.lent))
+        Ok(RecvBuf::from_slice(&self.filled))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
@@ -152,7 +152,7 @@ impl Transport for InProcessTransport {
         }
         let shown = pipe.bytes().shown();
         if bytes > shown {
-            return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
+            return Err(Error::Internal(format!("consumed {bytes} of {shown} bytes from rank {from}")));
         }
         self.consume_from(pipe, from, bytes);
         Ok(())
@@ -197,8 +197,8 @@ impl Transport for InProcessTransport {
 impl Drop for InProcessTransport {
     fn drop(&mut self) {
         for peer in self.group.peers() {
-            self.outgoing(peer).leave_sender();
-            self.incoming(peer).leave_receiver();
+            self.outgoing(peer).sender_gone = true;
+            self.incoming(peer).receiver_gone = true;
         }
         self.announce_break();
     }

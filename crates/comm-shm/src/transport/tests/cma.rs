@@ -1,15 +1,15 @@
-//! Cross-memory attach: which pieces are read so, when they are released, and invalid addresses.
+//! Cross-memory attach: which pieces it reads, when they are released, and invalid addresses.
 
 use super::*;
 use crate::descriptors::{CMA_BYTES_MAX, CMA_DESCRIPTORS_MAX, CMA_REGION, Descriptor};
 use crate::regions::Regions;
 
-/// The smallest piece that is read so, less than a ring holds.
+/// The smallest piece that it reads, less than a ring holds.
 const CMA_BYTES_MIN: usize = 1000;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
 
-/// Ranks 0 and 1, which read exposed memory of each other. Nothing else is read in place.
+/// Ranks 0 and 1, which read registered memory of each other. Nothing else is read in place.
 fn pair() -> [SharedMemoryTransport; 2] {
     let regions = Arc::<Regions>::default();
     let export = ExportConfig { regions, bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
@@ -29,7 +29,7 @@ fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
+fn registered_memory_is_read_in_place_and_released_once_it_was_read() {
     let [mut near, mut far] = pair();
     let mut memory = pattern(LARGE);
     near.register(&[&memory]);
@@ -47,7 +47,7 @@ fn exposed_memory_is_read_in_place_and_released_once_it_was_read() {
 }
 
 #[test]
-fn small_pieces_and_memory_that_is_not_exposed_are_copied() {
+fn small_pieces_and_memory_that_is_not_registered_are_copied() {
     let [mut near, _far] = pair();
     let memory = pattern(CMA_BYTES_MIN);
     near.register(&[&memory]);
@@ -72,7 +72,7 @@ fn memory_is_copied_for_a_peer_that_cannot_read_it() {
     let [near, far] = connections();
     let export =
         ExportConfig { regions: Arc::default(), bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
-    // Neither does this side look whether it can, nor is the other told.
+    // The other side neither opens this process nor announces that it can read it.
     let (mut near, mut far) = (transport(0, near, Some(&export)), transport(1, far, None));
     let memory = pattern(LARGE);
     near.register(&[&memory]);
@@ -99,15 +99,14 @@ fn large_pieces_are_sent_in_a_few_descriptors_at_a_time() {
     let mut into = vec![0; CMA_BYTES_MAX];
     assert_eq!(far.try_recv(0, &mut into).unwrap(), CMA_BYTES_MAX);
     let mut ready = [rustix::event::PollFd::new(&near.epoll, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "nobody rang");
+    assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "no notification");
     assert_eq!(near.arm(&interest).unwrap(), Armed::Ready);
     assert_eq!(send(&mut near, &memory[sent..]), CMA_BYTES_MAX);
     assert_eq!(near.released(1), CMA_BYTES_MAX as u64);
 }
 
-/// Bytes keep their order and their values however they go, and however they are received.
 #[test]
-fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
+fn the_stream_has_the_bytes_that_were_sent_on_every_path() {
     for seed in 0..200 {
         let [mut near, mut far] = pair();
         let mut random = fastrand::Rng::with_seed(seed);
@@ -124,10 +123,10 @@ fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
             let moved = if random.bool() {
                 far.try_recv(0, &mut into).unwrap()
             } else {
-                let lent = far.fill_buf(0, into.len()).unwrap().copy_to(&mut into);
-                let there = sent - received;
-                assert!(lent >= there.min(into.len()).min(8), "{lent} of {there} are no element");
-                let used = random.usize(..=lent);
+                let filled = far.fill_buf(0, into.len()).unwrap().copy_to(&mut into);
+                let available = sent - received;
+                assert!(filled >= available.min(into.len()).min(8), "{filled} of {available} bytes");
+                let used = random.usize(..=filled);
                 far.consume(0, used).unwrap();
                 used
             };
@@ -138,20 +137,18 @@ fn the_stream_has_the_bytes_that_were_sent_whichever_way_they_go() {
     }
 }
 
-/// Memory that is taken back never counts as received, not even if it was read already.
 #[test]
 fn revoked_memory_does_not_count_as_received() {
     let [mut near, mut far] = pair();
     let memory = pattern(LARGE);
     near.register(&[&memory]);
     send(&mut near, &memory);
-    let lent = far.fill_buf(0, LARGE).unwrap().len();
-    assert_eq!(lent, LARGE);
+    assert_eq!(far.fill_buf(0, LARGE).unwrap().len(), LARGE);
     near.revoke();
-    assert_eq!(near.released(1), LARGE as u64, "the memory is its owner's again");
-    assert!(taken_back(&far.consume(0, lent)));
-    assert!(taken_back(&far.try_recv(0, &mut [0; 8])));
-    assert!(taken_back(&near.try_send(1, &[IoSlice::new(b"more")])));
+    assert_eq!(near.released(1), LARGE as u64, "the owner may write to the memory again");
+    assert!(is_revoked(&far.consume(0, LARGE)));
+    assert!(is_revoked(&far.try_recv(0, &mut [0; 8])));
+    assert!(is_revoked(&near.try_send(1, &[IoSlice::new(b"more")])));
 
     let [mut near, mut far] = pair();
     let memory = crate::region::Region::create(1, LARGE).unwrap();
@@ -160,10 +157,10 @@ fn revoked_memory_does_not_count_as_received() {
     assert_eq!(send(&mut near, allocation.bytes()), LARGE);
     near.revoke();
     drop((allocation, memory));
-    assert!(taken_back(&far.try_recv(0, &mut [0; LARGE])), "memory that is not there any more");
+    assert!(is_revoked(&far.try_recv(0, &mut [0; LARGE])), "unmapped memory");
 }
 
-fn garbage_of_rank_0<T>(result: &Result<T>) -> bool {
+fn is_garbage_of_rank_0<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::PeerLost { peer: 0, loss: Loss::Garbage(_), .. }))
 }
 
@@ -173,37 +170,37 @@ fn unmapped_addresses_end_the_stream() {
     let good = Descriptor { start: 0, len: 100, region: CMA_REGION, offset: here.as_ptr().addr() as u64 };
     let bad = [0, 1, 4096, u64::MAX, u64::MAX - 50, 1 << 63].map(|offset| Descriptor { offset, ..good });
     for descriptor in [good].into_iter().chain(bad) {
-        for lends in [false, true] {
+        for in_place in [false, true] {
             let [near, far] = connections();
             let export =
                 ExportConfig { regions: Arc::default(), bytes_min: usize::MAX, cma_bytes_min: CMA_BYTES_MIN };
             let mut far = transport(1, far, Some(&export));
             let control = near.segment.control(Direction::Out);
-            control.scribble_descriptor(0, descriptor, 1);
-            control.scribble(Some(100), None);
+            control.overwrite_descriptor(0, descriptor, 1);
+            control.overwrite(Some(100), None);
             let mut into = [0; 100];
-            let result = if lends {
-                far.fill_buf(0, 100).map(|lent| lent.copy_to(&mut into))
+            let result = if in_place {
+                far.fill_buf(0, 100).map(|filled| filled.copy_to(&mut into))
             } else {
                 far.try_recv(0, &mut into)
             };
             if descriptor == good {
                 assert_eq!((result.unwrap(), &into[..]), (100, &here[..]));
             } else {
-                assert!(garbage_of_rank_0(&result), "{descriptor:?}: {result:?}");
-                assert!(garbage_of_rank_0(&far.try_recv(0, &mut into)));
+                assert!(is_garbage_of_rank_0(&result), "{descriptor:?}: {result:?}");
+                assert!(is_garbage_of_rank_0(&far.try_recv(0, &mut into)));
             }
         }
     }
 }
 
 #[test]
-fn an_address_from_a_peer_that_was_not_told_to_send_any_ends_the_stream() {
+fn an_address_that_this_rank_did_not_announce_to_read_ends_the_stream() {
     let here = pattern(100);
     let (mut transport, peer) = with_peer();
     let control = peer.segment.control(Direction::Back);
     let offset = here.as_ptr().addr() as u64;
-    control.scribble_descriptor(0, Descriptor { start: 0, len: 100, region: CMA_REGION, offset }, 1);
-    control.scribble(Some(100), None);
+    control.overwrite_descriptor(0, Descriptor { start: 0, len: 100, region: CMA_REGION, offset }, 1);
+    control.overwrite(Some(100), None);
     assert!(is_garbage(&transport.try_recv(1, &mut [0; 100])));
 }

@@ -1,5 +1,4 @@
-//! Memory that is lent: who reads it, until when, and what a broken or hostile peer can do with
-//! descriptors.
+//! Regions are read in place and released, and a broken or hostile peer can only end its stream.
 
 use comm_core::Allocation;
 
@@ -12,7 +11,7 @@ use crate::regions::Regions;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
 
-/// Rank 0, which lends from some size on, its memory, and rank 1.
+/// Rank 0, which exports pieces from a size on, its regions, and rank 1.
 fn exporter(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
     let [near, far] = connections();
     let regions = Arc::<Regions>::default();
@@ -34,7 +33,7 @@ fn send(transport: &mut SharedMemoryTransport, bytes: &[u8]) -> usize {
     transport.try_send(1, &[IoSlice::new(bytes)]).unwrap()
 }
 
-fn awaits(peer: usize, send: bool) -> Interest {
+fn interest(peer: usize, send: bool) -> Interest {
     let mut interest = Interest::default();
     if send {
         interest.add_send(peer)
@@ -44,8 +43,6 @@ fn awaits(peer: usize, send: bool) -> Interest {
     interest
 }
 
-/// A piece far larger than the ring goes at once, and is released when it was read to the end and
-/// not before.
 #[test]
 fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
     let (mut near, regions, mut far) = exporter(1);
@@ -62,7 +59,6 @@ fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
     assert_eq!(near.released(1), LARGE as u64 + 4);
 }
 
-/// A region is read at the time of reading: nothing was copied before.
 #[test]
 fn a_region_is_read_in_place() {
     let (mut near, regions, mut far) = exporter(1000);
@@ -83,17 +79,16 @@ fn memory_of_the_heap_is_copied() {
     assert_eq!(near.released(1), CAPACITY as u64);
 }
 
-/// A sender fills all descriptors, then sends none until one was read.
 #[test]
 fn a_send_without_a_free_descriptor_waits() {
     let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     let sent = (0..DESCRIPTORS_MAX + 5).map(|_| send(&mut near, memory.bytes())).filter(|sent| *sent > 0);
     assert_eq!(sent.count(), DESCRIPTORS_MAX);
-    while near.arm(&awaits(1, true)).unwrap() == Armed::Ready {}
+    while near.arm(&interest(1, true)).unwrap() == Armed::Ready {}
     let mut into = vec![0; LARGE];
     assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE);
-    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+    assert_eq!(near.arm(&interest(1, true)).unwrap(), Armed::Ready);
     assert_eq!(send(&mut near, memory.bytes()), LARGE);
     assert_eq!(send(&mut near, memory.bytes()), 0);
 }
@@ -104,26 +99,26 @@ fn a_sender_that_waits_for_release_sleeps_and_is_woken() {
     let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
-    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Sleep);
+    assert_eq!(near.arm(&interest(1, true)).unwrap(), Armed::Sleep);
     let mut into = vec![0; LARGE - 1];
     assert_eq!(far.try_recv(0, &mut into).unwrap(), LARGE - 1);
-    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Sleep, "it is not read to the end");
+    assert_eq!(near.arm(&interest(1, true)).unwrap(), Armed::Sleep, "it is not read to the end");
     assert_eq!(far.try_recv(0, &mut [0]).unwrap(), 1);
     let mut ready = [rustix::event::PollFd::new(&near.epoll, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "nobody rang");
-    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+    assert_eq!(rustix::event::poll(&mut ready, Some(&Timespec::default())).unwrap(), 1, "no notification");
+    assert_eq!(near.arm(&interest(1, true)).unwrap(), Armed::Ready);
 }
 
 #[test]
-fn an_element_in_two_pieces_is_lent_whole() {
+fn an_element_in_two_pieces_is_received_whole() {
     for first in 1..8 {
         let (mut near, regions, mut far) = exporter(8);
         let memory = filled(&regions, 64);
         send(&mut near, &[7; 7][..first]);
         assert_eq!(far.fill_buf(0, 100).unwrap().len(), first);
-        assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Sleep);
+        assert_eq!(far.arm(&interest(0, false)).unwrap(), Armed::Sleep);
         send(&mut near, memory.bytes());
-        assert_eq!(far.arm(&awaits(0, false)).unwrap(), Armed::Ready);
+        assert_eq!(far.arm(&interest(0, false)).unwrap(), Armed::Ready);
         let mut element = [0; 8];
         assert_eq!(far.fill_buf(0, 100).unwrap().copy_to(&mut element), 8);
         assert!(element[..first].iter().all(|byte| *byte == 7) && element[first] == 0);
@@ -134,8 +129,7 @@ fn an_element_in_two_pieces_is_lent_whole() {
     }
 }
 
-/// Memory that is taken back never counts as received, not even if it was read already; what came
-/// before does.
+/// Bytes before it do.
 #[test]
 fn revoked_memory_does_not_count_as_received() {
     let (mut near, regions, mut far) = exporter(100);
@@ -146,23 +140,21 @@ fn revoked_memory_does_not_count_as_received() {
     assert_eq!(far.try_recv(0, &mut into).unwrap(), 6);
     assert_eq!(far.fill_buf(0, LARGE).unwrap().len(), LARGE);
     near.revoke();
-    assert_eq!(near.released(1), LARGE as u64 + 6, "the memory is its owner's again");
-    assert!(taken_back(&far.consume(0, LARGE)));
-    assert!(taken_back(&far.try_recv(0, &mut into)));
-    assert!(taken_back(&far.fill_buf(0, 1)));
-    assert!(taken_back(&near.try_send(1, &[IoSlice::new(b"more")])));
-    assert_eq!(near.arm(&awaits(1, true)).unwrap(), Armed::Ready);
+    assert_eq!(near.released(1), LARGE as u64 + 6, "the owner may write to the memory again");
+    assert!(is_revoked(&far.consume(0, LARGE)));
+    assert!(is_revoked(&far.try_recv(0, &mut into)));
+    assert!(is_revoked(&far.fill_buf(0, 1)));
+    assert!(is_revoked(&near.try_send(1, &[IoSlice::new(b"more")])));
+    assert_eq!(near.arm(&interest(1, true)).unwrap(), Armed::Ready);
 
     let (mut near, regions, mut far) = exporter(100);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     near.revoke();
     drop(memory);
-    assert!(taken_back(&far.try_recv(0, &mut [0; LARGE])), "memory that was never mapped");
+    assert!(is_revoked(&far.try_recv(0, &mut [0; LARGE])), "memory that was never mapped");
 }
 
-/// Buffers may go while the stream is open: nobody keeps more of them mapped than there are, and a
-/// stream goes on with ever more of them.
 #[test]
 fn buffers_may_be_dropped_while_the_stream_is_open() {
     let (mut near, regions, mut far) = exporter(1);
@@ -181,9 +173,8 @@ fn buffers_may_be_dropped_while_the_stream_is_open() {
     }
 }
 
-/// A region can be read after its owner has dropped it and its transport.
 #[test]
-fn a_region_can_be_read_after_its_owner_has_gone() {
+fn a_region_can_be_read_after_its_owner_has_dropped_it_and_its_transport() {
     let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
@@ -195,14 +186,13 @@ fn a_region_can_be_read_after_its_owner_has_gone() {
     assert!(matches!(far.try_recv(0, &mut into), Err(Error::PeerLost { loss: Loss::Closed, .. })));
 }
 
-/// A reader that has exited reads nothing more.
 #[test]
 fn the_exit_of_the_reader_releases_memory() {
     let (mut near, regions, far) = exporter(1);
     let memory = filled(&regions, LARGE);
     send(&mut near, memory.bytes());
     drop(far);
-    while near.arm(&awaits(1, true)).unwrap() == Armed::Sleep {}
+    while near.arm(&interest(1, true)).unwrap() == Armed::Sleep {}
     assert_eq!(near.released(1), LARGE as u64);
     assert!(near.try_send(1, &[IoSlice::new(b"more")]).is_err());
 }
@@ -230,20 +220,20 @@ fn invalid_descriptors_end_the_stream() {
         let region = Region::create(1, 10).unwrap();
         offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
         let control = peer.segment.control(Direction::Back);
-        control.scribble_descriptor(0, descriptor, 1);
-        control.scribble(Some(u64::MAX), None);
+        control.overwrite_descriptor(0, descriptor, 1);
+        control.overwrite(Some(u64::MAX), None);
         let result = transport.try_recv(1, &mut [0; 100]);
         if descriptor == good {
             assert_eq!(result.unwrap(), 10);
         } else {
             assert!(is_garbage(&result), "{descriptor:?}");
         }
-        // Behind the good one, the tail says that more follows than the ring holds.
+        // After the good one, the tail announces more bytes than the ring holds.
         assert!(is_garbage(&transport.fill_buf(1, 1)), "{descriptor:?}");
     }
     for descriptors in [DESCRIPTORS_MAX as u64 + 1, u64::MAX] {
         let (mut transport, peer) = with_peer();
-        peer.segment.control(Direction::Back).scribble_descriptor(0, good, descriptors);
+        peer.segment.control(Direction::Back).overwrite_descriptor(0, good, descriptors);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 100])));
     }
 }
@@ -255,22 +245,22 @@ fn invalid_regions_end_the_stream() {
     let (mut twice, peer) = with_peer();
     offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
     offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
-    assert_eq!(twice.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert_eq!(twice.arm(&interest(1, false)).unwrap(), Armed::Ready);
     assert!(is_garbage(&twice.try_recv(1, &mut [0])));
     let (mut none, peer) = with_peer();
     socket::send(&peer.socket, &RegionMessage { region: 1, evicted: 0 }.encode(), None).unwrap();
-    assert_eq!(none.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert_eq!(none.arm(&interest(1, false)).unwrap(), Armed::Ready);
     assert!(none.try_recv(1, &mut [0]).is_err());
     let (mut of_another_kind, peer) = with_peer();
     let message = RegionMessage { region: 1, evicted: 0 }.encode();
     socket::send(&peer.socket, &message, Some(other.as_fd())).unwrap();
-    assert_eq!(of_another_kind.arm(&awaits(1, false)).unwrap(), Armed::Ready);
+    assert_eq!(of_another_kind.arm(&interest(1, false)).unwrap(), Armed::Ready);
     assert!(is_garbage(&of_another_kind.try_recv(1, &mut [0])));
     let (mut too_many, peer) = with_peer();
     let regions = crate::exporter::REGIONS_MAX + DESCRIPTORS_MAX;
     for id in 1..=regions as u64 + 1 {
         offer(&peer, &region, RegionMessage { region: id, evicted: 0 });
-        let ready = too_many.arm(&awaits(1, false)).unwrap() == Armed::Ready;
+        let ready = too_many.arm(&interest(1, false)).unwrap() == Armed::Ready;
         assert_eq!(ready, id > regions as u64, "{id}");
     }
 }
@@ -293,15 +283,15 @@ fn random_descriptors_only_end_the_stream() {
                 region: random.u64(..3),
                 offset: small(&mut random),
             };
-            control.scribble_descriptor(random.u64(..4), descriptor, random.u64(..4));
-            control.scribble(Some(small(&mut random)), None);
+            control.overwrite_descriptor(random.u64(..4), descriptor, random.u64(..4));
+            control.overwrite(Some(small(&mut random)), None);
             let mut bytes = vec![0; random.usize(..5000)];
             let outcome = match random.bool() {
                 true => transport.try_recv(1, &mut bytes).map(drop),
                 false => transport
                     .fill_buf(1, bytes.len())
-                    .map(|lent| lent.copy_to(&mut bytes))
-                    .and_then(|lent| transport.consume(1, random.usize(..=lent))),
+                    .map(|filled| filled.copy_to(&mut bytes))
+                    .and_then(|len| transport.consume(1, random.usize(..=len))),
             };
             assert!(outcome.is_ok() || is_garbage(&outcome), "{outcome:?}");
         }

@@ -1,13 +1,13 @@
-//! Memory of this process that its peers may read by cross-memory attach.
+//! Registered memory of this process, which its peers may read by cross-memory attach.
 
 use crate::cma;
 
 /// The most pieces: the buffers of a call and temporary memory.
 const PIECES_MAX: usize = 3;
 
-/// The memory that was exposed last.
+/// The memory of the last registration.
 #[derive(Debug, Default)]
-pub(crate) struct Exposed([Piece; PIECES_MAX]);
+pub(crate) struct RegisteredMemory([Piece; PIECES_MAX]);
 
 /// A range of addresses.
 #[derive(Debug, Default)]
@@ -18,8 +18,8 @@ struct Piece {
     readable: Option<bool>,
 }
 
-impl Exposed {
-    /// Replaces what was exposed before. Pieces beyond the maximum are not exposed.
+impl RegisteredMemory {
+    /// Replaces the last registration. Pieces beyond the maximum are not registered.
     #[inline]
     pub(crate) fn set(&mut self, memory: &[&[u8]]) {
         for (at, piece) in self.0.iter_mut().enumerate() {
@@ -48,24 +48,26 @@ mod tests {
     #[test]
     fn only_memory_that_was_exposed_last_is_contained() {
         let (first, second) = (vec![0; 100], vec![0; 100]);
-        let mut exposed = Exposed::default();
-        assert!(!exposed.contains(&first));
-        exposed.set(&[&first[10..], &second]);
+        let mut registered = RegisteredMemory::default();
+        assert!(!registered.contains(&first));
+        registered.set(&[&first[10..], &second]);
         assert!(
-            exposed.contains(&first[10..]) && exposed.contains(&first[50..60]) && exposed.contains(&second)
+            registered.contains(&first[10..])
+                && registered.contains(&first[50..60])
+                && registered.contains(&second)
         );
-        assert!(!exposed.contains(&first) && !exposed.contains(&first[9..11]));
-        exposed.set(&[&second]);
-        assert!(!exposed.contains(&first[10..]) && exposed.contains(&second[99..]));
-        exposed.set(&[]);
-        assert!(!exposed.contains(&second));
+        assert!(!registered.contains(&first) && !registered.contains(&first[9..11]));
+        registered.set(&[&second]);
+        assert!(!registered.contains(&first[10..]) && registered.contains(&second[99..]));
+        registered.set(&[]);
+        assert!(!registered.contains(&second));
     }
 
     #[test]
     fn memory_that_the_kernel_cannot_read_is_not_contained() {
         let Some(secret) = cma::secret() else { return };
-        let mut exposed = Exposed::default();
-        exposed.set(&[secret]);
-        assert!(!exposed.contains(secret));
+        let mut registered = RegisteredMemory::default();
+        registered.set(&[secret]);
+        assert!(!registered.contains(secret));
     }
 }
