@@ -45,9 +45,13 @@ pub(crate) fn save(
         }
         return Err(error);
     }
-    // The checkpoint is complete, whatever happens to older ones.
+    // The checkpoint is complete, whatever happens from here on.
     if leads && let Err(error) = folder.prune(options.keep) {
         tracing::warn!(step, %error, "old checkpoints remain");
+    }
+    // No rank sees a folder in which another rank still removes checkpoints.
+    if let Err(error) = comm.barrier() {
+        tracing::warn!(step, %error, "the communicator failed after the checkpoint was complete");
     }
     Ok(())
 }

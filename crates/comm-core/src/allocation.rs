@@ -143,7 +143,7 @@ mod tests {
         let mut page = Allocation::on_heap(10).unwrap();
         let start = NonNull::new(page.bytes_mut().as_mut_ptr()).unwrap();
         let owner = Arc::new(page);
-        // SAFETY: the memory belongs to the owner, through which nobody looks at it.
+        // SAFETY: the memory belongs to the owner, which does not read it.
         let allocation = unsafe { Allocation::from_raw(start, 10, Box::new(Arc::clone(&owner))) };
         assert_eq!((Arc::strong_count(&owner), allocation.bytes().len()), (2, 10));
         drop(allocation);

@@ -34,7 +34,7 @@ impl Axis {
 pub enum Neighbor {
     /// This rank, which may be the calling one on a short periodic axis.
     Rank(usize),
-    /// No rank: a message to it is not sent, and a message from it leaves the buffer as it is.
+    /// No rank: a message to it is not sent, and a message from it leaves the buffer unchanged.
     Null,
 }
 

@@ -34,7 +34,7 @@ use crate::{
 /// A communicator belongs to the process that made it. In a child that is made by `fork` and goes
 /// on without `exec`, every call fails with [`Invalid::Forked`](crate::Invalid::Forked) before
 /// anything is sent: the child must make its own. Dropping the child's copies closes its copies of
-/// the descriptors and tells no peer. While the child keeps them, ranks that reach the parent by
+/// the descriptors and notifies no peer. While the child keeps them, ranks that reach the parent by
 /// TCP alone learn of the parent's death only at their deadlines.
 ///
 /// ```
@@ -54,7 +54,7 @@ pub struct Comm<M: Memory = Host> {
     worker: Arc<OnceLock<Worker<M>>>,
     /// The memory into which coalesced buffers are packed.
     packing: Packing,
-    /// Drives messages in the background, which do not queue behind calls.
+    /// Drives messages in the background, which do not wait for calls.
     messenger: Arc<OnceLock<Worker<M>>>,
 }
 

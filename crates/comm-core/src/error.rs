@@ -27,7 +27,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// - [`Error::Cancelled`].
 ///
 /// Collectives and messages fail separately: an error that is fatal to one leaves the other usable.
-/// [`Error::is_fatal`] tells which errors are fatal.
+/// [`Error::is_fatal`] returns whether an error is fatal.
 ///
 /// The text of an error includes its causes, so none of them is a
 /// [`source`](std::error::Error::source) and a report of the chain of sources prints nothing twice.
@@ -266,7 +266,7 @@ pub enum Loss {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "ranks made different calls with sequence number {sequence}: rank {rank} is in {}, rank {peer} in {}{}",
-    known(.ours), known(.theirs), told(.rank, .peer, .lengths)
+    known(.ours), known(.theirs), mismatch(.rank, .peer, .lengths)
 )]
 #[non_exhaustive]
 pub struct Desync {
@@ -309,7 +309,7 @@ pub struct Lengths {
 impl Error {
     /// Returns whether every later call fails as well: every collective after an error of a
     /// collective, every message after an error of a message. [`Error::PeerLost`] of a message is
-    /// not fatal: messages with other ranks go on.
+    /// not fatal: messages with other ranks continue.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
         match self {
@@ -383,11 +383,11 @@ pub(crate) fn ranks(ranks: &[usize]) -> String {
 }
 
 /// Formats lengths as in ", where rank 0 expected 5 bytes and rank 1 sent 6".
-fn told(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
-    let told = |Lengths { expected, sent }: &Lengths| {
+fn mismatch(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
+    let text = |Lengths { expected, sent }: &Lengths| {
         format!(", where rank {rank} expected {expected} bytes and rank {peer} sent {sent}")
     };
-    lengths.as_ref().map_or_else(String::new, told)
+    lengths.as_ref().map_or_else(String::new, text)
 }
 
 fn known(call: &Option<Signature>) -> String {

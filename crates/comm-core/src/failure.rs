@@ -42,7 +42,7 @@ impl Failure {
     }
 
     /// Records a failure, unless there was one before. Returns whether it is the first.
-    #[must_use = "observers of the first failure are to be told"]
+    #[must_use = "observers of the first failure must be notified"]
     pub fn keep(&self, cause: &Error) -> bool {
         let mut state = self.lock();
         let is_first = state.cause.is_none();
@@ -53,9 +53,9 @@ impl Failure {
         is_first
     }
 
-    /// Notifies all observers of the recorded failure, on this thread. A failure of which observers
+    /// Notifies all observers of the recorded failure, on this thread. A failure whose observers
     /// are not notified, such as a normal end, is seen only by those who ask.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         let mut state = self.lock();
         let Some(cause) = state.cause.clone() else { return };
         state.is_told = true;
@@ -124,24 +124,24 @@ mod tests {
     #[test]
     fn observers_are_called_once_whether_added_before_or_after_the_failure() {
         let failure = Arc::new(Failure::default());
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let notified = Arc::new(Mutex::new(Vec::new()));
         let observe = |name: &'static str| {
-            let (told, within) = (Arc::clone(&told), Arc::clone(&failure));
+            let (notified, within) = (Arc::clone(&notified), Arc::clone(&failure));
             // Queries the failure from an observer.
             failure.observe(move |cause| {
-                told.lock().unwrap().push(format!("{name}: {cause}, {}", within.usable().is_err()));
+                notified.lock().unwrap().push(format!("{name}: {cause}, {}", within.usable().is_err()));
             });
         };
         observe("a");
-        failure.tell();
+        failure.notify();
         assert!(failure.keep(&aborted("enough")));
         observe("b");
-        assert_eq!(*told.lock().unwrap(), [""; 0], "nobody was told yet");
-        failure.tell();
+        assert_eq!(*notified.lock().unwrap(), [""; 0], "no observer was notified yet");
+        failure.notify();
         observe("c");
-        failure.tell();
+        failure.notify();
         let words = ["a", "b", "c"].map(|name| format!("{name}: aborted by rank 1: enough, true"));
-        assert_eq!(*told.lock().unwrap(), words);
+        assert_eq!(*notified.lock().unwrap(), words);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl<S: Into<Source>, T: Into<TagMatch>> From<(S, T)> for RecvFrom {
 }
 
 /// The envelope of a message that has arrived.
-#[must_use = "the message may be shorter than the buffer: `len` says how long it is, and `exactly` insists"]
+#[must_use = "the message may be shorter than the buffer: `len` is its length, and `exactly` checks it"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
@@ -134,8 +134,8 @@ impl Received {
     /// nevertheless.
     pub fn exactly(self, len: usize) -> Result<()> {
         let Self { source, tag, len: got, .. } = self;
-        let unlike = Invalid::MessageLength { source_rank: source, tag, expected: len, got };
-        if got == len { Ok(()) } else { Err(unlike.into()) }
+        let error = Invalid::MessageLength { source_rank: source, tag, expected: len, got };
+        if got == len { Ok(()) } else { Err(error.into()) }
     }
 }
 

@@ -8,11 +8,11 @@ impl Comm<Host> {
     /// Waits for all ranks, and names exactly those that did not arrive within `timeout`, on every
     /// rank that did.
     ///
-    /// Rank 0 hears from every rank itself, at the cost of two messages per rank, so this is for
-    /// debugging and for the start of a program. The timeout takes the place of the handle's, whose
-    /// algorithm does not matter. The timeout may differ from rank to rank; whichever passes first
-    /// ends the barrier on all of them. Ranks that call [`Comm::barrier`] instead are in another
-    /// call.
+    /// Rank 0 receives a message from every rank, at the cost of two messages per rank, so this is
+    /// for debugging and for the start of a program. The timeout takes the place of the handle's,
+    /// whose algorithm does not matter. The timeout may differ from rank to rank; whichever passes
+    /// first ends the barrier on all of them. Ranks that call [`Comm::barrier`] instead are in
+    /// another call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -34,8 +34,8 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive; a rank that
-    /// learns of them from another knows the first 64. Ranks that have not been heard of are asked
-    /// before they are named, so it comes up to 200 ms after the deadline, but no more than a
+    /// learns of them from another knows the first 64. Ranks from which nothing has arrived are
+    /// asked before they are named, so it comes up to 200 ms after the deadline, but no more than a
     /// quarter of the timeout. Otherwise as written at [`Communicator`](crate::Communicator). All
     /// of these are fatal to the communicator.
     pub fn monitored_barrier(&self, timeout: Duration) -> Result<()> {

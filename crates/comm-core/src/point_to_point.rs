@@ -14,7 +14,7 @@ use crate::{
 ///
 /// Background calls (`_async`) return at once, with a handle that owns the buffer until the message
 /// is sent or received. Thousands may be pending, and they complete in any order: unlike
-/// collectives in the background they do not queue behind each other. A thread that the first of
+/// collectives in the background they do not wait for each other. A thread that the first of
 /// them starts, shared by all clones of the handle, drives them, whether or not anybody waits.
 /// Dropping the last clone of the communicator cancels the receives that no message has matched,
 /// with [`Error::Cancelled`], and waits for the rest.

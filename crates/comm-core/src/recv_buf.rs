@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 ///
 /// A `RecvBuf` cannot be viewed as a slice: the memory may be shared with another process, which
 /// can write to it at any time. Its address has no alignment. Reads that race with such a writer
-/// give arbitrary values, but never undefined behaviour: the transport's `consume` tells afterwards
-/// whether they are valid.
+/// give arbitrary values, but never undefined behaviour: the transport's `consume` reports it
+/// afterwards whether they are valid.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvBuf<'a> {
     start: *const u8,
@@ -16,7 +16,7 @@ pub struct RecvBuf<'a> {
 }
 
 impl<'a> RecvBuf<'a> {
-    /// Creates a buffer from bytes of this process that nobody writes to.
+    /// Creates a buffer from bytes of this process that do not change.
     #[must_use]
     #[inline]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {
@@ -100,20 +100,20 @@ mod tests {
 
     #[test]
     fn copy_to_copies_as_many_bytes_as_fit() {
-        let lent = RecvBuf::from_slice(b"abcdef");
+        let buffer = RecvBuf::from_slice(b"abcdef");
         let mut into = [0; 4];
-        assert_eq!(lent.copy_to(&mut into), 4);
+        assert_eq!(buffer.copy_to(&mut into), 4);
         assert_eq!(&into, b"abcd");
-        assert_eq!(lent.first(2).copy_to(&mut into), 2);
-        assert_eq!(lent.first(9).len(), 6);
-        assert!(lent.first(0).is_empty());
-        assert_eq!(lent.read(), Some(*b"abc"));
-        assert_eq!(lent.skip(3).read(), Some(*b"def"));
-        assert_eq!(lent.skip(3).read::<4>(), None);
-        assert_eq!(lent.skip(2).copy_to(&mut into), 4);
+        assert_eq!(buffer.first(2).copy_to(&mut into), 2);
+        assert_eq!(buffer.first(9).len(), 6);
+        assert!(buffer.first(0).is_empty());
+        assert_eq!(buffer.read(), Some(*b"abc"));
+        assert_eq!(buffer.skip(3).read(), Some(*b"def"));
+        assert_eq!(buffer.skip(3).read::<4>(), None);
+        assert_eq!(buffer.skip(2).copy_to(&mut into), 4);
         assert_eq!(&into, b"cdef");
-        assert_eq!(lent.skip(5).copy_to(&mut into), 1);
+        assert_eq!(buffer.skip(5).copy_to(&mut into), 1);
         assert_eq!(&into, b"fdef");
-        assert!(lent.skip(9).is_empty());
+        assert!(buffer.skip(9).is_empty());
     }
 }

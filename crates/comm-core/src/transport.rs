@@ -82,9 +82,9 @@ pub trait Transport: Send {
     fn revoke(&mut self);
 
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] means that
-    /// something may be able to move already, or that a stream has ended: the next attempt tells.
-    /// After [`Armed::Sleep`] the descriptor becomes readable when something can move, when any
-    /// stream of any peer breaks, and on abort. Wakeups may be spurious. Bytes that
+    /// something may be able to move already, or that a stream has ended: the next attempt shows
+    /// which. After [`Armed::Sleep`] the descriptor becomes readable when something can move, when
+    /// any stream of any peer breaks, and on abort. Wakeups may be spurious. Bytes that
     /// [`Transport::fill_buf`] returned, of which the caller consumed none because they are fewer
     /// than the largest element has, need not prevent sleep.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;
@@ -154,7 +154,7 @@ pub enum Armed {
     Sleep,
 }
 
-/// The peers from which bytes are awaited, and those to which bytes wait for space.
+/// The peers from which bytes are expected, and those to which bytes wait for space.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interest {
     recv: Vec<usize>,
@@ -175,7 +175,7 @@ impl Interest {
         self.send.clear();
     }
 
-    /// Adds a peer from which bytes are awaited.
+    /// Adds a peer from which bytes are expected.
     #[inline]
     pub fn add_recv(&mut self, from: usize) {
         add(&mut self.recv, from);
@@ -187,7 +187,7 @@ impl Interest {
         add(&mut self.send, to);
     }
 
-    /// Returns the peers from which bytes are awaited.
+    /// Returns the peers from which bytes are expected.
     #[must_use]
     #[inline]
     pub fn recv(&self) -> &[usize] {

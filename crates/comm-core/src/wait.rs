@@ -41,7 +41,7 @@ const YIELD_MIN: Duration = Duration::from_micros(10);
 const CALL_MAX: Duration = Duration::from_micros(2);
 /// The longest wait without sleep, however long other threads run: deadlines and failures are
 /// checked before a sleep, and after this time the time to wake up matters little.
-const PATIENCE: Duration = Duration::from_millis(10);
+const AWAKE_MAX: Duration = Duration::from_millis(10);
 /// The time that a sleep may add to a wait that would have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
 
@@ -100,7 +100,7 @@ impl Waiter {
         wait.count(now, Duration::MAX);
         if spins && wait.waited < SPIN.min(self.yield_max) {
             Idle::Spin
-        } else if wait.waited < self.yield_for && now.saturating_duration_since(wait.since) < PATIENCE {
+        } else if wait.waited < self.yield_for && now.saturating_duration_since(wait.since) < AWAKE_MAX {
             Idle::Yield
         } else {
             Idle::Sleep

@@ -149,7 +149,7 @@ pub struct Reader<'a> {
     bytes: &'a [u8],
 }
 
-#[expect(clippy::missing_errors_doc, reason = "said once, for all methods")]
+#[expect(clippy::missing_errors_doc, reason = "documented once, for all methods")]
 impl<'a> Reader<'a> {
     /// Creates a reader at the start of `bytes`.
     #[must_use]

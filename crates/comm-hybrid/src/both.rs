@@ -64,7 +64,7 @@ impl Both {
     }
 
     /// Passes to each side its part of the interest. Shared memory comes last, because arming it
-    /// tells the peers that this rank sleeps.
+    /// announces to the peers that this rank sleeps.
     pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         match self.far.arm(interest)? {
             Armed::Ready => Ok(Armed::Ready),

@@ -77,7 +77,7 @@ pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Resul
     comm_rendezvous::meet(store, config.tcp.member_over("auto"), endpoint)
 }
 
-/// The records of a rank for both transports, of which the others use what they need.
+/// The records of a rank for both transports; the others use the part that they need.
 #[derive(Debug)]
 struct HybridEndpoint {
     membership: Membership,

@@ -47,7 +47,7 @@ fn two_levels_have_the_same_bits_over_any_transport() {
         })
     };
     let mixed = reduced("aabbcc");
-    assert!(mixed.iter().all(|bits| *bits == mixed[0]), "ranks have unlike results");
+    assert!(mixed.iter().all(|bits| *bits == mixed[0]), "ranks have different results");
     for hosts in ["aaaaaa", "abcdef", "ababab"] {
         assert!(reduced(hosts) == mixed, "{hosts}");
     }
@@ -98,9 +98,12 @@ fn groups_within_and_across_hosts_work_side_by_side() {
         assert_eq!((host.size(), across.size()), (3, 2));
         let mut message = [rank as u64];
         let (next, before) = ((rank + 1) % 6, (rank + 5) % 6);
-        let mut heard = [0_u64];
-        comm.send_recv((next, 3), &message, (before, 3), &mut heard).unwrap().exactly(heard.len()).unwrap();
-        assert_eq!(heard, [before as u64]);
+        let mut received = [0_u64];
+        comm.send_recv((next, 3), &message, (before, 3), &mut received)
+            .unwrap()
+            .exactly(received.len())
+            .unwrap();
+        assert_eq!(received, [before as u64]);
         comm.all_reduce(&mut message, ReduceOp::Sum).unwrap();
         assert_eq!(message, [15]);
     });

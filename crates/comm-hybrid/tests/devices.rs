@@ -56,7 +56,7 @@ fn buffer(comm: &HybridCommunicator, elements: &[i32]) -> DeviceBuffer<i32> {
     DeviceBuffer::from_host(&comm.device().new_stream().unwrap(), elements).unwrap()
 }
 
-/// A sum over so many elements on the device, and its result on the host.
+/// A sum of `len` elements on the device, and its result on the host.
 fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<i32>> {
     let mut buffer = buffer(comm, &vec![1; len]);
     comm.cuda().all_reduce(&mut buffer, ReduceOp::Sum)?;
@@ -174,7 +174,7 @@ fn a_rank_without_nccl_is_an_error_on_every_rank_otherwise() {
         let is_unavailable = matches!(error, Error::BackendUnavailable { backend: "nccl", .. });
         assert!(is_unavailable && error.to_string().contains("rank 1: cannot load NCCL"), "{error}");
     }
-    assert!(began.elapsed() < SOON / 2, "nobody waits");
+    assert!(began.elapsed() < SOON / 2, "no rank waits");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_failure_of_nccl_ends_the_hosts_side_everywhere_and_is_told() {
             let error = sum(&comm, 10).unwrap_err();
             assert!(error.to_string().contains("code 99"), "{error}");
         }
-        // Others are in no call on devices: they hear of it here.
+        // Others are in no call on devices: they learn of it here.
         let error = comm.host().barrier().unwrap_err();
         let device = sum(&comm, 10).unwrap_err();
         assert!(matches!(device, Error::Poisoned(_)), "{device}");
@@ -374,9 +374,9 @@ fn a_rank_that_leaves_in_order_ends_nothing() {
             // Both sides are still there, for what needs nobody else.
             comm.synchronize().unwrap();
             comm.host().send(1 - rank, 5, &[rank as u8]).unwrap();
-            let mut heard = [9_u8];
-            comm.host().recv(1 - rank, 5, &mut heard).unwrap().exactly(heard.len()).unwrap();
-            assert_eq!(heard, [1 - rank as u8]);
+            let mut received = [9_u8];
+            comm.host().recv(1 - rank, 5, &mut received).unwrap().exactly(received.len()).unwrap();
+            assert_eq!(received, [1 - rank as u8]);
         });
         assert_eq!(faults_of(&devices), Vec::<String>::new());
     }

@@ -16,7 +16,7 @@ use comm_sim::conformance::introduce;
 use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Checks that everybody hears everybody, and nobody else.
+/// Checks that every member receives from every other, and from no other rank.
 fn try_out(transport: &mut HybridTransport) {
     introduce(transport).unwrap();
     let group = transport.group();
@@ -65,7 +65,7 @@ fn tcp_sockets() -> usize {
     targets.iter().filter(is_tcp).count()
 }
 
-/// Plays a part in a process of its own, in which nobody else opens anything.
+/// Plays a part in a process of its own, in which no other thread opens channels.
 fn alone(part: &str) {
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args([part, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -159,7 +159,7 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
     });
 }
 
-/// At the deadline, those that are awaited are named, and nobody who only waits for them.
+/// At the deadline, missing ranks are named, and not the ranks that wait for them.
 #[test]
 fn a_rank_that_opens_no_channel_is_named_on_either_side() {
     for (hosts, missing) in [("aabb", 1), ("aabb", 2), ("abab", 3), ("abbb", 0)] {

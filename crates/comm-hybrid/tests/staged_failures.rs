@@ -53,16 +53,16 @@ fn what_cannot_be_is_refused_before_anything_moves() {
         let buffers = Buffers::Separate { send: floats, recv: halves.view_mut() };
         let mixed = rank.communicator.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options());
         let types = Invalid::DTypes { send: DType::I32, recv: DType::U16 };
-        assert!(matches!(&mixed, Err(Error::Invalid(told)) if *told == types), "{mixed:?}");
+        assert!(matches!(&mixed, Err(Error::Invalid(reported)) if *reported == types), "{mixed:?}");
         let elsewhere = Device::open(devices[2]).unwrap().new_stream().unwrap();
         let mut foreign = DeviceBuffer::from_host(&elsewhere, &[1_i32; 8]).unwrap();
         assert_invalid(comm.all_reduce(&mut foreign, ReduceOp::Sum), "device");
         assert_invalid(comm.with_algorithm("magic").all_reduce(&mut long, ReduceOp::Sum), "magic");
         let buffers = Buffers::InPlace(long.view_mut());
         let shares = (Counts::PerRank(&[3, 5]), Counts::PerRank(&[5, 3]));
-        let unlike =
+        let different =
             rank.communicator.run(Call::AllToAll { buffers, send: shares.0, recv: shares.1 }, &options());
-        assert_invalid(unlike, "comes from a rank in place");
+        assert_invalid(different, "comes from a rank in place");
         assert_bits(&long.to_vec().unwrap(), &[2; 8], "what was given");
         assert_works(&rank);
     });
@@ -111,11 +111,11 @@ fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
             let view = Buffers::InPlace(buffer.view_mut());
             alone.run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &options()).unwrap();
         }
-        let patience = if rank.rank == 1 { timeout } else { SOON };
+        let limit = if rank.rank == 1 { timeout } else { SOON };
         let view = Buffers::InPlace(buffer.view_mut());
         let error = rank
             .communicator
-            .run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &within(patience))
+            .run(Call::AllReduce { buffers: view, op: ReduceOp::Sum }, &within(limit))
             .unwrap_err();
         if let Some(alone) = alone {
             alone.abort("it hangs");
@@ -123,8 +123,12 @@ fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
         error
     });
     assert!(matches!(&errors[1], Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{}", errors[1]);
-    let told = "waiting for the device of this rank";
-    assert!(matches!(&errors[0], Error::Aborted { by: 1, reason } if reason.contains(told)), "{}", errors[0]);
+    let reported = "waiting for the device of this rank";
+    assert!(
+        matches!(&errors[0], Error::Aborted { by: 1, reason } if reason.contains(reported)),
+        "{}",
+        errors[0]
+    );
     assert!(began.elapsed() < SOON / 2, "long before the deadline of the other");
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
@@ -133,8 +137,8 @@ fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
 fn an_abort_ends_calls_under_way_and_observers_are_told() {
     let devices = devices(2);
     staged(&devices, PIECE, |rank| {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let ours = Arc::clone(&told);
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let ours = Arc::clone(&reported);
         rank.communicator.on_failure(move |cause| ours.lock().unwrap().push(cause.to_string()));
         if rank.rank == 1 {
             thread::sleep(Duration::from_millis(100));
@@ -144,7 +148,7 @@ fn an_abort_ends_calls_under_way_and_observers_are_told() {
         let error = rank.staged.all_reduce(&mut rank.buffer(&[1_i32; 50]), ReduceOp::Sum).unwrap_err();
         assert!(matches!(&error, Error::Aborted { by: 1, reason } if reason.contains("enough")), "{error}");
         rank.communicator.fail(&Error::Aborted { by: 0, reason: "again".into() });
-        assert_eq!(*told.lock().unwrap(), [error.to_string()]);
+        assert_eq!(*reported.lock().unwrap(), [error.to_string()]);
     });
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

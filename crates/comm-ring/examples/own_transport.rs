@@ -4,7 +4,8 @@
 //! channel, moves bytes to and from every other rank without blocking, has a descriptor to sleep
 //! on, and reports peers that are gone. `QueueFabric` implements `Fabric`: it opens channels
 //! between ranks that already know each other. `RingCommunicator` does the rest. The tests at the
-//! end of this file run `comm-sim`'s suite, which checks that both do what their traits say.
+//! end of this file run `comm-sim`'s suite, which checks that both keep the contracts of their
+//! traits.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
@@ -33,7 +34,7 @@ struct Queue {
     closed: bool,
 }
 
-/// Wakes a rank that sleeps on its descriptor, and tells it of an abort.
+/// Wakes a rank that sleeps on its descriptor, and passes it the cause of an abort.
 struct Waker {
     notify: Notify,
     cause: OnceLock<Error>,
@@ -80,12 +81,12 @@ struct QueueTransport {
     /// The number of peers that were gone at the last check.
     gone: usize,
     /// A copy of the bytes of `fill_buf`, because no reference into a locked queue can be returned.
-    lent: Vec<u8>,
+    filled: Vec<u8>,
 }
 
 impl QueueTransport {
     fn new(group: Group, channel: Arc<Channel>) -> Self {
-        Self { group, channel, accepted: vec![0; group.size()], gone: 0, lent: Vec::new() }
+        Self { group, channel, accepted: vec![0; group.size()], gone: 0, filled: Vec::new() }
     }
 
     fn waker(&self) -> &Arc<Waker> {
@@ -147,15 +148,15 @@ impl Transport for QueueTransport {
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         let received = self.fill_buf(from, into.len())?.len();
-        into[..received].copy_from_slice(&self.lent);
+        into[..received].copy_from_slice(&self.filled);
         self.consume(from, received)?;
         Ok(received)
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        let lent = self.incoming(from)?.bytes.iter().take(at_most).copied().collect();
-        self.lent = lent;
-        Ok(RecvBuf::from_slice(&self.lent))
+        let filled = self.incoming(from)?.bytes.iter().take(at_most).copied().collect();
+        self.filled = filled;
+        Ok(RecvBuf::from_slice(&self.filled))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {

@@ -132,8 +132,8 @@ mod tests {
     fn too_many_processors_are_encoded_as_the_largest_number() {
         let mut many = tuning();
         many.links.processors = usize::MAX;
-        let told = Tuning::decode(&many.encode()).unwrap().links.processors;
-        assert_eq!(told as u64, PROCESSORS_MAX);
+        let decoded = Tuning::decode(&many.encode()).unwrap().links.processors;
+        assert_eq!(decoded as u64, PROCESSORS_MAX);
     }
 
     #[test]

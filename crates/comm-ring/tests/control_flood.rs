@@ -30,7 +30,7 @@ struct Endless {
     transport: NetworkTransport,
     clock: VirtualClock,
     words: Words,
-    said: usize,
+    sent: usize,
 }
 
 impl Transport for Endless {
@@ -41,8 +41,8 @@ impl Transport for Endless {
             return Err(Error::PeerLost { peer: from, during: During::Receiving, loss: Loss::Closed });
         }
         for byte in into.iter_mut() {
-            *byte = words[self.said % words.len()];
-            self.said += 1;
+            *byte = words[self.sent % words.len()];
+            self.sent += 1;
         }
         Ok(into.len())
     }
@@ -100,7 +100,7 @@ impl Transport for Endless {
     }
 }
 
-/// Waits for the first frame that rank 0 says, and returns it.
+/// Waits for the first frame of rank 0, and returns it.
 fn first_frame(control: &mut NetworkTransport, clock: &VirtualClock) -> Vec<u8> {
     let (mut frame, mut bytes) = (Vec::new(), [0; 64]);
     loop {
@@ -143,7 +143,7 @@ fn barrier_beside_endless_talk(question: bool) {
             let is_control = channel.kind == ChannelKind::Control;
             let words = if is_control { Arc::clone(&words) } else { Words::default() };
             let transport = fabric.open_among(channel, members, until)?;
-            Ok(Endless { transport, clock: own_clock.clone(), words, said: 0 })
+            Ok(Endless { transport, clock: own_clock.clone(), words, sent: 0 })
         };
         let fabric = AlteredFabric { fabric, open };
         let ring = RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT).unwrap();

@@ -110,8 +110,8 @@ fn factor_max(row: &Algorithm) -> f64 {
         }
         // In large groups rank 0 combines the last contributions when all have long arrived.
         (Collective::ReduceScatter, "linear") => 1.25,
-        // Ways of unlike lengths overlap, so that small groups or some that are no power of two are
-        // off.
+        // Paths of different lengths overlap, so that small groups or some that are no power of two
+        // are off.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::Exscan, "recursive_doubling") => 1.65,
         (Collective::Broadcast, "double_tree") => 1.5,

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 const WORLDS: [usize; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 13];
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Avg, ReduceOp::PreMulSum(0.3)];
 
-/// A float that rounds, with the arithmetic of reductions written down once more.
+/// A float that rounds, with a second implementation of the arithmetic of reductions.
 trait Rough: Element {
     fn of(number: f64) -> Self;
     fn bits(self) -> u64;

@@ -15,7 +15,7 @@ use comm_sim::in_process::{self, InProcessConfig};
 
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 /// The time limit of a world of threads, also under an interpreter.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Elements of a chunk.
 const ELEMENTS: usize = 5;
 
@@ -39,7 +39,7 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let mut executor = Executor::new(ranks, 4);
     let mut steps = lower((row.steps)(params), &layout, reduction);
     let mut buffers = Regions { input: &input, output: &mut output, scratch: &mut scratch };
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + TIMEOUT;
     loop {
         assert!(Instant::now() < limit, "{} {} of {ranks} hangs", row.collective, row.name);
         match executor.progress(transport, &mut steps, &job, &mut buffers) {
@@ -88,7 +88,7 @@ fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
 fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place: bool) {
     let segments = if row.traits.segmented { 2 } else { 1 };
     in_process::run(ranks, network, |fabric| {
-        let mut transport = fabric.open(CHANNEL, fabric.now() + PATIENCE).unwrap();
+        let mut transport = fabric.open(CHANNEL, fabric.now() + TIMEOUT).unwrap();
         let rank = fabric.group().rank();
         let root = ranks / 2;
         let params =

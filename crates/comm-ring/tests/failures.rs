@@ -28,7 +28,7 @@ fn desync(error: Error) -> Desync {
     }
 }
 
-/// Rank 0 calls `first`, every other rank `second`; both are said to fail with a desync that names
+/// Rank 0 calls `first`, every other rank `second`; both fail with a desync that names
 /// both calls.
 fn mismatch(
     ranks: usize,
@@ -283,7 +283,7 @@ fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
     }
 }
 
-/// A channel of collectives that changes one byte of what rank 1 sends next, once it is told which.
+/// A channel of collectives that changes one byte that rank 1 sends next, once its position is set.
 fn garbling(
     fabric: &InProcessFabric,
     channel: ChannelId,
@@ -301,7 +301,7 @@ fn garbling(
         let mut message: Vec<u8> = bytes.iter().flat_map(|piece| piece.iter().copied()).collect();
         message[at] ^= 0x10;
         let sent = transport.try_send(to, &[IoSlice::new(&message)])?;
-        assert_eq!(sent, message.len(), "there is room for all of it");
+        assert_eq!(sent, message.len(), "there is space for all of it");
         Ok(sent)
     };
     Ok(AlteredTransport { transport, send })
@@ -313,9 +313,9 @@ fn every_byte_of_a_header_counts() {
     for byte in 0..32 {
         let errors = in_process::run(2, &InProcessConfig::default(), |fabric| {
             let at = Arc::new(AtomicUsize::new(usize::MAX));
-            let told = Arc::clone(&at);
+            let position = Arc::clone(&at);
             let open = move |fabric: &InProcessFabric, channel, members: &[usize], until: Until<'_>| {
-                garbling(fabric, channel, members, until, &told)
+                garbling(fabric, channel, members, until, &position)
             };
             let ring = RingCommunicator::new(
                 AlteredFabric { fabric, open },

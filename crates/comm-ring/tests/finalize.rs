@@ -23,7 +23,7 @@ fn finalized(ranks: usize, last: impl Fn(&Comm) -> Result<()> + Sync) -> Vec<(bo
         (call.is_ok(), comm.finalize().err().or(call.err()))
     });
     ends.into_iter()
-        .map(|(is_ok, error)| (is_ok, error.expect("every rank must hear of the mismatch")))
+        .map(|(is_ok, error)| (is_ok, error.expect("every rank must learn of the mismatch")))
         .collect()
 }
 

@@ -123,7 +123,7 @@ fn groups_nest_and_outlive_their_parents() {
             half.new_group(&reversed).unwrap().unwrap().split(Some((rank / 4) as u64), 0).unwrap().unwrap()
         };
         drop(comm);
-        // Four of the even or odd ranks, last first, of which each half keeps two.
+        // Four of the even or odd ranks, last first; each half keeps two of them.
         let first = rank % 2 + rank / 4 * 4;
         check(&quarter, rank, &[first + 2, first]);
         let alone = quarter.split(Some(rank as u64), 0).unwrap().unwrap();

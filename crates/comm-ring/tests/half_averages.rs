@@ -51,7 +51,7 @@ impl Half for bf16 {
     }
 }
 
-/// The bits of elements, of which NaN differs from itself.
+/// The bits of elements, because NaN differs from itself.
 fn bits<T: Half>(elements: &[T]) -> &[u8] {
     HostView::new(elements).bytes()
 }

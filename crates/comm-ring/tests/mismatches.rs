@@ -1,4 +1,4 @@
-//! Every pair of unlike calls ends in a desync that names both, on every rank.
+//! Every pair of different calls ends in a desync that names both, on every rank.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -15,7 +15,7 @@ const GOOD: usize = 20;
 /// A call, and how errors speak of it.
 type Call = (&'static str, fn(&Comm) -> Result<()>);
 
-/// Calls of which no two go together. What a rank is to receive is long enough for any world here.
+/// Calls that all differ. Buffers are long enough for any world here.
 const CALLS: [Call; 27] = [
     ("all_reduce(sum, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum)),
     ("all_reduce(max, 8 x f32", |comm| comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Max)),

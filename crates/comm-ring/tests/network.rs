@@ -87,7 +87,7 @@ impl Rank {
                 Collective::Reduce if rank == root => sum(at),
                 Collective::ReduceScatter if owner == rank => sum(at),
                 Collective::Scan => (0..=rank).map(|rank| contribution(rank, at)).sum(),
-                // Rank 0's output, which holds its contribution as everybody's does, stays as it
+                // Rank 0's output, which holds its contribution as on all ranks, stays as it
                 // is.
                 Collective::Exscan => (0..rank.max(1)).map(|rank| contribution(rank, at)).sum(),
                 Collective::Broadcast => contribution(root, at),
@@ -173,8 +173,8 @@ fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
                     Some(Ok(())) => rank.check(row, params),
                     Some(Err(Stop::Failed(Error::PeerLost { peer, .. }))) => assert_eq!(*peer, dead),
                     Some(Err(other)) => panic!("{params:?}: {other:?}"),
-                    // It waits for somebody who waits for the dead: the control channel would tell
-                    // it.
+                    // It waits for a rank that waits for the dead one: the control channel would
+                    // report it.
                     None => {}
                 }
             }

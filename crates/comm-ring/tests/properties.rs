@@ -53,10 +53,17 @@ fn case() -> impl Strategy<Value = Case> {
     let network = (prop_oneof![1..40_usize, Just(64 << 10)], any::<bool>(), any::<Option<u64>>());
     let traffic = proptest::collection::vec(count(), 81);
     (1..=9_usize, config, network, traffic, any::<Index>(), any::<Index>()).prop_map(
-        |(ranks, (window, segment_bytes, pass), (capacity, lent, dribble), traffic, root, algorithm)| {
+        |(
+            ranks,
+            (window, segment_bytes, pass),
+            (capacity, on_consume, dribble),
+            traffic,
+            root,
+            algorithm,
+        )| {
             let mut config = RingConfig::default();
             (config.window, config.segment_bytes, config.segments_per_pass) = (window, segment_bytes, pass);
-            let release = if lent { Release::OnConsume } else { Release::OnAccept };
+            let release = if on_consume { Release::OnConsume } else { Release::OnAccept };
             let mut network = InProcessConfig::default().capacity(capacity).release(release);
             network.dribble = dribble;
             Case { ranks, config, network, traffic, root, algorithm }
@@ -130,15 +137,15 @@ fn equal_shares_are_exchanged(case: &Case, comm: &Comm) {
     let (rank, root, len) = (comm.rank(), case.root.index(case.ranks), case.traffic[80]);
     let row = |from: usize| contributions::<i32>(from, len * case.ranks);
     let chunk = |from: usize, to: usize| row(from)[to * len..][..len].to_vec();
-    let everybody = 0..case.ranks;
+    let all_ranks = 0..case.ranks;
 
     let mut recv = vec![0; len * case.ranks];
     case.force(comm, Collective::AllToAll).all_to_all(&row(rank), &mut recv).unwrap();
-    assert_eq!(recv, everybody.clone().flat_map(|from| chunk(from, rank)).collect::<Vec<_>>());
+    assert_eq!(recv, all_ranks.clone().flat_map(|from| chunk(from, rank)).collect::<Vec<_>>());
 
     let mut recv = vec![0; if rank == root { len * case.ranks } else { 0 }];
     case.force(comm, Collective::Gather).gather(root, &chunk(rank, 0), &mut recv).unwrap();
-    let gathered: Vec<i32> = everybody.flat_map(|from| chunk(from, 0)).collect();
+    let gathered: Vec<i32> = all_ranks.flat_map(|from| chunk(from, 0)).collect();
     assert_eq!(recv, if rank == root { gathered } else { Vec::new() });
 
     let (send, mut recv) = (if rank == root { row(root) } else { Vec::new() }, vec![0; len]);

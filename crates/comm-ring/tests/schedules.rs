@@ -129,7 +129,7 @@ fn large_worlds_are_proven_too() {
     }
 }
 
-/// The largest world whose proof fits into the memory and the patience of a test.
+/// The largest world whose proof fits into the memory and the time of a test.
 fn ranks_max(row: &Algorithm) -> usize {
     // A block for every pair of ranks on every rank, or a slot for every pair on one.
     let pairs = row.chunks == Chunks::PerPair || (row.slots)(&world(1024)) >= 1024 * 1024;

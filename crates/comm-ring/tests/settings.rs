@@ -12,7 +12,7 @@ use comm_sim::in_process::{self, InProcessConfig};
 use common::{contributions, reduced, virtual_world};
 
 /// Returns a configuration that differs between ranks.
-fn unlike(rank: usize) -> RingConfig {
+fn different(rank: usize) -> RingConfig {
     let mut config = RingConfig::default();
     let link = Link { latency: 1e-6, overhead: 1e-6, per_byte: 1e-9 };
     let costly = [Link { per_byte: 1.0, ..link }, Link { latency: 1.0, overhead: 1.0, ..link }, link];
@@ -27,7 +27,7 @@ fn ranks_with_unlike_settings_use_those_of_rank_0() {
     for ranks in [2, 3, 5, 8] {
         in_process::run(ranks, &InProcessConfig::default(), |fabric| {
             let rank = fabric.group().rank();
-            let ring = RingCommunicator::new(fabric, unlike(rank), Duration::from_secs(20)).unwrap();
+            let ring = RingCommunicator::new(fabric, different(rank), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
             // Had ranks chosen by their own settings, they would be in different calls.
             let reversed = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();
@@ -67,7 +67,7 @@ fn a_group_chooses_by_where_its_members_are() {
     let chosen = virtual_world(6, 0, &config, |comm, clock| {
         let one_host = comm.new_group(&[0, 1, 2]).unwrap();
         let two_hosts = comm.new_group(&[0, 1, 3]).unwrap();
-        // A group of a group knows of the world's hosts what its parent could not say of them.
+        // A group of a group knows the hosts of the world, which its parent cannot derive.
         let mixed = comm.new_group(&[0, 3, 1, 4, 2]).unwrap();
         let sorted = mixed.map(|mixed| mixed.new_group(&[0, 2, 4]).unwrap());
         let chosen = (comm.rank() == 0).then(|| {

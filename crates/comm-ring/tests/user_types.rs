@@ -122,7 +122,7 @@ fn pixels(rank: usize, len: usize) -> Vec<Pixel> {
     (0..len).map(|at| pixel(rank, at)).collect()
 }
 
-/// The reduction of the pixels of the first so many ranks.
+/// The reduction of the pixels of the first `ranks` ranks.
 fn blended<O: Operator<Element = Pixel>>(ranks: usize, len: usize) -> Vec<Pixel> {
     let all = |at| (0..ranks).map(move |rank| pixel(rank, at)).reduce(O::combine);
     (0..len).map(|at| all(at).unwrap()).collect()
@@ -341,7 +341,7 @@ fn an_operator_is_refused_on_other_types_than_its_own() {
     });
 }
 
-fn unlike(
+fn assert_mismatch(
     one: impl Fn(&Comm) -> comm_core::Result<()> + Sync,
     other: impl Fn(&Comm) -> comm_core::Result<()> + Sync,
     names: [&str; 2],
@@ -371,12 +371,12 @@ fn unlike_operators_and_unlike_structs_are_a_desync_that_names_both() {
             left
         }
     }
-    unlike(
+    assert_mismatch(
         |comm| comm.all_reduce(&mut [NOTHING; 4], BLEND),
         |comm| comm.all_reduce(&mut [NOTHING; 4], ReduceOp::of::<Sharpen>()),
         ["all_reduce(blend, 4 x struct of 3 bytes", "all_reduce(sharpen, 4 x struct of 3 bytes"],
     );
-    unlike(
+    assert_mismatch(
         |comm| comm.all_gather(&[NOTHING; 4], &mut vec![NOTHING; 4 * comm.size()]),
         |comm| {
             let numbers = [Complex { re: 0.0, im: 0.0 }; 4];

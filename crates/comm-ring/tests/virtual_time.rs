@@ -270,7 +270,7 @@ fn check(scenario: &Scenario, lives: &[Life]) -> bool {
     let is_noticed = lives.iter().any(|life| life.rank != rank && life.error.is_some());
     assert!(
         !is_noticed || error.is_some() || *dead || *finalized,
-        "the rank goes on: {scenario:?}: {lives:?}"
+        "the rank continues: {scenario:?}: {lives:?}"
     );
     scenario.happened.load(Ordering::SeqCst)
 }

@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// The largest group of which even products are exact.
+    /// The largest group whose products are exact, too.
     const LARGEST: usize = 5;
 
     #[test]

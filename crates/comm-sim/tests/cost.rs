@@ -74,7 +74,7 @@ fn messages_pass_a_port_one_behind_the_other() {
 
 #[test]
 fn a_port_takes_what_arrives_first_whatever_the_program_says() {
-    // Rank 1 hears from rank 2 first, so that its own message comes 42 s later.
+    // Rank 1 receives from rank 2 first, so that its own message comes 42 s later.
     let programs = [
         vec![Step::recv(1, OUT, one(0)), Step::recv(2, OUT, one(1))],
         vec![Step::recv(2, OUT, one(2)), Step::send(0, OUT, one(2)), Step::send(0, OUT, one(0))],
@@ -85,7 +85,7 @@ fn a_port_takes_what_arrives_first_whatever_the_program_says() {
         programs[1].clone(),
         programs[2].clone(),
     ];
-    // 42 s for the news; then two messages of rank 1 behind each other, while that of rank 2 is
+    // 42 s for the first message; then two messages of rank 1 in sequence, while that of rank 2 is
     // long through.
     assert_time(&programs, 42.0 + 42.0 + PORT);
 }
@@ -222,7 +222,7 @@ fn long_simulations_tell_how_far_they_are() {
     let sizes = Partition::even(1, 1);
     let steps = |_: usize| Box::new(std::iter::repeat_n(Step::finish(OUT, one(0)), 1 << 20)) as _;
     let program = TimedProgram { ranks: 3, sizes: &sizes, steps: &steps };
-    let mut told = Vec::new();
-    let report = simulate_with(&program, &uniform(), &mut |steps| told.push(steps)).unwrap();
-    assert_eq!((told, report.steps()), (vec![1 << 20, 2 << 20, 3 << 20], 3 << 20));
+    let mut progress = Vec::new();
+    let report = simulate_with(&program, &uniform(), &mut |steps| progress.push(steps)).unwrap();
+    assert_eq!((progress, report.steps()), (vec![1 << 20, 2 << 20, 3 << 20], 3 << 20));
 }

@@ -37,7 +37,7 @@ fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessFabric,
     in_process::run(N, config, open).into_iter().collect::<Option<Vec<_>>>()?.try_into().ok()
 }
 
-fn lent() -> InProcessConfig {
+fn released_on_consume() -> InProcessConfig {
     InProcessConfig::default().release(Release::OnConsume)
 }
 
@@ -47,7 +47,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, rank: usize) -> bool {
 
 #[test]
 fn lent_bytes_are_unreleased_until_they_are_consumed() {
-    let [(fabric, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
+    let [(fabric, mut sender), (_, mut receiver)] = opened(&released_on_consume()).unwrap();
     assert_eq!(sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap(), 6);
     assert_eq!((sender.released(1), fabric.unreleased()), (0, 6));
     assert_eq!(receiver.fill_buf(0, 9).unwrap().len(), 6);
@@ -60,7 +60,7 @@ fn lent_bytes_are_unreleased_until_they_are_consumed() {
 
 #[test]
 fn a_sleeper_waits_for_the_release_of_what_it_sent() {
-    let [(_, mut sender), (_, mut receiver)] = opened(&lent()).unwrap();
+    let [(_, mut sender), (_, mut receiver)] = opened(&released_on_consume()).unwrap();
     let mut interest = Interest::default();
     interest.add_send(1);
     assert_eq!(sender.arm(&interest).unwrap(), Armed::Ready);
@@ -74,7 +74,7 @@ fn a_sleeper_waits_for_the_release_of_what_it_sent() {
 
 #[test]
 fn a_revoked_loan_never_counts_as_received() {
-    let [(fabric, mut sender), (_, mut receiver), (_, mut other)] = opened(&lent()).unwrap();
+    let [(fabric, mut sender), (_, mut receiver), (_, mut other)] = opened(&released_on_consume()).unwrap();
     sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
     receiver.fill_buf(0, 6).unwrap();
     sender.revoke();
@@ -82,14 +82,14 @@ fn a_revoked_loan_never_counts_as_received() {
     assert!(is_lost(receiver.try_recv(0, &mut [0]), 0));
     assert!(is_lost(sender.try_send(1, &[IoSlice::new(b"g")]), 1));
     assert_eq!((sender.released(1), fabric.unreleased()), (6, 0));
-    // Nothing was lent to the third rank.
+    // Nothing was sent to the third rank.
     sender.try_send(2, &[IoSlice::new(b"h")]).unwrap();
     assert_eq!(other.try_recv(0, &mut [0]).unwrap(), 1);
 }
 
 #[test]
 fn a_dead_receiver_releases_what_it_will_not_read() {
-    let [(_, mut sender), (_, receiver)] = opened(&lent()).unwrap();
+    let [(_, mut sender), (_, receiver)] = opened(&released_on_consume()).unwrap();
     sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
     drop(receiver);
     assert_eq!(sender.released(1), 6);

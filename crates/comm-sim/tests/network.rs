@@ -61,9 +61,9 @@ impl Talker {
         let got = if received.is_multiple_of(2) {
             self.transport.try_recv(peer, into)?
         } else {
-            let lent = self.transport.fill_buf(peer, into.len())?.copy_to(into);
-            self.transport.consume(peer, lent)?;
-            lent
+            let filled = self.transport.fill_buf(peer, into.len())?.copy_to(into);
+            self.transport.consume(peer, filled)?;
+            filled
         };
         for (at, &byte) in into[..got].iter().enumerate() {
             assert_eq!(byte, pattern(peer, rank, received + at));
@@ -211,7 +211,7 @@ fn a_sleeper_is_told_what_can_move() {
     assert_eq!(transports[0].arm(&send).unwrap(), Armed::Sleep);
     network.advance();
     assert_eq!((transports[0].arm(&send).unwrap(), transports[0].released(1)), (Armed::Ready, 4));
-    // The death of a rank that nobody waits for is told once.
+    // The death of a rank for which no rank waits is reported once.
     while network.advance() {}
     assert_eq!(transports[0].arm(&recv).unwrap(), Armed::Ready);
     assert_eq!(transports[0].arm(&recv).unwrap(), Armed::Sleep);

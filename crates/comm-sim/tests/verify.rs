@@ -1,4 +1,4 @@
-//! The verifier accepts textbook schedules and says what is wrong with broken ones.
+//! The verifier accepts textbook schedules and names the fault of broken ones.
 
 mod schedules;
 
@@ -206,7 +206,7 @@ fn an_average_is_divided_exactly_once() {
 
 #[test]
 fn ranks_that_combine_in_different_orders_are_found() {
-    // Everybody sends to everybody; each starts with its own contribution.
+    // Every rank sends to every other; each starts with its own contribution.
     let schedule = |rank: usize, spec: &Spec| {
         let mut steps = vec![Step::copy(SLOT, OUT, all(spec))];
         for distance in 1..3 {
@@ -222,7 +222,7 @@ fn ranks_that_combine_in_different_orders_are_found() {
 
 #[test]
 fn a_reduction_in_another_tree_than_asked_for_is_found() {
-    // One after the other, as the root hears from them.
+    // One after the other, in the order in which the root receives.
     const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
     const BACKWARDS: Tree<'_> = Tree(&[(0, 3), (0, 2), (0, 1)]);
     const HALVES: Tree<'_> = Tree(&[(0, 1), (2, 3), (0, 2)]);

@@ -83,12 +83,12 @@ struct Journal {
 
 impl Journal {
     fn write(&mut self, record: Record) -> Result<(), RunError> {
-        let say = |line: String| writeln!(stdout(), "{line}");
+        let print_line = |line: String| writeln!(stdout(), "{line}");
         let written = serde_json::to_string(&record)
             .map_err(io::Error::from)
             .and_then(|line| writeln!(self.file, "{line}"))
             .and_then(|()| match &record {
-                Record::Machine(machine) => say(format!(
+                Record::Machine(machine) => print_line(format!(
                     "{} x {}\nCUDA {}, {}\nNCCL {}, {}",
                     machine.gpus,
                     machine.gpu,
@@ -97,8 +97,8 @@ impl Journal {
                     machine.nccl(),
                     machine.libnccl.display()
                 )),
-                Record::Case(ended) => say(report::line(ended)),
-                Record::NotMeasured(why) => say(format!("not measured: {why}")),
+                Record::Case(ended) => print_line(report::line(ended)),
+                Record::NotMeasured(why) => print_line(format!("not measured: {why}")),
                 Record::Placement(_) | Record::Speed(_) => Ok(()),
             });
         written.map_err(|source| RunError::Io { doing: "write the journal", source })?;

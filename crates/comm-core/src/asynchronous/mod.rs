@@ -47,7 +47,7 @@ macro_rules! with_two_buffers {
 /// starts and all clones of the handle share. They complete whether or not their handles are waited
 /// for; dropping the last clone of the communicator waits for them.
 ///
-/// Direct calls do not queue behind them. Ranks must agree on the order of all calls, so wait for
+/// Direct calls do not wait for them. Ranks must agree on the order of all calls, so wait for
 /// the handles before a direct call, or make that call in the background too.
 ///
 /// The buffers are those of direct calls, of the host or of a device. Calls with a count per rank

@@ -42,7 +42,7 @@ pub enum Access {
 pub enum InputCopy {
     /// None: the contribution is used in place.
     None,
-    /// A copy in the receive buffer; the call goes on as if in place.
+    /// A copy in the receive buffer; the call continues as if in place.
     IntoOutput,
     /// A copy in temporary memory, which the result does not overwrite.
     ToScratch,
@@ -118,7 +118,7 @@ impl<'a, M: Memory> Call<'a, M> {
 impl Signature {
     /// Returns the copy that a backend which combines in the receive buffer makes first of the
     /// contribution of `rank`; it lies in the receive buffer if it `is_in_place`. `premultiplies`
-    /// tells whether contributions are multiplied before they are combined, as in an average of
+    /// indicates whether contributions are multiplied before they are combined, as in an average of
     /// `f16`.
     #[must_use]
     #[inline]

@@ -386,7 +386,7 @@ impl<M: Memory> Comm<M> {
     /// made of this one are communicators of their own: each is finalized, or dropped, separately.
     ///
     /// A program learns here that its last calls did not match. A rank that only sends, like the
-    /// root of a broadcast, returns before any peer can tell it that the others used another root.
+    /// root of a broadcast, returns before it can learn that the others used another root.
     /// Dropping a communicator also compares calls with the ranks that have already left, but can
     /// only log the error.
     ///

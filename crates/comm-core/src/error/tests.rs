@@ -1,4 +1,4 @@
-//! Errors read as sentences, and say each cause once.
+//! Errors read as sentences, and contain each cause once.
 
 use super::*;
 

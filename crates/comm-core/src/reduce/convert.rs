@@ -7,7 +7,7 @@ use super::f16c::{Block, BlockOp, WideBlock};
 use super::float::Float;
 use super::isa::Isa;
 use super::ops::Combine;
-use super::pass::{Pass, lent_operands};
+use super::pass::{Pass, received_operands};
 use crate::{DType, RecvBuf};
 
 /// Replaces the left operand by the right one, converted to `f32`.
@@ -72,14 +72,14 @@ pub(super) fn widen(isa: Isa, half: DType, halves: &[u8], wides: &mut [u8]) {
             if let Some(blocks) = BlockOp::new(isa, Widen) {
                 let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
                 let (head, tail) = wides.split_at_mut(whole * size_of::<WideBlock>());
-                isa.run(Pass::<WideBlock, _, _>::new(head, blocks, lent_operands::<Block>(halves)));
-                let rest = lent_operands::<f16>(halves.skip(whole * size_of::<Block>()));
+                isa.run(Pass::<WideBlock, _, _>::new(head, blocks, received_operands::<Block>(halves)));
+                let rest = received_operands::<f16>(halves.skip(whole * size_of::<Block>()));
                 isa.run(Pass::<f32, _, _>::new(tail, Widen, rest));
                 return;
             }
-            isa.run(Pass::<f32, _, _>::new(wides, Widen, lent_operands::<f16>(halves)));
+            isa.run(Pass::<f32, _, _>::new(wides, Widen, received_operands::<f16>(halves)));
         }
-        _ => isa.run(Pass::<f32, _, _>::new(wides, Widen, lent_operands::<bf16>(halves))),
+        _ => isa.run(Pass::<f32, _, _>::new(wides, Widen, received_operands::<bf16>(halves))),
     }
 }
 
@@ -91,13 +91,13 @@ pub(super) fn narrow(isa: Isa, half: DType, wides: &[u8], halves: &mut [u8]) {
             if let Some(blocks) = BlockOp::new(isa, Narrow) {
                 let whole = (halves.len() / size_of::<Block>()).min(wides.len() / size_of::<WideBlock>());
                 let (head, tail) = halves.split_at_mut(whole * size_of::<Block>());
-                isa.run(Pass::<Block, _, _>::new(head, blocks, lent_operands::<WideBlock>(wides)));
-                let rest = lent_operands::<f32>(wides.skip(whole * size_of::<WideBlock>()));
+                isa.run(Pass::<Block, _, _>::new(head, blocks, received_operands::<WideBlock>(wides)));
+                let rest = received_operands::<f32>(wides.skip(whole * size_of::<WideBlock>()));
                 isa.run(Pass::<f16, _, _>::new(tail, Narrow, rest));
                 return;
             }
-            isa.run(Pass::<f16, _, _>::new(halves, Narrow, lent_operands::<f32>(wides)));
+            isa.run(Pass::<f16, _, _>::new(halves, Narrow, received_operands::<f32>(wides)));
         }
-        _ => isa.run(Pass::<bf16, _, _>::new(halves, Narrow, lent_operands::<f32>(wides))),
+        _ => isa.run(Pass::<bf16, _, _>::new(halves, Narrow, received_operands::<f32>(wides))),
     }
 }

@@ -35,11 +35,11 @@ impl<'a> PassBuffers<'a> {
 
     /// Combines the elements of all buffers, as many as the shortest holds.
     pub(super) fn combine<T: Pod, O: Combine<T>>(self, isa: Isa, operator: O) {
-        let right = lent_operands::<T>(self.right);
+        let right = received_operands::<T>(self.right);
         match self.left {
             None => isa.run(Pass::<T, _, _>::new(self.dst, operator, right)),
             Some(left) => {
-                let pairs = lent_operands::<T>(RecvBuf::from_slice(left)).zip(right);
+                let pairs = received_operands::<T>(RecvBuf::from_slice(left)).zip(right);
                 isa.run(Pass::<T, _, _>::new(self.dst, OfPair(operator), pairs));
             }
         }
@@ -83,9 +83,9 @@ impl<T: Pod, O: Combine<T, I::Item>, I: Iterator> Kernel for Pass<'_, T, O, I> {
 
 /// Returns the complete `T`s in received bytes.
 #[inline(always)]
-pub(super) fn lent_operands<T: Pod>(lent: RecvBuf<'_>) -> impl Iterator<Item = T> {
-    let start = lent.as_ptr().cast::<T>();
-    (0..lent.len() / size_of::<T>()).map(move |at| {
+pub(super) fn received_operands<T: Pod>(received: RecvBuf<'_>) -> impl Iterator<Item = T> {
+    let start = received.as_ptr().cast::<T>();
+    (0..received.len() / size_of::<T>()).map(move |at| {
         // SAFETY: `at` is below the number of whole `T` in the buffer.
         let operand = unsafe { start.add(at) };
         // SAFETY: the bytes stay readable for the life of the buffer, any bytes are a `T`, and the

@@ -54,8 +54,12 @@ fn exchange(host: &dyn HostCommunicator, own: &Report, options: &CallOptions) ->
 fn decide(reports: &[Report]) -> Result<Decision> {
     let Some(first) = reports.first() else { return Err(Error::Internal("a group has no ranks".into())) };
     if let Some((rank, other)) = reports.iter().enumerate().find(|(_, other)| other.path != first.path) {
-        let reason = format!("rank {rank} says {}, and all ranks must say the same", other.path);
-        return Err(Error::setting("device path", first.path.name(), format!("rank 0 says that; {reason}")));
+        let reason = format!("rank {rank} requests {}, and all ranks must request the same", other.path);
+        return Err(Error::setting(
+            "device path",
+            first.path.name(),
+            format!("rank 0 requests that; {reason}"),
+        ));
     }
     let without_device = obstacles(reports, |report| !report.has_device);
     if !without_device.is_empty() {
@@ -144,6 +148,6 @@ mod tests {
         let mut reports = reports(DevicePath::Auto, 3);
         reports[2].path = DevicePath::Nccl;
         let error = decide(&reports).unwrap_err().to_string();
-        assert!(error.contains("auto") && error.contains("rank 2 says nccl"), "{error}");
+        assert!(error.contains("auto") && error.contains("rank 2 requests nccl"), "{error}");
     }
 }

@@ -19,9 +19,9 @@ use super::staging::StagedCommunicator;
 /// The ranks are the same on both sides, and each has one device. Calls on one side do not wait for
 /// calls on the other, and may interleave with them in any order. But both sides fail together:
 /// when one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls
-/// return the first cause. A rank that waits for its device, outside any call of the host, hears of
-/// a death within milliseconds and not at the deadline of its call; so does a rank that waits for
-/// NCCL to connect the ranks. Groups that are made of one side are independent.
+/// return the first cause. A rank that waits for its device, outside any call of the host, learns
+/// of a death within milliseconds and not at the deadline of its call; so does a rank that waits
+/// for NCCL to connect the ranks. Groups that are made of one side are independent.
 ///
 /// Dropping it closes the device's side in order, and the host's side if no other handle to it
 /// exists.
@@ -54,7 +54,7 @@ impl HybridCommunicator {
         let local = LocalDevice::find(config);
         let options = within(config, began);
         let decision = agreement::agree(&*host, &local, config.path, &options)?;
-        tell(group, config.path, &decision);
+        log_decision(group, config.path, &decision);
         let device = local.device?;
         let side = match (decision.path, local.nccl) {
             (DevicePath::Nccl, Some(nccl)) => by_nccl(&*host, (nccl?.0, &device), config, began)?,
@@ -189,12 +189,12 @@ fn by_nccl(
     Ok(DeviceBackend::Nccl(Arc::new(nccl)))
 }
 
-fn tell(group: Group, asked: DevicePath, decision: &Decision) {
+fn log_decision(group: Group, requested: DevicePath, decision: &Decision) {
     let (rank, path) = (group.rank(), decision.path);
     match &decision.obstacle {
         Some(obstacle) => {
-            tracing::info!(rank, %asked, %path, %obstacle, "buffers of devices go through the host");
+            tracing::info!(rank, %requested, %path, %obstacle, "buffers of devices go through the host");
         }
-        None => tracing::info!(rank, %asked, %path, "the way of buffers of devices"),
+        None => tracing::info!(rank, %requested, %path, "the way of buffers of devices"),
     }
 }

@@ -1,7 +1,7 @@
 //! The link between the two sides of a group, by which they fail together.
 //!
-//! A side that fails tells all ranks, so each rank need only fail its other side: the host's side
-//! by an abort, which reaches all ranks, and the device's side likewise.
+//! A side that fails notifies all ranks, so each rank need only fail its other side: the host's
+//! side by an abort, which reaches all ranks, and the device's side likewise.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl FailureLink {
     }
 
     /// Ends the device's side on this thread, also if another thread keeps the failure at the same
-    /// time: a caller that was told of it on one side is refused on the other, and starts nothing
+    /// time: a caller that got the error on one side is refused on the other, and starts nothing
     /// that would be aborted.
     fn fail_device(&self) {
         if let Some(cause) = self.failure.cause() {

@@ -89,7 +89,7 @@ impl Rank {
     }
 }
 
-/// Runs `body` on one thread per device, all in one group whose pieces have so many bytes.
+/// Runs `body` on one thread per device, all in one group with pieces of `piece_bytes`.
 pub(crate) fn staged<T: Send>(
     devices: &[usize],
     piece_bytes: usize,
@@ -100,7 +100,7 @@ pub(crate) fn staged<T: Send>(
         let host = on_host(fabric);
         let device = Device::open(devices[rank]).unwrap();
         let own = Arc::from(host.duplicate(&options()).unwrap());
-        // Only what rank 0 says counts.
+        // Rank 0's value applies.
         let bytes = if rank == 0 { piece_bytes } else { 1 };
         let communicator = Arc::new(StagedCommunicator::new(own, &device, bytes, SOON).unwrap());
         assert_eq!(communicator.piece_bytes(), piece_bytes);

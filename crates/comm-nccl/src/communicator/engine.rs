@@ -316,7 +316,7 @@ impl Engine {
             if let Some(control) = &self.control {
                 control.announce_failure(sequence, &cause);
             }
-            self.health.failure.tell();
+            self.health.failure.notify();
             tracing::warn!(rank = self.group.rank(), error = %cause, "aborting a communicator of NCCL");
             if let Err(error) = self.device.bind() {
                 tracing::warn!(%error, "could not bind the device to abort on it");

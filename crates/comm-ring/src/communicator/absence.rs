@@ -16,8 +16,8 @@ impl<T: Transport> Session<T> {
         peers
     }
 
-    /// Asks all peers for their current call, to tell stopped ranks from blocked ones. The answers
-    /// arrive while the call continues.
+    /// Asks all peers for their current call, to distinguish stopped ranks from blocked ones. The
+    /// answers arrive while the call continues.
     pub(super) fn ask_all(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence).cloned() else { return };
@@ -36,7 +36,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Returns the ranks that are neither in the call nor blocked in another one, among those that
-    /// the call waits for directly or indirectly. A barrier waits for every rank of which nothing
+    /// the call waits for directly or indirectly. A barrier waits for every rank from which nothing
     /// was received.
     fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
         let sequence = self.history.last();
@@ -60,6 +60,6 @@ impl<T: Transport> Session<T> {
             || self.control.has_made(peer, sequence)
             // All messages before this call were received, so bytes in the stream belong to it or a
             // later one.
-            || self.data.fill_buf(peer, 1).is_ok_and(|lent| !lent.is_empty())
+            || self.data.fill_buf(peer, 1).is_ok_and(|filled| !filled.is_empty())
     }
 }

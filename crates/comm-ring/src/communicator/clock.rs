@@ -47,7 +47,7 @@ impl Clock {
     /// The times, which count from `now` if the clock has not started.
     pub(super) fn start(&mut self, now: Instant) -> &mut Times {
         self.times.get_or_insert_with(|| {
-            // Ranks with a short deadline must have heard of each other before it passes.
+            // Ranks with a short deadline must exchange announcements before it passes.
             let first = self.announce_after.min(self.timeout / 4);
             Times {
                 deadline: now.checked_add(self.timeout),

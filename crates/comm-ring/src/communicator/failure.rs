@@ -148,13 +148,13 @@ impl<T: Transport> Session<T> {
             Some(_) => return Ok(()),
             None => {}
         }
-        let heard = self.control.arm().and_then(|_| {
+        let outcome = self.control.arm().and_then(|_| {
             self.await_cause(at_most, |session| match session.dead_among(ranks) {
                 Some((peer, loss)) => Err(session.lost(peer, loss)),
                 None => Ok(false),
             })
         });
-        heard.map_err(|error| self.give_up_idle(error))
+        outcome.map_err(|error| self.give_up_idle(error))
     }
 
     /// Returns one of these ranks that has died, as far as this rank has seen or an aborting rank
@@ -215,11 +215,11 @@ impl<T: Transport> Session<T> {
             // A report of another rank already is the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
-                let heard = self.await_cause(self.config.diagnosis, |session| {
+                let outcome = self.await_cause(self.config.diagnosis, |session| {
                     session.check_members()?;
                     Ok(session.control.has_ended(peer))
                 });
-                heard.err().unwrap_or_else(|| self.lost(peer, loss))
+                outcome.err().unwrap_or_else(|| self.lost(peer, loss))
             }
             Stop::Failed(error) => error,
             Stop::Mismatch { from, sequence, lengths } => self.find_mismatch(from, sequence, lengths),
@@ -239,14 +239,14 @@ impl<T: Transport> Session<T> {
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
         let (rank, ours) = (self.group.rank(), Some(call.clone()));
         if lengths.is_some() {
-            // It is in the same call, as far as signatures tell: there is nothing to ask.
+            // It is in the same call, as far as signatures show: there is nothing to ask.
             let mut desync = Desync::new(sequence, (rank, ours), (from, Some(call)));
             desync.lengths = lengths;
             return desync.into();
         }
         self.ask(from, sequence, call);
-        let heard = self.await_cause(self.config.diagnosis, |session| Ok(session.control.has_ended(from)));
-        heard.err().unwrap_or_else(|| {
+        let outcome = self.await_cause(self.config.diagnosis, |session| Ok(session.control.has_ended(from)));
+        outcome.err().unwrap_or_else(|| {
             let theirs = self.control.past_call(from, sequence).cloned();
             Desync::new(sequence, (rank, ours), (from, theirs)).into()
         })
@@ -314,7 +314,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Leaves without waiting for the others. Errors are logged, because nobody receives them.
+    /// Leaves without waiting for the others. Errors are logged, because no caller receives them.
     pub(super) fn close(&mut self) {
         if self.poison.is_some() {
             return;

@@ -71,9 +71,9 @@ impl<T: Transport + 'static> GroupContext<T> {
     ) -> Result<(Self, Connected<T>)> {
         let tuning = config.tuning(fabric.links());
         let mut context = Self { fabric, config, links: tuning.links };
-        let everybody = (0..context.fabric.group().size()).collect();
+        let members = (0..context.fabric.group().size()).collect();
         let deadline = context.deadline(timeout);
-        let connected = context.connect(GroupId::WORLD, everybody, &tuning, deadline, None)?;
+        let connected = context.connect(GroupId::WORLD, members, &tuning, deadline, None)?;
         context.links = connected.engine.tuning().links;
         Ok((context, connected))
     }

@@ -24,11 +24,11 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         options: &CallOptions,
     ) -> Result<Option<Box<dyn HostCommunicator>>> {
         let deadline = self.context.deadline(options.timeout);
-        let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
+        let own = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
         let mut all = vec![0; WORDS * self.group.size()];
         let mut signature = Signature::new(self.group.id(), Collective::Split, "ring");
         (signature.dtype, signature.count) = (Some(u64::DTYPE), WORDS as u64);
-        let operands = Operands::Pair { send: HostView::new(&said), recv: HostViewMut::new(&mut all) };
+        let operands = Operands::Pair { send: HostView::new(&own), recv: HostViewMut::new(&mut all) };
         let number = self.agree_on(&signature, operands, options)?;
         let Some(color) = color else { return Ok(None) };
         let ranks = of_color(&all, color);
@@ -48,8 +48,8 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         let deadline = self.context.deadline(options.timeout);
         let signature = Signature::new(self.group.id(), Collective::Duplicate, "recursive_doubling");
         let number = self.agree_on(&signature, Operands::Nothing, options)?;
-        let everybody: Vec<usize> = (0..self.group.size()).collect();
-        self.create_group(number, 0, &everybody, deadline)
+        let all: Vec<usize> = (0..self.group.size()).collect();
+        self.create_group(number, 0, &all, deadline)
     }
 }
 
@@ -78,15 +78,15 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.context.settings(&self.tuning, &members);
         // Errors of this communicator have its ranks, not those of the new group.
-        let heard = OnceCell::new();
+        let cause = OnceCell::new();
         let alive =
-            || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(heard.set(error.clone())));
+            || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(cause.set(error.clone())));
         match self.context.connect(id, members, &proposal, deadline, Some(&alive)) {
             Ok(connected) => Ok(Box::new(Self::over(self.context.clone(), connected))),
             Err(error) => {
                 // A member that could not be reached may have aborted because another one died.
                 let death =
-                    heard.into_inner().or_else(|| self.check_alive(ranks, self.context.diagnosis()).err());
+                    cause.into_inner().or_else(|| self.check_alive(ranks, self.context.diagnosis()).err());
                 Err(Error::NotConnected(Arc::new(death.unwrap_or_else(|| renumbered(error, ranks)))))
             }
         }
@@ -104,9 +104,9 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 
 /// Returns the ranks that gave this color, ordered by key and then by rank.
 fn of_color(all: &[u64], color: u64) -> Vec<usize> {
-    let said = all.chunks_exact(WORDS).enumerate();
-    let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);
-    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, said)| (said[2].cast_signed(), rank)).collect();
+    let words = all.chunks_exact(WORDS).enumerate();
+    let same = words.filter(|(_, words)| words[0] != 0 && words[1] == color);
+    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, words)| (words[2].cast_signed(), rank)).collect();
     keyed.sort_unstable();
     keyed.into_iter().map(|(_, rank)| rank).collect()
 }

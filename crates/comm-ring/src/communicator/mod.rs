@@ -33,7 +33,7 @@ use group_context::{Connected, GroupContext};
 /// third.
 ///
 /// [`Communicator`] documents its calls, and [`Groups`](comm_core::Groups) the groups made from it;
-/// each of these has channels of its own. Dropping it tells the other ranks that it left in order,
+/// each of these has channels of its own. Dropping it announces an orderly exit to the other ranks,
 /// so that a rank that finishes first is not mistaken for one that died.
 ///
 /// It belongs to the process that made it. In a child that is made by `fork`, every call is

@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedCheck {
     next: Option<Instant>,
-    everybody: Interest,
+    all_peers: Interest,
 }
 
 impl<T: Transport> Session<T> {
@@ -52,10 +52,10 @@ impl<T: Transport> Session<T> {
     /// call. Call it between passes: ranks from which the call expects a message are left to it.
     pub(super) fn check_unexpected(&mut self, now: Instant) -> Result<(), Stop> {
         self.unexpected.next = Some(now + EVERY);
-        if self.unexpected.everybody.recv().is_empty() {
-            self.group.peers().for_each(|peer| self.unexpected.everybody.add_recv(peer));
+        if self.unexpected.all_peers.recv().is_empty() {
+            self.group.peers().for_each(|peer| self.unexpected.all_peers.add_recv(peer));
         }
-        if self.data.arm(&self.unexpected.everybody)? == Armed::Sleep {
+        if self.data.arm(&self.unexpected.all_peers)? == Armed::Sleep {
             return Ok(());
         }
         let unexpected = self.group.peers().find_map(|from| Some((from, self.unexpected(from)?)));
@@ -69,9 +69,9 @@ impl<T: Transport> Session<T> {
             return None;
         }
         // A broken stream is reported by the call that needs it.
-        let lent = self.data.fill_buf(from, Header::BYTES).ok()?;
+        let filled = self.data.fill_buf(from, Header::BYTES).ok()?;
         let mut bytes = [0; Header::BYTES];
-        let whole = lent.copy_to(&mut bytes) == bytes.len();
+        let whole = filled.copy_to(&mut bytes) == bytes.len();
         let header = Header::decode(&bytes);
         let ours = self.history.last();
         let same = || self.history.get(ours).is_some_and(|call| call.fingerprint() == header.fingerprint);

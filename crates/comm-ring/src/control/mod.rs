@@ -1,4 +1,4 @@
-//! The control channel, on which ranks that are blocked, fail or leave tell the others.
+//! The control channel, on which ranks announce that they are blocked, fail or leave.
 //!
 //! It never blocks. It is read before a rank sleeps, and at intervals while it does not sleep.
 
@@ -282,7 +282,7 @@ impl<T: Transport> Control<T> {
         self.asked_in == Some(sequence)
     }
 
-    /// Returns whether a rank's last announcement still holds, as far as call `sequence` can tell.
+    /// Returns whether a rank's last announcement still holds, as far as call `sequence` shows.
     /// A rank that answers is blocked in the call that it names, even an earlier one; one that does
     /// not answer may have stopped since.
     fn is_blocked(&self, rank: usize, announced: &Announce, sequence: u64) -> bool {

@@ -1,7 +1,7 @@
 //! Executes the schedule of a collective over a transport.
 //!
 //! The executor is a state machine. [`Executor::progress`] moves all bytes that can move now and
-//! tells what it waits for; it never sleeps, and a send that is blocked never keeps it from
+//! reports what it waits for; it never sleeps, and a send that is blocked never keeps it from
 //! receiving. A step starts when no earlier unfinished step conflicts with it; messages to one
 //! peer, and from one peer, keep the order of the schedule.
 
@@ -107,7 +107,7 @@ pub struct Executor {
     claimed: Vec<Claims>,
     /// The number of passes so far, with the current one.
     passes: u64,
-    /// The sequence number of the last call of which a message from each peer has arrived.
+    /// The sequence number of the last call from which a message of each peer has arrived.
     last_seen: Vec<u64>,
 }
 

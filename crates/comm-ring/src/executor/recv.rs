@@ -19,12 +19,12 @@ pub(super) fn recv_eager(
     addend: Option<&[u8]>,
     reduction: Option<Reduction>,
 ) -> Result<Option<usize>, Stop> {
-    let lent = transport.fill_buf(from, Header::BYTES + payload.len())?;
-    let Some(header) = lent.read() else {
-        return Ok((!lent.is_empty()).then_some(0));
+    let filled = transport.fill_buf(from, Header::BYTES + payload.len())?;
+    let Some(header) = filled.read() else {
+        return Ok((!filled.is_empty()).then_some(0));
     };
     check(&Header::decode(&header), job, payload.len(), from)?;
-    let rest = lent.skip(Header::BYTES);
+    let rest = filled.skip(Header::BYTES);
     let used = match reduction {
         Some(reduction) => reduction.combine(payload, addend, rest),
         None => rest.copy_to(payload),
@@ -61,11 +61,11 @@ pub(super) fn recv_reduce_available(
         let addend = addend.map(|addend| &addend[done..]);
         let mut used = 0;
         if partial.is_empty() {
-            let lent = transport.fill_buf(from, rest.len())?;
-            if lent.is_empty() {
+            let filled = transport.fill_buf(from, rest.len())?;
+            if filled.is_empty() {
                 break;
             }
-            used = reduction.combine(rest, addend, lent);
+            used = reduction.combine(rest, addend, filled);
             transport.consume(from, used)?;
         }
         if used == 0 {
@@ -82,7 +82,7 @@ pub(super) fn recv_reduce_available(
 /// Receives into `dst` from the offset `start` up to `end`, and combines each element there with
 /// the addend once it is complete. Returns the number of bytes received.
 ///
-/// Saves a copy where the transport would copy what it lends.
+/// Saves a copy if the transport would copy the bytes to return them in place.
 pub(super) fn recv_then_reduce(
     transport: &mut dyn Transport,
     from: usize,

@@ -29,8 +29,8 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     };
     // The first segment is staged and then read, which takes as long as a transfer through a
     // channel. Each later segment is staged while the one before is read.
-    let tell = peers as f64 * pace.overhead;
-    pace.hop(1) + SETTLING * pace.latency + tell + (p.segments - 1) as f64 * read.max(tell)
+    let notify = peers as f64 * pace.overhead;
+    pace.hop(1) + SETTLING * pace.latency + notify + (p.segments - 1) as f64 * read.max(notify)
 }
 
 pub(super) fn steps(params: &Params) -> Steps {

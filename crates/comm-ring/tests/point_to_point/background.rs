@@ -89,7 +89,7 @@ impl AsRef<[u32]> for Fickle {
     }
 }
 
-/// Checks the error that the owner of such a buffer gets.
+/// Checks the error that the owner of the buffer gets.
 #[track_caller]
 fn assert_spoilt<B>(work: Work<B>, how: How) {
     let error = work.wait().err().unwrap();
@@ -175,7 +175,7 @@ fn a_buffer_that_panics_when_dropped_harms_no_other_call() {
     run(2, |comm| {
         let other = 1 - comm.rank();
         if comm.rank() == 0 {
-            // Too small, so that it is dropped by whoever receives.
+            // Too small, so that the receiver drops it.
             let refused = comm.recv_async(other, 7, Bomb([0; 4])).unwrap();
             comm.send(1, 0, &[0_u8]).unwrap();
             let mut buffer = [0_u32; 5];

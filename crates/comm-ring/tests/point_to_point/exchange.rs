@@ -104,11 +104,11 @@ fn a_probe_tells_and_takes_nothing() {
         for len in [0, 10, 300] {
             if comm.rank() == 0 {
                 assert_eq!(comm.try_probe(Source::Any, 99).unwrap(), None);
-                let told = comm.probe(Source::Any, ANY_TAG).unwrap();
-                assert_eq!(told, Received::new(1, 8, DType::U32, len));
-                assert_eq!(comm.try_probe(1, 8).unwrap(), Some(told));
-                let mut buffer = vec![0; told.len];
-                assert_eq!(comm.recv(told.source, told.tag, &mut buffer).unwrap(), told);
+                let expected = comm.probe(Source::Any, ANY_TAG).unwrap();
+                assert_eq!(expected, Received::new(1, 8, DType::U32, len));
+                assert_eq!(comm.try_probe(1, 8).unwrap(), Some(expected));
+                let mut buffer = vec![0; expected.len];
+                assert_eq!(comm.recv(expected.source, expected.tag, &mut buffer).unwrap(), expected);
                 assert_eq!(buffer, payload(1, 8, len));
                 assert_eq!(comm.try_probe(1, 8).unwrap(), None);
                 comm.send(1, 0, &[0_u8]).unwrap();
@@ -130,13 +130,13 @@ fn a_message_that_does_not_fit_is_told_and_kept() {
             }
             let short = comm.recv(1, ANY_TAG, &mut vec![0_u32; len - 1]).unwrap_err();
             let (dtype, wanted, capacity) = (DType::U32, DType::U32, len - 1);
-            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
-            assert!(matches!(&short, Error::Invalid(invalid) if *invalid == told), "{short}");
+            let expected = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
+            assert!(matches!(&short, Error::Invalid(invalid) if *invalid == expected), "{short}");
             assert!(!short.is_fatal());
             let typed = comm.recv(Source::Any, 4, &mut vec![0.0_f32; len]).unwrap_err();
             let (capacity, wanted) = (len, DType::F32);
-            let told = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
-            assert!(matches!(&typed, Error::Invalid(invalid) if *invalid == told), "{typed}");
+            let expected = Invalid::Message { source_rank: 1, tag: 4, len, dtype, capacity, wanted };
+            assert!(matches!(&typed, Error::Invalid(invalid) if *invalid == expected), "{typed}");
             let mut buffer = vec![0; len];
             comm.recv(1, 4, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
             assert_eq!(buffer, payload(1, 4, len));
@@ -177,7 +177,7 @@ fn ranks_outside_the_group_are_refused() {
         refused(comm.send_recv((1, 0), &[1_u8], (2, 0), &mut [1_u8]).unwrap_err());
         refused(comm.send_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
         refused(comm.recv_async(2, 0, [1_u8]).unwrap().wait().unwrap_err());
-        // Nothing was sent, and everything goes on.
+        // Nothing was sent, and messages still work.
         comm.barrier().unwrap();
         assert_eq!(comm.try_probe(Source::Any, ANY_TAG).unwrap(), None);
     });

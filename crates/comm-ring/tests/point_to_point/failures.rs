@@ -124,8 +124,11 @@ fn what_a_rank_sent_before_it_left_can_be_received() {
                 comm.send(2, 3, &[1_u8]).unwrap();
                 assert_eq!(comm.recv(Source::Any, 4, &mut [0_u8]).unwrap().source, 2);
                 // And then none.
-                let nobody = comm.recv(Source::Any, 4, &mut [0_u8]);
-                assert!(matches!(nobody, Err(Error::PeerLost { loss: Loss::Finished, .. })), "{nobody:?}");
+                let no_sender = comm.recv(Source::Any, 4, &mut [0_u8]);
+                assert!(
+                    matches!(no_sender, Err(Error::PeerLost { loss: Loss::Finished, .. })),
+                    "{no_sender:?}"
+                );
             } else {
                 comm.recv(0, 3, &mut [0_u8]).unwrap().exactly(1).unwrap();
                 comm.send(0, 4, &[1_u8]).unwrap();
@@ -147,7 +150,7 @@ fn a_death_wakes_a_rank_that_sleeps() {
     });
 }
 
-/// Runs three ranks, of which rank 2 dies without a word once the others have come to `dies`.
+/// Runs three ranks. Rank 2 dies without a goodbye once the others have reached `dies`.
 fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
     let meeting = Barrier::new(3);
     in_process::run(3, &in_process::InProcessConfig::default(), |fabric| {
@@ -158,7 +161,7 @@ fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
                 meeting.wait();
             });
         } else {
-            // The channels of a rank that never says goodbye.
+            // The channels of a rank that never sends a goodbye.
             let channels: Vec<_> = crate::hostile::channels(&fabric);
             meeting.wait();
             drop(channels);

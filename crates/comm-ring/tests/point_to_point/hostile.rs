@@ -76,7 +76,7 @@ fn nonsense_ends_the_peer_and_nothing_else() {
         [announced.clone(), frame(4, 0, 0, 51, 7)].concat(),
         [announced.clone(), frame(4, 0, 0, 40, 7), vec![0; 40], frame(4, 0, 0, 11, 7)].concat(),
         [announced, frame(4, 0, 0, 0, 7)].concat(),
-        // Credit that nobody took.
+        // Credit that was never used.
         frame(5, 0, 0, 1000, 0),
         frame(7, 0, 0, 1 << 40, 0),
     ];

@@ -51,7 +51,7 @@ fn run_everywhere(ranks: usize, rank: impl Fn(Comm) + Sync) {
     }
 }
 
-/// The payload of a message, which tells where it belongs.
+/// The payload of a message, which identifies the message.
 fn payload(from: usize, tag: u64, len: usize) -> Vec<u32> {
     (0..len).map(|at| (from as u32) << 24 ^ (tag as u32) << 16 ^ at as u32).collect()
 }

@@ -78,7 +78,7 @@ fn tags_are_received_in_any_order() {
 #[test]
 fn a_receive_from_anybody_starves_nobody() {
     const LAST: u64 = 2;
-    let (heard, quiet) = (AtomicBool::new(false), AtomicBool::new(true));
+    let (has_received, quiet) = (AtomicBool::new(false), AtomicBool::new(true));
     run(5, |comm| match comm.rank() {
         0 => {
             let (mut flood, mut ended) = (0_u64, 0);
@@ -89,7 +89,7 @@ fn a_receive_from_anybody_starves_nobody() {
                     quiet.store(false, Ordering::Relaxed);
                 }
                 if received.source == 4 {
-                    heard.store(true, Ordering::Relaxed);
+                    has_received.store(true, Ordering::Relaxed);
                 }
                 ended += u64::from(received.tag == LAST);
             }
@@ -100,9 +100,9 @@ fn a_receive_from_anybody_starves_nobody() {
             }
             comm.send(0, 1, &[0_u64]).unwrap();
         }
-        // These do not stop before rank 4 has been heard.
+        // These do not stop before the message of rank 4 was received.
         _ => {
-            while !heard.load(Ordering::Relaxed) {
+            while !has_received.load(Ordering::Relaxed) {
                 comm.send(0, 1, &[0_u64]).unwrap();
             }
             comm.send(0, LAST, &[0_u64]).unwrap();

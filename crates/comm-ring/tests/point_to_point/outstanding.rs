@@ -16,7 +16,7 @@ fn plan(seed: u64, from: usize, to: usize) -> Vec<(u64, usize)> {
     (0..random.usize(..30)).map(|_| (random.u64(..4), random.usize(..200))).collect()
 }
 
-/// Everybody sends to everybody, itself included, and receives in an order of its own.
+/// Every rank sends to every rank, itself included, and receives in an order of its own.
 fn all_to_all(comm: &Comm, seed: u64) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let mut random = Rng::with_seed(seed ^ (rank as u64) << 32);

@@ -213,10 +213,10 @@ fn call<'a, M: Member>(
 ) -> CheckResult {
     let Scenario { collective, root, op, .. } = *scenario;
     let op = exact::of_rank(op, member.communicator().group().rank());
-    let told = |counts: &'a [usize]| {
+    let as_counts = |counts: &'a [usize]| {
         if collective == collective.base() { Counts::Equal } else { Counts::PerRank(counts) }
     };
-    let known = told(counts.known);
+    let known = as_counts(counts.known);
     let call = match collective.base() {
         Collective::AllReduce => Call::AllReduce { buffers, op },
         Collective::Reduce => Call::Reduce { root, buffers, op },
@@ -226,7 +226,7 @@ fn call<'a, M: Member>(
         Collective::Gather => Call::Gather { root, buffers, counts: known },
         Collective::Scatter => Call::Scatter { root, buffers, counts: known },
         Collective::AllToAll => {
-            Call::AllToAll { buffers, send: told(&counts.sent), recv: told(&counts.received) }
+            Call::AllToAll { buffers, send: as_counts(&counts.sent), recv: as_counts(&counts.received) }
         }
         Collective::Scan => Call::Scan { buffers, op },
         Collective::Exscan => Call::Exscan { buffers, op },

@@ -40,7 +40,7 @@ pub trait Member {
     fn read<T: Element>(&self, buffer: &Self::Buffer<T>) -> Result<Vec<T>>;
 
     /// Waits until the calls made so far have completed, where they run in the background, and
-    /// checks what the backend can tell afterwards.
+    /// checks the errors that the backend can report afterwards.
     ///
     /// # Errors
     /// The failure of a call.

@@ -73,7 +73,7 @@ impl Scenario<'_> {
         let start: usize = counts[..rank].iter().sum();
         let is_root = rank == root;
         let joined = |of: &dyn Fn(usize) -> Vec<i64>| (0..ranks).flat_map(of).collect::<Vec<_>>();
-        // A buffer with one block per rank, of which this rank's block is filled.
+        // A buffer with one block per rank; this rank's block is filled.
         let with_own_block = |block: &[i64]| {
             let mut all = vec![UNWRITTEN; total];
             all[start..start + own].copy_from_slice(block);

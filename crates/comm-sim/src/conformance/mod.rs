@@ -3,7 +3,7 @@
 //! [`transport_conformance!`](crate::transport_conformance) turns each scenario of this module into
 //! a test of a transport. Scenarios run one thread per rank, sleep on descriptors as a communicator
 //! does, and fail instead of hanging when a wake-up is lost. They return what a transport reports
-//! where it should not, and panic where it does not do what its contract says.
+//! where it should not, and panic where it breaks its contract.
 
 mod failure;
 mod introduce;

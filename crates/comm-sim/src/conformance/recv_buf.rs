@@ -129,7 +129,7 @@ pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_,
     Ok(())
 }
 
-/// Receives these bytes of rank 0's stream, of which they are the last.
+/// Receives these bytes, the last of rank 0's stream.
 fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut Random) -> Result<()> {
     let (mut position, mut seen, limit) = (range.start, 0, limit());
     while position < range.end {

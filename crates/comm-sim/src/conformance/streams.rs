@@ -63,7 +63,7 @@ pub fn exchange<T: Transport>(transport: T, total: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sends a random number of the bytes, gathered from pieces of which some are empty.
+/// Sends a random number of the bytes, gathered from pieces, some of them empty.
 fn send_some(transport: &mut impl Transport, to: usize, bytes: &[u8], random: &mut Random) -> Result<usize> {
     let (bytes, _) = bytes.split_at(random.below(2000).min(bytes.len()));
     let (first, rest) = bytes.split_at(random.below(bytes.len() + 1));

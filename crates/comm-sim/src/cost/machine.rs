@@ -73,7 +73,7 @@ impl<'a> Simulator<'a> {
 
     /// Puts a rank on the path if it can continue. Returns whether it did.
     fn enter(&mut self, rank: usize) -> bool {
-        let can = !self.ended[rank] && !self.on_path[rank] && self.mail.awaited(rank).is_none();
+        let can = !self.ended[rank] && !self.on_path[rank] && self.mail.waiting_for(rank).is_none();
         if can {
             self.path.push(rank);
             self.on_path[rank] = true;
@@ -85,7 +85,7 @@ impl<'a> Simulator<'a> {
     /// many messages wait when the rank runs again: in a ring of n ranks it completes n rounds at a
     /// time.
     fn work_on(&mut self, rank: usize) -> Result<(), SimulationError> {
-        if self.mail.awaited(rank).is_none() {
+        if self.mail.waiting_for(rank).is_none() {
             let state = &mut self.ranks[rank];
             let before = state.report.traffic.steps;
             let halt = state.advance(&self.world, &mut self.mail)?;
@@ -118,7 +118,8 @@ impl<'a> Simulator<'a> {
 
     /// Returns the receives that wait for each other, from this rank on.
     fn chain(&self, first: usize) -> Vec<crate::verify::StepLocation> {
-        let next = |rank: &usize| self.mail.awaited(*rank).filter(|&next| next != first && !self.ended[next]);
+        let next =
+            |rank: &usize| self.mail.waiting_for(*rank).filter(|&next| next != first && !self.ended[next]);
         let ranks = std::iter::successors(Some(first), next);
         ranks.take(WAITING_MAX).filter_map(|rank| self.ranks[rank].blocked_at()).collect()
     }

@@ -24,7 +24,7 @@ pub(super) struct Mailbox {
     free: u32,
     queues: HashMap<u64, Queue, BuildHasherDefault<PairHasher>>,
     /// The rank whose message each rank waits for, or none.
-    awaited: Vec<u32>,
+    waiting_for: Vec<u32>,
     /// Ranks whose message has arrived.
     woken: VecDeque<u32>,
 }
@@ -45,7 +45,7 @@ impl Mailbox {
             places: Vec::new(),
             free: NONE,
             queues: HashMap::default(),
-            awaited: vec![NONE; ranks],
+            waiting_for: vec![NONE; ranks],
             woken: VecDeque::new(),
         }
     }
@@ -57,8 +57,8 @@ impl Mailbox {
             self.places[queue.last as usize].1 = place;
         }
         queue.last = place;
-        if self.awaited[to] == from as u32 {
-            self.awaited[to] = NONE;
+        if self.waiting_for[to] == from as u32 {
+            self.waiting_for[to] = NONE;
             self.woken.push_back(to as u32);
         }
     }
@@ -92,12 +92,12 @@ impl Mailbox {
 
     /// Records that a rank can continue only with a message from this one.
     pub(super) fn wait(&mut self, rank: usize, from: usize) {
-        self.awaited[rank] = from as u32;
+        self.waiting_for[rank] = from as u32;
     }
 
     /// Returns the rank whose message a rank waits for.
-    pub(super) fn awaited(&self, rank: usize) -> Option<usize> {
-        (self.awaited[rank] != NONE).then_some(self.awaited[rank] as usize)
+    pub(super) fn waiting_for(&self, rank: usize) -> Option<usize> {
+        (self.waiting_for[rank] != NONE).then_some(self.waiting_for[rank] as usize)
     }
 
     /// Returns the next rank whose message has arrived.
@@ -169,8 +169,8 @@ mod tests {
         let mut mail = Mailbox::new(3);
         mail.wait(1, 2);
         mail.send(0, 1, message(0));
-        assert_eq!((mail.next_woken(), mail.awaited(1)), (None, Some(2)));
+        assert_eq!((mail.next_woken(), mail.waiting_for(1)), (None, Some(2)));
         mail.send(2, 1, message(0));
-        assert_eq!((mail.next_woken(), mail.awaited(1)), (Some(1), None));
+        assert_eq!((mail.next_woken(), mail.waiting_for(1)), (Some(1), None));
     }
 }

@@ -53,7 +53,7 @@ impl Link {
         self.recv_end.clone().filter(|_| self.arrived.is_empty())
     }
 
-    pub(super) const fn room(&self, capacity: usize) -> usize {
+    pub(super) const fn space(&self, capacity: usize) -> usize {
         capacity.saturating_sub((self.accepted - self.credited) as usize)
     }
 
@@ -146,14 +146,14 @@ impl Link {
 
     /// Revokes bytes that are not released, and returns whether there were any.
     pub(super) fn revoke(&mut self, release: Release) -> bool {
-        let lent = self.released_position(release) < self.accepted;
-        if lent {
+        let has_unreleased = self.released_position(release) < self.accepted;
+        if has_unreleased {
             self.travelling.clear();
             self.arrived.clear();
             self.recv_end = Some(revocation());
             self.send_end.get_or_insert_with(revocation);
         }
-        lent
+        has_unreleased
     }
 
     /// Returns whether a sender may be able to continue. A sender whose last attempt was accepted
@@ -163,7 +163,7 @@ impl Link {
         if self.send_end.is_none() && !self.fell_short && released < self.accepted {
             return released != self.released_told;
         }
-        self.send_end.is_some() || self.room(capacity) > 0
+        self.send_end.is_some() || self.space(capacity) > 0
     }
 
     /// Returns whether a receiver may be able to continue.

@@ -4,7 +4,7 @@
 //! [`Network::advance`] moves the clock to the next event. If there is none, the ranks are
 //! deadlocked for certain: no timeout is needed to find out. [`Network::drive`] is this loop.
 //!
-//! Ranks that block, as communicators do, are threads of [`run`], of which one runs at a time: in
+//! Ranks that block, as communicators do, are threads of [`run`]; one runs at a time: in
 //! virtual time, and as repeatable.
 //!
 //! ```

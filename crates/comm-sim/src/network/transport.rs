@@ -28,13 +28,13 @@ pub struct NetworkTransport {
     rank: usize,
     endpoint: Arc<Endpoint>,
     breaks_seen: u64,
-    lent: Vec<u8>,
+    filled: Vec<u8>,
 }
 
 impl NetworkTransport {
     pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
-        Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, lent: Vec::new() })
+        Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, filled: Vec::new() })
     }
 
     /// Returns the world, if this rank is alive and `peer` is in range.
@@ -100,8 +100,8 @@ impl Transport for NetworkTransport {
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
         let capacity = world.plan.capacity.max(1);
-        let room = world.link(self.channel, rank, to).room(capacity).min(offered);
-        let sent = world.portion(self.channel, rank, room);
+        let space = world.link(self.channel, rank, to).space(capacity).min(offered);
+        let sent = world.portion(self.channel, rank, space);
         world.link(self.channel, rank, to).record_offer(offered, sent);
         if sent > 0 {
             world.carry(self.channel, rank, to, gather(bytes, sent));
@@ -130,13 +130,13 @@ impl Transport for NetworkTransport {
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
         self.world.begin_operation(self.rank);
-        let mut lent = std::mem::take(&mut self.lent);
+        let mut filled = std::mem::take(&mut self.filled);
         let mut world = self.receive(from)?;
-        lent.resize(self.show(&mut world, from).min(at_most), 0);
-        world.link(self.channel, from, self.group.rank()).arrived().peek(&mut lent);
+        filled.resize(self.show(&mut world, from).min(at_most), 0);
+        world.link(self.channel, from, self.group.rank()).arrived().peek(&mut filled);
         drop(world);
-        self.lent = lent;
-        Ok(RecvBuf::from_slice(&self.lent))
+        self.filled = filled;
+        Ok(RecvBuf::from_slice(&self.filled))
     }
 
     fn fill_buf_copies(&mut self, _from: usize) -> bool {
@@ -148,7 +148,7 @@ impl Transport for NetworkTransport {
         let mut world = self.receive(from)?;
         let shown = world.link(self.channel, from, self.group.rank()).arrived().shown();
         if bytes > shown {
-            return Err(Error::Internal(format!("{bytes} bytes consumed where {shown} were lent")));
+            return Err(Error::Internal(format!("{bytes} bytes consumed of {shown}")));
         }
         world.consume(self.channel, from, self.group.rank(), bytes);
         Ok(())

@@ -85,14 +85,14 @@ pub(super) fn deadline(ctx: &RankContext) -> Outcome {
     drop(held);
     let error = refused("a call that cannot begin", waited)?;
     // The first rank to fail aborts the others, whose calls may have started later.
-    let told = match &error {
+    let reported = match &error {
         Error::Timeout { after, during: Under::Call { call, .. }, .. } => {
             *after == SHORT && took >= SHORT && call.to_string().contains("all_reduce(sum, 3 x f32")
         }
         Error::Aborted { .. } => ctx.size > 1,
         _ => false,
     };
-    ensure(told, || format!("a call that cannot begin: {error}"))?;
+    ensure(reported, || format!("a call that cannot begin: {error}"))?;
     ensure(took < ctx.spec.call_timeout, || format!("{SHORT:?} took {took:?}"))?;
     ensure_poisoned(ctx, &comm)?;
     drop(comm);

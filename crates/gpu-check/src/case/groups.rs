@@ -50,7 +50,7 @@ pub(super) fn registration(ctx: &RankContext) -> Outcome {
         let registered = unless_unavailable(comm.register(&buffer))?;
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
         same_bits("the sum of a registered buffer", &buffer.to_vec()?, &wanted)?;
-        // NCCL is told before the memory goes, in whatever order they are dropped.
+        // The memory is deregistered before it is freed, in any order of drops.
         if buffer_goes_first {
             drop(buffer);
             drop(registered);

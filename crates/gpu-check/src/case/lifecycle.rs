@@ -97,7 +97,7 @@ pub(super) fn leaks(ctx: &RankContext) -> Outcome {
     ctx.sync_ranks("counted")?;
     (0..ROUNDS).try_for_each(|number| round(number).during(format_args!("round {number}")))?;
     ctx.sync_ranks("after all rounds")?;
-    // Threads that were told to end may still be on their way.
+    // Threads that were asked to end may still be ending.
     let deadline = Instant::now() + ctx.spec.call_timeout.min(Duration::from_secs(10));
     loop {
         let Some(more) = Holdings::now(ctx)?.more_than(before) else { return Ok(()) };

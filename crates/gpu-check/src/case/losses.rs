@@ -44,8 +44,8 @@ pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
         // more.
         let outcome = sum(ctx, &comm).and_then(|()| comm.run(Call::Barrier, &ctx.options()));
         let error = refused("coming too late", outcome)?;
-        let told = matches!(error.root_cause(), Error::Aborted { .. });
-        return ensure(told, || format!("coming too late: {error}"));
+        let reported = matches!(error.root_cause(), Error::Aborted { .. });
+        return ensure(reported, || format!("coming too late: {error}"));
     }
     let error = lost_sum(ctx, &comm)?;
     let named = match &error {
@@ -68,22 +68,22 @@ pub(super) fn different_calls(ctx: &RankContext) -> Outcome {
     let error = refused("a broadcast with two roots", outcome.and_then(|()| buffer.to_vec().map(drop)))?;
     let error = error.root_cause();
     match error {
-        Error::Desync(told) => {
+        Error::Desync(reported) => {
             let is_named = |call: &Option<comm_core::Signature>| {
                 call.as_ref().is_some_and(|call| call.to_string().contains("broadcast"))
             };
-            ensure(is_named(&told.ours) && is_named(&told.theirs), || {
+            ensure(is_named(&reported.ours) && is_named(&reported.theirs), || {
                 format!("without both calls: {error}")
             })?;
         }
-        // With more than two ranks, one may hear first that others found out.
+        // With more than two ranks, one may first learn that others found the mismatch.
         Error::Aborted { reason, .. } if ctx.size > 2 => {
             ensure(reason.contains("broadcast"), || format!("without the calls: {error}"))?;
         }
         _ => return Err(CaseError::Wrong(format!("a broadcast with two roots: {error}"))),
     }
     let took = began.elapsed();
-    ensure(took < ctx.spec.call_timeout, || format!("it was told at the deadline only, after {took:?}"))
+    ensure(took < ctx.spec.call_timeout, || format!("the error came at the deadline only, after {took:?}"))
 }
 
 /// Rank 1 is killed while the others wait for it on the device.
@@ -96,14 +96,14 @@ pub(super) fn killed_rank(ctx: &RankContext) -> Outcome {
         return equal("killing oneself", killed, Ok(()));
     }
     let error = lost_sum(ctx, &comm)?;
-    let told = match &error {
+    let reported = match &error {
         Error::PeerLost { peer, .. } => *peer == 1,
         Error::Aborted { .. } => ctx.size > 2,
         // NCCL itself may notice that the process is gone.
         Error::Backend { backend, .. } => *backend == "nccl",
         _ => false,
     };
-    ensure(told, || format!("waiting for a rank that was killed: {error}"))?;
+    ensure(reported, || format!("waiting for a rank that was killed: {error}"))?;
     let after = refused("a call afterwards", comm.run(Call::Barrier, &ctx.options()))?;
     ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))?;
     let left = comm.shrink(&[1], ShrinkMode::Abort, &ctx.options())?;

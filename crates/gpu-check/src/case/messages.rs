@@ -42,7 +42,7 @@ pub(super) fn batch(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (rank, size) = (ctx.rank, ctx.size);
     let (mut total, mut largest) = (ctx.buffer(&[1_i32, 2])?, ctx.buffer(&[(size - rank) as u8])?);
-    let (mut told, ours) = (ctx.buffer(&[rank as i64 + 7])?, ctx.buffer(&[rank as u16])?);
+    let (mut broadcast_buffer, ours) = (ctx.buffer(&[rank as i64 + 7])?, ctx.buffer(&[rank as u16])?);
     let (mut all, mut block) = (ctx.zeros::<u16>(size)?, ctx.zeros::<f64>(1)?);
     let blocks = ctx.buffer(&vec![1.5_f64; size])?;
     let mut halves = ctx.buffer(&[rank as f32])?;
@@ -53,7 +53,7 @@ pub(super) fn batch(ctx: &RankContext) -> Outcome {
         .add(Call::AllReduce { buffers: in_place(&mut total), op: ReduceOp::Sum })?
         .add(Call::Reduce { root: size - 1, buffers: in_place(&mut largest), op: ReduceOp::Max })?
         .add(Call::AllReduce { buffers: in_place(&mut halves), op: ReduceOp::PreMulSum(0.5) })?
-        .add(Call::Broadcast { root: size - 1, buffer: told.view_mut() })?
+        .add(Call::Broadcast { root: size - 1, buffer: broadcast_buffer.view_mut() })?
         .add(Call::AllGather { buffers: separate(&ours, &mut all), counts: Counts::Equal })?
         .add(Call::ReduceScatter {
             buffers: separate(&blocks, &mut block),
@@ -66,7 +66,7 @@ pub(super) fn batch(ctx: &RankContext) -> Outcome {
     let kept = if rank == size - 1 { size } else { size - rank };
     equal("the maximum on its root", largest.to_vec()?, vec![kept as u8])?;
     equal("the sum of halves", halves.to_vec()?, vec![(size * (size - 1)) as f32 / 4.0])?;
-    equal("the broadcast", told.to_vec()?, vec![size as i64 + 6])?;
+    equal("the broadcast", broadcast_buffer.to_vec()?, vec![size as i64 + 6])?;
     equal("the gathered", all.to_vec()?, (0..size as u16).collect())?;
     equal("the block", block.to_vec()?, vec![size as f64 * 1.5])?;
     comm.batch().run(&ctx.options()).during("an empty batch")?;

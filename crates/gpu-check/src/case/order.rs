@@ -150,7 +150,7 @@ pub(super) fn barrier_waits_for_all(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;
     for late in 0..ctx.size {
-        let mark = format!("rank {late} goes on");
+        let mark = format!("rank {late} continues");
         comm.run(Call::Barrier, &ctx.options())?;
         if ctx.rank == late {
             let (held, options) = (gpu::hold(comm.stream())?, ctx.options());

@@ -345,15 +345,15 @@ fn as_many_elements_are_converted_as_both_hold_at_any_alignment() {
     let (halves, wides) =
         (to_bytes(DType::F16, Random(11).take(40)), to_bytes(DType::F32, Random(12).take(40)));
     for isa in Isa::all() {
-        for (given, room) in (0..=20).flat_map(|given| [0, 7, 8, 9, 17].map(|room| (given, room))) {
-            let count = given.min(room);
-            let mut wide = vec![GUARD; 1 + 4 * room + 4];
-            convert::widen(isa, DType::F16, &halves[1..][..2 * given], &mut wide[1..][..4 * room]);
-            assert!(wide[1 + 4 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {room}");
+        for (given, space) in (0..=20).flat_map(|given| [0, 7, 8, 9, 17].map(|space| (given, space))) {
+            let count = given.min(space);
+            let mut wide = vec![GUARD; 1 + 4 * space + 4];
+            convert::widen(isa, DType::F16, &halves[1..][..2 * given], &mut wide[1..][..4 * space]);
+            assert!(wide[1 + 4 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {space}");
             assert!(wide[..1] == [GUARD] && (count == 0 || wide[1..][..4 * count] != vec![GUARD; 4 * count]));
-            let mut narrow = vec![GUARD; 1 + 2 * room + 2];
-            convert::narrow(isa, DType::F16, &wides[1..][..4 * given], &mut narrow[1..][..2 * room]);
-            assert!(narrow[1 + 2 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {room}");
+            let mut narrow = vec![GUARD; 1 + 2 * space + 2];
+            convert::narrow(isa, DType::F16, &wides[1..][..4 * given], &mut narrow[1..][..2 * space]);
+            assert!(narrow[1 + 2 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {space}");
             assert!(narrow[..1] == [GUARD]);
         }
     }

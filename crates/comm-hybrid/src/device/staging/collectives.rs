@@ -109,14 +109,15 @@ impl StagedCommunicator {
         if signature.collective.is_known_everywhere() {
             return Ok(longest);
         }
-        let mut said = [longest as u64];
-        let buffer = HostViewMut::new(&mut said);
+        let mut agreed = [longest as u64];
+        let buffer = HostViewMut::new(&mut agreed);
         let call = match signature.root {
             Some(root) => Call::Broadcast { root, buffer },
             None => Call::AllReduce { buffers: Buffers::InPlace(buffer), op: ReduceOp::Max },
         };
         self.host.0.run(call, &agreement(options))?;
-        usize::try_from(said[0]).map_err(|_| Error::malformed("the length of another rank's block", said[0]))
+        usize::try_from(agreed[0])
+            .map_err(|_| Error::malformed("the length of another rank's block", agreed[0]))
     }
 }
 
@@ -147,7 +148,7 @@ const fn to_root(bytes: HostViewMut<'_>, gets_result: bool) -> Buffers<'_> {
     if gets_result { Buffers::InPlace(bytes) } else { Buffers::SendOnly(bytes.into_read_only()) }
 }
 
-/// Elements to be sent, followed by room for those to be received.
+/// Elements to be sent, followed by space for those to be received.
 fn halves(bytes: HostViewMut<'_>, sent: usize) -> Result<Buffers<'_>> {
     let dtype = bytes.dtype();
     let (send, recv) = bytes

@@ -125,7 +125,7 @@ impl StagedCommunicator {
     /// an external cause, which later calls return.
     pub fn fail(&self, cause: &Error) {
         if self.failure.keep(cause) {
-            self.failure.tell();
+            self.failure.notify();
             tracing::warn!(rank = self.group.rank(), error = %cause, "collectives on device buffers have ended");
             if !is_known(cause, self.group.rank()) {
                 self.host.0.abort(&cause.to_string());

@@ -145,8 +145,8 @@ impl Pipeline {
         match slot {
             Some(slot) => Ok(slot),
             None => {
-                let room = bytes.checked_next_power_of_two().unwrap_or(bytes).max(SLOT_MIN);
-                Ok(slot.insert(PinnedBuffer::new(&self.device, room)?))
+                let capacity = bytes.checked_next_power_of_two().unwrap_or(bytes).max(SLOT_MIN);
+                Ok(slot.insert(PinnedBuffer::new(&self.device, capacity)?))
             }
         }
     }

@@ -214,7 +214,7 @@ impl ProgressEngine {
                 self.finished.push(Finished::Sent(message, result.map(drop)));
             }
             Kind::Send(send) => {
-                if send.awaited {
+                if send.has_owner {
                     self.outcomes.insert(request, Outcome { result, staged: Vec::new() });
                 }
             }
@@ -339,9 +339,9 @@ impl ProgressEngine {
         let mut moved = false;
         while let Some((request, receive)) = self.local.pop_front() {
             let Some(operation) = self.operations.remove(&request) else { continue };
-            let lent = caller.send;
+            let borrowed = caller.send;
             let bytes = match &operation.kind {
-                Kind::Send(send) => send.bytes(request, 0..send.length, lent),
+                Kind::Send(send) => send.bytes(request, 0..send.length, borrowed),
                 Kind::Recv(_) | Kind::Probe(_) => Err(misplaced()),
             };
             let result = bytes.map(|bytes| self.deliver(receive, bytes, caller));

@@ -52,7 +52,7 @@ pub(crate) struct SendRequest {
     /// Whether some of its bytes may have been sent: then they cannot be moved.
     pub(crate) begun: bool,
     /// Whether a thread waits for the outcome.
-    pub(crate) awaited: bool,
+    pub(crate) has_owner: bool,
 }
 
 pub(crate) struct RecvRequest {
@@ -168,7 +168,7 @@ pub(crate) const fn sending(to: usize, tag: u64) -> During {
 impl SendRequest {
     pub(crate) fn new((to, tag): (usize, u64), view: HostView<'_>, payload: Payload) -> Self {
         let (dtype, length) = (view.dtype(), view.bytes().len());
-        Self { to, tag, dtype, length, payload, begun: false, awaited: true }
+        Self { to, tag, dtype, length, payload, begun: false, has_owner: true }
     }
 
     /// Creates a send in the background, or returns its message and the reason why it has no bytes.
@@ -179,7 +179,7 @@ impl SendRequest {
         match message.view().map(|view| (view.dtype(), view.bytes().len())) {
             Ok((dtype, length)) => {
                 let payload = Payload::Owned(message);
-                Ok(Self { to, tag, dtype, length, payload, begun: false, awaited: true })
+                Ok(Self { to, tag, dtype, length, payload, begun: false, has_owner: true })
             }
             Err(error) => Err((message, error)),
         }
@@ -189,16 +189,16 @@ impl SendRequest {
         Envelope { source, tag: self.tag }
     }
 
-    /// Returns a range of its bytes. `lent` are those of the caller who drives.
+    /// Returns a range of its bytes. `borrowed` are those of the driving caller.
     pub(crate) fn bytes<'a>(
         &'a self,
         request: RequestId,
         range: Range<usize>,
-        lent: Option<(RequestId, &'a [u8])>,
+        borrowed: Option<(RequestId, &'a [u8])>,
     ) -> Result<&'a [u8]> {
         match &self.payload {
             Payload::Caller => {
-                lent.filter(|(owner, _)| *owner == request).and_then(|(_, bytes)| bytes.get(range))
+                borrowed.filter(|(owner, _)| *owner == request).and_then(|(_, bytes)| bytes.get(range))
             }
             Payload::Copied(bytes) => bytes.get(range),
             Payload::Owned(message) => return within(message.view()?.bytes(), range),
@@ -221,7 +221,7 @@ fn shrunk(expected: usize, got: usize) -> Error {
 
 /// Returns the error of bytes that are not at their location.
 pub(crate) fn misplaced() -> Error {
-    Error::Internal("the bytes of a message are not where its operation says".into())
+    Error::Internal("the bytes of a message are missing from its operation".into())
 }
 
 impl RecvRequest {

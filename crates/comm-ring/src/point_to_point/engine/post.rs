@@ -241,7 +241,7 @@ impl ProgressEngine {
             }
             send.payload = Payload::Copied(bytes.to_vec());
         }
-        send.awaited = false;
+        send.has_owner = false;
         if let Some(deadline) = operation.deadline.take() {
             self.deadlines.remove(&(deadline, request));
         }

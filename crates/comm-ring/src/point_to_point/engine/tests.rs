@@ -90,7 +90,7 @@ impl End {
 }
 
 /// Makes progress on both until nothing moves.
-fn settle([a, b]: &mut [End; 2]) {
+fn exchange_until_idle([a, b]: &mut [End; 2]) {
     while a.progress() | b.progress() {}
 }
 
@@ -107,11 +107,11 @@ fn sends_that_may_not_be_announced_wait_in_order() {
     (1..=6).for_each(|tag| ends[0].send(1, tag, 20));
     // It is short enough to be eager, but must not overtake.
     ends[0].send(1, 7, 1);
-    settle(&mut ends);
+    exchange_until_idle(&mut ends);
     assert_eq!(ends[1].engine.peers[0].received_rts.len(), 2);
     for count in 1..=7 {
         ends[1].recv(Source::Any, TagMatch::Any, 20);
-        settle(&mut ends);
+        exchange_until_idle(&mut ends);
         assert_eq!(ends[1].log(), (1..=count).collect::<Vec<_>>());
     }
     assert_eq!(ends[0].log().len(), 7);
@@ -127,12 +127,12 @@ fn engines_keep_no_state_after_all_operations_have_ended() {
             ends[1].send(0, tag, len);
         }
         if round % 2 == 0 {
-            settle(&mut ends);
+            exchange_until_idle(&mut ends);
         }
         for end in &mut ends {
             (0..20).rev().for_each(|tag| end.recv(Source::Any, TagMatch::Is(tag), 40));
         }
-        settle(&mut ends);
+        exchange_until_idle(&mut ends);
     }
     for (end, other) in [(&ends[0], 1), (&ends[1], 0)] {
         let (engine, peer) = (&end.engine, &end.engine.peers[other]);
@@ -154,7 +154,7 @@ fn unexpected_messages_use_at_most_the_credit() {
     let mut ends = End::pair(&RingConfig::default());
     (0..100_000).for_each(|_| ends[0].send(1, 5, 0));
     (0..200).for_each(|_| ends[0].send(1, 6, 60_000));
-    settle(&mut ends);
+    exchange_until_idle(&mut ends);
     let held = |message: &UnexpectedMessage| match &message.body {
         UnexpectedBody::Whole(bytes) | UnexpectedBody::Arriving(bytes) => credit_cost(bytes.len()),
         UnexpectedBody::Rts(_) | UnexpectedBody::Local(_) => 0,
@@ -163,7 +163,7 @@ fn unexpected_messages_use_at_most_the_credit() {
     assert!(total <= CREDIT && total > CREDIT / 2, "{total}");
     (0..100_000).for_each(|_| ends[1].recv(Source::Rank(0), TagMatch::Is(5), 0));
     (0..200).for_each(|_| ends[1].recv(Source::Rank(0), TagMatch::Is(6), 60_000));
-    settle(&mut ends);
+    exchange_until_idle(&mut ends);
     assert_eq!(ends[1].log().len(), 100_200);
     assert_eq!(ends[0].log().len(), 100_200);
 }
@@ -185,7 +185,7 @@ fn half_way(len: usize, others: usize) -> [End; 2] {
 fn small_messages_go_between_the_parts_of_a_large_one() {
     let mut ends = half_way(200_000, 5);
     (0..5).for_each(|_| ends[0].send(1, 2, 10));
-    settle(&mut ends);
+    exchange_until_idle(&mut ends);
     assert_eq!(ends[1].log(), [2, 2, 2, 2, 2, 1]);
 }
 
@@ -193,7 +193,7 @@ fn small_messages_go_between_the_parts_of_a_large_one() {
 fn many_small_messages_do_not_block_a_large_one() {
     let mut ends = half_way(20_000, 10_000);
     (0..10_000).for_each(|_| ends[0].send(1, 2, 10));
-    settle(&mut ends);
+    exchange_until_idle(&mut ends);
     let at = ends[1].log().iter().position(|tag| *tag == 1).unwrap();
     assert!(at < 9000, "after {at} small messages");
 }
@@ -215,11 +215,11 @@ fn some_frame(random: &mut fastrand::Rng) -> Vec<u8> {
     if random.u8(..50) == 0 {
         bytes[random.usize(..Frame::BYTES)] ^= 1 << random.u8(..8);
     }
-    let behind = match frame {
+    let payload = match frame {
         Frame::Eager { length, .. } | Frame::Data { length, .. } | Frame::Abort { length, .. } => length,
         _ => 0,
     };
-    bytes.extend((0..behind).map(|_| random.u8(..)));
+    bytes.extend((0..payload).map(|_| random.u8(..)));
     bytes
 }
 
@@ -235,8 +235,8 @@ fn random_frames_are_handled_or_refused() {
                 1 => ends[1].recv(Source::Any, TagMatch::Is(random.u64(..3)), random.usize(..60)),
                 _ => {}
             }
-            let said = some_frame(&mut random);
-            if ends[0].transport.try_send(1, &[std::io::IoSlice::new(&said)]).is_err() {
+            let bytes = some_frame(&mut random);
+            if ends[0].transport.try_send(1, &[std::io::IoSlice::new(&bytes)]).is_err() {
                 break;
             }
             while ends[1].engine.progress(&mut ends[1].transport, &mut CallerBuffers::default(), true) {}
