@@ -2,16 +2,34 @@
 
 use std::cell::Cell;
 
-use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
-use comm_core::HostViewMut;
+use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
+use comm_core::{HostView, HostViewMut};
+
+/// Evaluates an expression with the vector of a storage of the host.
+macro_rules! with_elements {
+    ($storage:expr, |$elements:ident| $body:expr) => {
+        match $storage {
+            CpuStorage::U8($elements) => $body,
+            CpuStorage::U32($elements) => $body,
+            CpuStorage::I16($elements) => $body,
+            CpuStorage::I32($elements) => $body,
+            CpuStorage::I64($elements) => $body,
+            CpuStorage::BF16($elements) => $body,
+            CpuStorage::F16($elements) => $body,
+            CpuStorage::F32($elements) => $body,
+            CpuStorage::F64($elements) => $body,
+            _ => candle_core::bail!("elements of a type that cannot be communicated"),
+        }
+    };
+}
 
 /// Calls `visit` with the elements of a tensor, in the order of its indices.
-pub(crate) fn read<T: WithDType, R>(tensor: &Tensor, visit: impl FnOnce(&[T]) -> R) -> Result<R> {
+pub(crate) fn read<R>(tensor: &Tensor, visit: impl FnOnce(HostView<'_>) -> R) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor is not in host memory") };
     let (start, end) = range(layout)?;
-    Ok(visit(&T::cpu_storage_as_slice(storage)?[start..end]))
+    Ok(visit(with_elements!(storage, |elements| HostView::new(&elements[start..end]))))
 }
 
 /// Calls `visit` with the elements of a contiguous tensor, for writing in place.
@@ -34,18 +52,7 @@ impl<F: FnOnce(HostViewMut<'_>) -> R, R> InplaceOp1 for Write<F, R> {
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let (start, end) = range(layout)?;
-        let view = match storage {
-            CpuStorage::U8(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::U32(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::I16(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::I32(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::I64(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::BF16(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::F16(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::F32(elements) => HostViewMut::new(&mut elements[start..end]),
-            CpuStorage::F64(elements) => HostViewMut::new(&mut elements[start..end]),
-            _ => candle_core::bail!("elements of a type that cannot be communicated"),
-        };
+        let view = with_elements!(storage, |elements| HostViewMut::new(&mut elements[start..end]));
         self.result.set(self.visit.take().map(|visit| visit(view)));
         Ok(())
     }
@@ -69,12 +76,12 @@ mod tests {
 
     #[test]
     fn elements_are_read_in_the_order_of_indices() -> Result<()> {
-        let read_all = |tensor: &Tensor| read(tensor, |elements: &[f32]| elements.to_vec());
+        let read_all = |tensor: &Tensor| read(tensor, |view| view.elements::<f32>().unwrap().to_vec());
         assert_eq!(read_all(&grid()?)?, (0_u8..12).map(f32::from).collect::<Vec<_>>());
         assert_eq!(read_all(&grid()?.t()?)?[..4], [0.0, 4.0, 8.0, 1.0]);
         assert_eq!(read_all(&grid()?.narrow(0, 1, 1)?)?, [4.0, 5.0, 6.0, 7.0]);
         assert_eq!(read_all(&grid()?.get(0)?.narrow(0, 1, 1)?.broadcast_as((2, 2))?)?, [1.0; 4]);
-        assert!(read(&grid()?, |_: &[f64]| ()).is_err());
+        assert!(read(&grid()?, |view| view.elements::<f64>().is_none())?);
         Ok(())
     }
 

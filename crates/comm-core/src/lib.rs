@@ -8,7 +8,7 @@
 //! - the traits between the crates: [`Transport`] (moves bytes), [`Fabric`] (opens transports),
 //!   [`Communicator`] (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`]
 //!   (sends messages), [`Allocate`] (allocates buffers), [`Store`] (rendezvous), [`Memory`] (kinds
-//!   of memory);
+//!   of memory), [`Kernels`] (computes in it);
 //! - the handles of users: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
 //! - errors: [`Error`], and [`Failure`] for objects that threads share.
 //!
@@ -35,6 +35,7 @@ mod error;
 mod failure;
 mod group;
 mod groups;
+mod kernels;
 mod link;
 mod memory;
 mod message;
@@ -75,6 +76,7 @@ pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
 pub use group::{Group, GroupId, Membership};
 pub use groups::Groups;
+pub use kernels::{ErasedBuffer, Kernels};
 pub use link::{Link, LinkModel};
 pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
 pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};

@@ -1,5 +1,7 @@
 //! Kinds of memory, and views of buffers in them.
 
+use std::ops::Range;
+
 use crate::{Communicator, DType, Element, HostCommunicator};
 
 /// The type and length of a buffer.
@@ -74,6 +76,19 @@ impl<'a> HostView<'a> {
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
+
+    /// Returns the elements as a slice, or `None` if they have another type.
+    #[must_use]
+    pub fn elements<T: Element>(&self) -> Option<&'a [T]> {
+        (self.dtype == T::DTYPE).then(|| bytemuck::cast_slice(self.bytes))
+    }
+
+    /// Returns a range of the elements, or `None` if there are fewer.
+    #[must_use]
+    pub fn get(&self, range: Range<usize>) -> Option<Self> {
+        let bytes = self.bytes.get(byte_range(range, self.dtype)?)?;
+        Some(Self { bytes, ..*self })
+    }
 }
 
 impl Shape for HostView<'_> {
@@ -116,6 +131,19 @@ impl<'a> HostViewMut<'a> {
         self.bytes
     }
 
+    /// Returns the elements as a slice, or `None` if they have another type.
+    #[must_use]
+    pub fn into_elements<T: Element>(self) -> Option<&'a mut [T]> {
+        (self.dtype == T::DTYPE).then(|| bytemuck::cast_slice_mut(self.bytes))
+    }
+
+    /// Returns a range of the elements, or `None` if there are fewer.
+    #[must_use]
+    pub fn get_mut(self, range: Range<usize>) -> Option<Self> {
+        let bytes = self.bytes.get_mut(byte_range(range, self.dtype)?)?;
+        Some(Self { bytes, dtype: self.dtype })
+    }
+
     /// Returns the same elements, borrowed for a shorter time.
     #[must_use]
     #[inline]
@@ -150,6 +178,11 @@ impl Shape for HostViewMut<'_> {
     }
 }
 
+/// Returns the bytes of a range of elements, or `None` if no buffer is so long.
+fn byte_range(range: Range<usize>, dtype: DType) -> Option<Range<usize>> {
+    Some(range.start.checked_mul(dtype.size())?..range.end.checked_mul(dtype.size())?)
+}
+
 /// Checks length and alignment. Built-in types are aligned to their size; others are only moved as
 /// bytes.
 fn are_elements(bytes: &[u8], dtype: DType) -> bool {
@@ -175,5 +208,18 @@ mod tests {
                 [&bytes[..31], &bytes[1..25]].map(|bytes| HostView::from_bytes(bytes, dtype).is_none());
             assert_eq!(refused, [size > 1; 2], "{dtype}");
         }
+    }
+
+    #[test]
+    fn a_view_is_cut_and_read_as_its_own_type() {
+        let mut numbers = [1.0_f32, 2.0, 3.0];
+        let view = HostView::new(&numbers);
+        assert_eq!(view.get(1..3).and_then(|part| part.elements::<f32>()), Some(&[2.0, 3.0][..]));
+        assert!(view.elements::<i32>().is_none() && view.get(1..4).is_none());
+        assert!(view.get(0..usize::MAX).is_none());
+        let part = HostViewMut::new(&mut numbers).get_mut(0..2).unwrap();
+        part.into_elements::<f32>().unwrap().fill(9.0);
+        assert_eq!(numbers, [9.0, 9.0, 3.0]);
+        assert!(HostViewMut::new(&mut numbers).into_elements::<u32>().is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! The agreement before the first step: all ranks train the same model and use the same buckets.
 
-use comm_core::{Comm, wire};
+use comm_core::{AsView, AsViewMut, Comm, DType, Kernels, bytemuck, wire};
 
-use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
+use crate::{Error, Options, Parameter, ParameterSet, Result, mismatch};
 
 /// Compares names, shapes and element types across all ranks of `comm`. This is a collective: every
 /// rank must call it.
@@ -12,12 +12,12 @@ use crate::{BucketLimits, Error, Parameter, ParameterSet, Result, mismatch};
 /// # Errors
 /// [`Error::Mismatch`], the same on every rank, if the models differ; [`Error::Comm`] if
 /// communication fails.
-pub fn check_parameters(comm: &Comm, parameters: &ParameterSet) -> Result<()> {
-    check_parameters_by(parameters, comm.size(), |own, all| comm.all_gather(own, all))
+pub fn check_parameters<M: Kernels>(comm: &Comm<M>, parameters: &ParameterSet) -> Result<()> {
+    check_parameters_by(parameters, comm.size(), |own, all| all_gather(comm, own, all))
 }
 
-/// Does the same as [`check_parameters`] with a custom all-gather, for example through device
-/// memory.
+/// Does the same as [`check_parameters`] with a custom all-gather, for memory without
+/// [`Kernels`].
 ///
 /// `all_gather` receives the bytes of this rank and a buffer for those of all `size` ranks, all of
 /// one length. It is called with 16 bytes first, and a second time if the models differ.
@@ -65,36 +65,46 @@ fn gather_models(
     lengths.iter().enumerate().map(model).collect()
 }
 
-/// The settings of rank 0, which all ranks use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Settings {
-    pub(crate) limits: BucketLimits,
-    pub(crate) follow_first_step: bool,
+/// Gathers as many bytes of every rank, in rank order.
+fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
+    let mut buffer = M::allocate(comm, DType::U8, all.len())?;
+    let place = own.len() * comm.rank()..own.len() * (comm.rank() + 1);
+    if let Some(place) = M::get_mut(buffer.as_view_mut()?, place) {
+        M::write(comm, place, own)?;
+    }
+    comm.all_gather_in_place(&mut buffer)?;
+    M::read(comm, buffer.as_view()?, all)
 }
 
-/// Broadcasts the settings of rank 0 and the order, as slots, in which it registered its
-/// parameters.
-pub(crate) fn agree_on_settings(
-    comm: &Comm,
-    settings: &Settings,
+/// Replaces words by those of rank 0.
+fn broadcast<M: Kernels>(comm: &Comm<M>, words: &mut [u64]) -> Result<()> {
+    let mut buffer = M::allocate(comm, DType::U64, words.len())?;
+    M::write(comm, buffer.as_view_mut()?, bytemuck::cast_slice(words))?;
+    comm.broadcast(0, &mut buffer)?;
+    Ok(M::read(comm, buffer.as_view()?, bytemuck::cast_slice_mut(words))?)
+}
+
+/// Broadcasts the options of rank 0 and the order, as slots, in which it registered its parameters.
+pub(crate) fn agree_on_options<M: Kernels>(
+    comm: &Comm<M>,
+    options: Options,
     parameters: &ParameterSet,
-) -> Result<(Settings, Vec<usize>)> {
-    let limits = settings.limits;
-    let mut head = [limits.first_bytes as u64, limits.bytes as u64, u64::from(settings.follow_first_step)];
-    comm.broadcast(0, &mut head)?;
-    let [first_bytes, bytes, follow_first_step] = head;
-    // A limit that does not fit is larger than any bucket.
-    let limit = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let limits = BucketLimits { first_bytes: limit(first_bytes), bytes: limit(bytes) };
+) -> Result<(Options, Vec<usize>)> {
+    let mut words = options.to_words();
+    broadcast(comm, &mut words)?;
     let order = agree_on_order(comm, parameters.slots(), parameters.len())?;
-    Ok((Settings { limits, follow_first_step: follow_first_step != 0 }, order))
+    Ok((options.with_words(words), order))
 }
 
 /// Broadcasts the first `count` slots of rank 0's `order`, padded with slots that do not exist.
-pub(crate) fn agree_on_order(comm: &Comm, order: &[usize], count: usize) -> Result<Vec<usize>> {
+pub(crate) fn agree_on_order<M: Kernels>(
+    comm: &Comm<M>,
+    order: &[usize],
+    count: usize,
+) -> Result<Vec<usize>> {
     let mut slots: Vec<u64> = order.iter().map(|&slot| slot as u64).collect();
     slots.resize(count, u64::MAX);
-    comm.broadcast(0, &mut slots)?;
+    broadcast(comm, &mut slots)?;
     Ok(slots.into_iter().map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)).collect())
 }
 

@@ -1,64 +1,37 @@
-//! Data parallel training in host memory.
+//! Data parallel training in any memory.
 
-use std::time::Instant;
+use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, Shape};
 
-use comm_core::{Comm, ReduceOp};
-
-use crate::agreement::{Settings, agree_on_order, agree_on_settings, check_parameters};
-use crate::gradients::Gradients;
-use crate::{BucketLimits, BucketPlan, Clock, Error, Gradient, ParameterSet, Reducer, Result, Step};
-
-/// Options of [`DataParallel`]. Except for the clock, all ranks use those of rank 0.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Options {
-    /// The sizes at which buckets are full.
-    pub limits: BucketLimits,
-    /// Whether buckets are rebuilt after the first step, in the order in which rank 0's gradients
-    /// became ready in it. Otherwise, and until then, buckets use the reverse order of
-    /// registration.
-    pub follow_first_step: bool,
-    /// The clock of [`Timeline`](crate::Timeline).
-    pub clock: Clock,
-}
-
-/// Setters, as in `Options::default().follow_first_step(false)`.
-impl Options {
-    /// Returns [`BucketLimits::DEFAULT`], buckets that follow the first step, and the system clock.
-    pub const DEFAULT: Self =
-        Self { limits: BucketLimits::DEFAULT, follow_first_step: true, clock: Instant::now };
-
-    comm_core::setters!(limits: BucketLimits, follow_first_step: bool, clock: Clock);
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
+use crate::agreement::{agree_on_options, agree_on_order, check_parameters};
+use crate::reducer::Reducer;
+use crate::status::Status;
+use crate::{Averaged, BucketPlan, Error, Options, ParameterSet, Result, Step};
 
 /// Averages the gradients of a model over all ranks, overlapped with backward.
 ///
 /// Every rank holds all parameters and trains on its own samples. After each step all ranks have
 /// the same average of their gradients, bit for bit, so equal optimizers keep the replicas equal.
 ///
-/// Gradients are stored in buckets, which are allocated once. A communication thread sends a bucket
-/// as soon as it and all buckets before it are complete, while backward continues. Buckets use a
-/// duplicate of the caller's communicator, so the caller can use its own for other calls at any
-/// time, also during a step.
+/// Gradients are stored in buckets, which are allocated once in memory `M`. A communication thread
+/// sends a bucket as soon as it and all buckets before it are complete, while backward continues.
+/// Buckets use a duplicate of the caller's communicator, so the caller can use its own for other
+/// calls at any time, also during a step.
 ///
-/// All gradients have the type `T`. A model with parameters of two types needs one `DataParallel`
-/// for each type.
+/// Parameters may have different floating point types. A bucket holds gradients of one type, and a
+/// gradient has the type of its parameter.
 ///
 /// After [`Error::Comm`] or [`Error::Abandoned`], every call fails with [`Error::Poisoned`].
 #[derive(Debug)]
-pub struct DataParallel<T: Gradient> {
-    comm: Comm,
+pub struct DataParallel<M: Kernels = Host> {
+    pub(crate) comm: Comm<M>,
     parameters: ParameterSet,
-    settings: Settings,
-    pub(crate) reducer: Reducer<Gradients<T>>,
+    pub(crate) options: Options,
+    pub(crate) reducer: Reducer<M>,
     /// The slots whose gradients were written in this step.
     pub(crate) written: Vec<bool>,
+    /// A power of two near the inverse of the weights of the last step, by which weights are
+    /// multiplied so that products with gradients are neither huge nor tiny.
+    pub(crate) unit: f64,
     rebuild: Rebuild,
 }
 
@@ -72,14 +45,14 @@ enum Rebuild {
     Settled,
 }
 
-impl<T: Gradient> DataParallel<T> {
+impl<M: Kernels> DataParallel<M> {
     /// Prepares to train a model and duplicates the communicator. This is a collective: every rank
     /// calls it with the same parameters.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] on every rank if the parameters differ; [`Error::WrongType`] if one does
-    /// not hold `T`; [`Error::Comm`] if `T` is not a floating point type or communication fails.
-    pub fn new(comm: &Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
+    /// [`Error::Mismatch`] on every rank if the parameters differ; [`Error::Comm`] if one does not
+    /// have a floating point type or communication fails.
+    pub fn new(comm: &Comm<M>, parameters: ParameterSet, options: Options) -> Result<Self> {
         Self::over(comm.duplicate()?, parameters, options)
     }
 
@@ -88,24 +61,21 @@ impl<T: Gradient> DataParallel<T> {
     ///
     /// # Errors
     /// As [`DataParallel::new`].
-    pub fn over(comm: Comm, parameters: ParameterSet, options: Options) -> Result<Self> {
+    pub fn over(comm: Comm<M>, parameters: ParameterSet, options: Options) -> Result<Self> {
         // Ranks are compared first: if only one has a wrong type, all should learn it instead of
         // waiting.
         check_parameters(&comm, &parameters)?;
-        if let Some(wrong) = parameters.not_of(T::DTYPE) {
-            let (name, got) = (wrong.name().to_owned(), wrong.dtype());
-            return Err(Error::WrongType { name, expected: T::DTYPE, got });
+        for parameter in parameters.sorted() {
+            ReduceOp::Avg.check(parameter.dtype()).map_err(comm_core::Error::from)?;
         }
-        ReduceOp::Avg.check(T::DTYPE).map_err(comm_core::Error::from)?;
-        let settings = Settings { limits: options.limits, follow_first_step: options.follow_first_step };
-        let (settings, mut order) = agree_on_settings(&comm, &settings, &parameters)?;
+        let (options, mut order) = agree_on_options(&comm, options, &parameters)?;
         order.reverse();
-        let plan = BucketPlan::new(parameters.sorted(), &order, settings.limits);
-        let allocate = |bucket: &crate::Bucket| Gradients::new(&comm, bucket);
-        let reducer = Reducer::new(comm.clone(), plan, options.clock, allocate)?;
-        let rebuild = if settings.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
+        let plan = BucketPlan::new(parameters.sorted(), &order, options.limits);
+        let reducer = Reducer::new(&comm, plan, options.check_finite, options.clock)?;
+        let rebuild = if options.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
-        Ok(Self { comm, parameters, settings, reducer, written, rebuild })
+        let unit = unit_of(options.typical_weight);
+        Ok(Self { comm, parameters, options, reducer, written, unit, rebuild })
     }
 
     /// Returns the parameters.
@@ -120,81 +90,157 @@ impl<T: Gradient> DataParallel<T> {
         self.reducer.plan()
     }
 
-    /// Broadcasts the parameters of rank 0. This is a collective. `values` holds one slice per
+    /// Broadcasts the parameters of rank 0. This is a collective. `values` holds one buffer per
     /// parameter, in the order of registration.
     ///
     /// # Errors
-    /// [`Error::Count`] or [`Error::Length`] if `values` does not match the parameters, before
-    /// anything is sent; [`Error::Comm`] if communication fails, and then the values are
-    /// unspecified.
-    pub fn broadcast_parameters<'v>(&mut self, values: impl IntoIterator<Item = &'v mut [T]>) -> Result<()>
-    where
-        T: 'v,
-    {
+    /// [`Error::Count`], [`Error::Length`] or [`Error::WrongType`] if `values` does not match the
+    /// parameters, before anything is sent; [`Error::Comm`] if communication fails, and then the
+    /// values are unspecified.
+    pub fn broadcast_parameters<V: AsViewMut<M>>(
+        &mut self,
+        values: impl IntoIterator<Item = V>,
+    ) -> Result<()> {
         self.reducer.check()?;
-        let mut values: Vec<&mut [T]> = values.into_iter().collect();
-        self.check_lengths(&values)?;
+        let mut values: Vec<V> = values.into_iter().collect();
+        self.check_values(&mut values)?;
         // The buckets hold nothing between steps: they carry the parameters in a few large
         // messages.
-        if self.comm.rank() == 0 {
-            self.for_each_gradient(&mut values, |gradient, value| gradient.copy_from_slice(value));
-        }
+        let sent = self.broadcast_in_buckets(&mut values);
+        sent.map_err(|error| self.reducer.poison(error))
+    }
+
+    fn broadcast_in_buckets<V: AsViewMut<M>>(&mut self, values: &mut [V]) -> Result<()> {
+        let is_root = self.comm.rank() == 0;
         for bucket in 0..self.plan().buckets().len() {
-            if let Some(gradients) = self.reducer.buffer_mut(bucket) {
-                let sent = self.comm.broadcast(0, gradients.all_mut());
-                sent.map_err(|error| self.reducer.poison(error.into()))?;
+            if is_root {
+                self.for_each_of(bucket, values, |comm, gradient, value| {
+                    M::copy(comm, gradient, M::into_view(value))
+                })?;
             }
-        }
-        if self.comm.rank() != 0 {
-            self.for_each_gradient(&mut values, |gradient, value| value.copy_from_slice(gradient));
+            let buffer = self.reducer.buffer_mut(bucket)?;
+            self.comm.broadcast(0, &mut buffer.gradients())?;
+            if !is_root {
+                self.for_each_of(bucket, values, |comm, gradient, value| {
+                    M::copy(comm, value, M::into_view(gradient))
+                })?;
+            }
         }
         Ok(())
     }
 
-    fn check_lengths(&self, values: &[&mut [T]]) -> Result<()> {
+    /// Calls a function with the memory of each gradient of a bucket and the parameter's value.
+    fn for_each_of<V: AsViewMut<M>>(
+        &mut self,
+        bucket: usize,
+        values: &mut [V],
+        visit: impl Fn(&Comm<M>, M::ViewMut<'_>, M::ViewMut<'_>) -> comm_core::Result<()>,
+    ) -> Result<()> {
+        for (slot, value) in self.parameters.slots().iter().zip(values) {
+            let location = self.reducer.plan().locations()[*slot].clone();
+            if location.bucket == bucket {
+                let gradient = self.reducer.buffer_mut(bucket)?.elements(location.elements).into_view()?;
+                visit(&self.comm, gradient, value.as_view_mut()?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_values<V: AsViewMut<M>>(&self, values: &mut [V]) -> Result<()> {
         let (expected, got) = (self.parameters.len(), values.len());
         if expected != got {
             return Err(Error::Count { expected, got });
         }
         let slots = self.parameters.slots().iter().copied();
-        slots.zip(values).try_for_each(|(slot, value)| self.check_length(slot, value.len()))
+        slots.zip(values).try_for_each(|(slot, value)| self.check_value(slot, &value.as_view_mut()?))
     }
 
-    /// Returns an error if a parameter has another number of elements.
-    pub(crate) fn check_length(&self, slot: usize, got: usize) -> Result<()> {
+    /// Returns an error if a parameter has another type or number of elements.
+    pub(crate) fn check_value(&self, slot: usize, value: &impl Shape) -> Result<()> {
         let parameter = &self.parameters.sorted()[slot];
-        let expected = parameter.len();
-        if expected == got {
-            Ok(())
-        } else {
-            Err(Error::Length { name: parameter.name().to_owned(), expected, got })
+        let (name, expected, got) = (|| parameter.name().to_owned(), parameter.dtype(), value.dtype());
+        if expected != got {
+            return Err(Error::WrongType { name: name(), expected, got });
         }
-    }
-
-    /// Calls a function with the gradient memory and the value of each parameter.
-    fn for_each_gradient(&mut self, values: &mut [&mut [T]], mut visit: impl FnMut(&mut [T], &mut [T])) {
-        for (slot, value) in self.parameters.slots().iter().zip(values) {
-            let location = self.reducer.plan().locations()[*slot].clone();
-            if let Some(gradients) = self.reducer.buffer_mut(location.bucket) {
-                visit(gradients.get_mut(&location), value);
-            }
-        }
+        let (expected, got) = (parameter.len(), value.len());
+        if expected == got { Ok(()) } else { Err(Error::Length { name: name(), expected, got }) }
     }
 
     /// Starts a step: one or several backward passes, then one average.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after an error.
-    pub fn step(&mut self) -> Result<Step<'_, T>> {
+    pub fn step(&mut self) -> Result<Step<'_, M>> {
+        self.start(Status::new(1.0, true))
+    }
+
+    /// Starts a step in which the gradients of this rank have a weight, for example the number of
+    /// its samples or tokens: the average over all of them is the sum of each rank's weight times
+    /// its gradients, divided by the sum of weights.
+    ///
+    /// Gradients are means over this rank's samples, as those of a mean loss. The total weight of
+    /// all ranks travels with the gradients, without another call.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] if the weight is negative or not finite; [`Error::Poisoned`] after an
+    /// error.
+    pub fn step_with_weight(&mut self, weight: f64) -> Result<Step<'_, M>> {
+        if !weight.is_finite() || weight < 0.0 {
+            return Err(Error::Weight { weight });
+        }
+        self.start(Status::new(weight * self.unit, true))
+    }
+
+    /// Takes part in a step of the other ranks, as this rank has no batch left. Returns the
+    /// averages of those that have, which the optimizer uses as after any step, so that replicas
+    /// remain equal. Returns `None` when no rank has a batch: the epoch is over.
+    ///
+    /// ```
+    /// use comm_ddp::{DataParallel, Options, Parameter, ParameterSet, Result};
+    ///
+    /// fn train(comm: &comm::Comm) -> Result<f32> {
+    ///     let parameters = ParameterSet::new([Parameter::new::<f32>("weight", [1])])?;
+    ///     let mut replicas = DataParallel::new(comm, parameters, Options::default())?;
+    ///     let mut weight = 0.0;
+    ///     // Rank 0 has one batch, rank 1 two, and so on.
+    ///     let mut batches = (0..=comm.rank()).map(|batch| batch as f32);
+    ///     loop {
+    ///         let averaged = if let Some(batch) = batches.next() {
+    ///             let mut step = replicas.step()?;
+    ///             step.ready(0, &[batch + comm.rank() as f32])?;
+    ///             step.finish()?
+    ///         } else if let Some(averaged) = replicas.join()? {
+    ///             averaged
+    ///         } else {
+    ///             return Ok(weight);
+    ///         };
+    ///         weight -= averaged.get::<f32>(0)?[0];
+    ///     }
+    /// }
+    ///
+    /// // The average of 0, 1 and 2, then that of 2 and 3, then 4.
+    /// let weights = comm::threads::run(3, |comm| train(&comm).unwrap())?;
+    /// assert_eq!(weights, [-7.5; 3]);
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Step::finish`].
+    pub fn join(&mut self) -> Result<Option<Averaged<'_, M>>> {
+        let averaged = self.start(Status::new(0.0, false))?.finish()?;
+        Ok((averaged.active_ranks() > 0).then_some(averaged))
+    }
+
+    fn start(&mut self, status: Status) -> Result<Step<'_, M>> {
         self.reducer.check()?;
         if let Rebuild::Pending(order) = &self.rebuild {
-            let plan = BucketPlan::new(self.parameters.sorted(), order, self.settings.limits);
+            let plan = BucketPlan::new(self.parameters.sorted(), order, self.options.limits);
             if plan != *self.reducer.plan() {
-                self.reducer.set_plan(plan, |bucket| Gradients::new(&self.comm, bucket))?;
+                self.reducer.set_plan(plan)?;
             }
             self.rebuild = Rebuild::Settled;
         }
-        self.reducer.begin()?;
+        self.reducer.begin(status)?;
         self.written.fill(false);
         Ok(Step::new(self))
     }
@@ -214,4 +260,10 @@ impl<T: Gradient> DataParallel<T> {
         self.comm.abort("a training step was abandoned");
         self.reducer.poison(Error::Abandoned);
     }
+}
+
+/// Returns a power of two near the inverse of a weight, with which products are exact.
+pub(crate) fn unit_of(weight: f64) -> f64 {
+    let inverse = 2_f64.powi(-(weight.log2().round() as i32));
+    if weight > 0.0 && inverse.is_normal() { inverse } else { 1.0 }
 }

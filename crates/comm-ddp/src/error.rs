@@ -9,9 +9,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of data parallel training.
 ///
-/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all
-/// ranks. The others are errors in the arguments of this rank: nothing was sent and nothing has
-/// changed.
+/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Exhausted`], [`Error::Diverged`],
+/// [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others are errors in the
+/// arguments of this rank: nothing was sent and nothing has changed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -39,15 +39,29 @@ pub enum Error {
         /// The length of the slice.
         got: usize,
     },
-    /// A parameter has another element type than the gradients.
-    #[error("parameter {name:?} has elements of {got}, but gradients of {expected}")]
+    /// A buffer has another element type than the parameter.
+    #[error("parameter {name:?} has elements of type {expected}, but {got} was passed")]
     WrongType {
         /// The parameter.
         name: String,
-        /// The type of the gradients.
+        /// The type of its elements.
         expected: DType,
-        /// The type of the parameter.
+        /// The type of the buffer.
         got: DType,
+    },
+    /// The weight of a rank's gradients is negative or not finite.
+    #[error("the weight of gradients must be finite and not negative, but is {weight}")]
+    Weight {
+        /// The weight.
+        weight: f64,
+    },
+    /// Some ranks have no batch left. Every rank gets this error, and may go on with the next step.
+    #[error("{} of {ranks} ranks had no batch in this step", .ranks - .active)]
+    Exhausted {
+        /// The number of ranks that had one.
+        active: usize,
+        /// The number of ranks.
+        ranks: usize,
     },
     /// Too few or too many parameters were passed.
     #[error("{expected} parameters are registered, but {got} were passed")]

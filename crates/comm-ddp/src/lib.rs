@@ -3,8 +3,9 @@
 //! Every rank holds a replica of the model and computes gradients on its own samples.
 //! [`DataParallel`] averages the gradients over all ranks in buckets. A bucket is sent in the
 //! background as soon as all its gradients are ready, so communication overlaps with the rest of
-//! backward if the training loop reports each gradient when it is computed. The crate works on
-//! slices and depends on no framework, tensor type or backend.
+//! backward if the training loop reports each gradient when it is computed. The crate depends on no
+//! framework, tensor type or backend; gradients lie in any memory that has
+//! [`Kernels`](comm_core::Kernels).
 //!
 //! ```
 //! use comm::Comm;
@@ -19,11 +20,11 @@
 //!     for _ in 0..4 {
 //!         let mut step = replicas.step()?;
 //!         // Backward computes the gradients of this rank's samples, those of the last layer first.
-//!         let (weight_gradient, bias_gradient) = ([comm.rank() as f32; 640], [1.0; 10]);
+//!         let (weight_gradient, bias_gradient) = ([comm.rank() as f32; 640], [1.0_f32; 10]);
 //!         step.ready(1, &bias_gradient)?;
 //!         step.ready(0, &weight_gradient)?;
 //!         let averaged = step.finish()?;
-//!         for (parameter, gradient) in [&mut weight, &mut bias].into_iter().zip(averaged.iter()) {
+//!         for (parameter, gradient) in [&mut weight, &mut bias].into_iter().zip(averaged.iter::<f32>()?) {
 //!             parameter.iter_mut().zip(gradient).for_each(|(value, slope)| *value -= 0.25 * slope);
 //!         }
 //!     }
@@ -36,42 +37,43 @@
 //! ```
 //!
 //! [`DataParallel`] and [`Step`] are the interface for training loops, and [`DistributedSampler`]
-//! assigns samples to ranks. [`BucketPlan`] assigns gradients to buckets; [`Reducer`] sends buckets
-//! in any memory in the same order on all ranks.
+//! assigns samples to ranks. [`BucketPlan`] assigns gradients to buckets.
 
 #![forbid(unsafe_code)]
 
 mod agreement;
+mod averaged;
 mod batch_norm;
+mod bucket_buffer;
 mod consensus;
 mod data_parallel;
 mod error;
-mod gradients;
 mod loss_scale;
 mod mismatch;
-mod norm;
 mod optimizer;
+mod options;
 mod parameters;
 mod plan;
 mod ready;
 mod reducer;
 mod sampler;
+mod status;
 mod step;
 mod timeline;
 mod zero;
 
 pub use agreement::{check_parameters, check_parameters_by};
+pub use averaged::Averaged;
 pub use batch_norm::BatchStatistics;
 pub use consensus::{any_rank, check_replicas, rank_seed};
-pub use data_parallel::{DataParallel, Options};
+pub use data_parallel::DataParallel;
 pub use error::{Difference, Error, Mismatch, Result};
-pub use gradients::Gradient;
 pub use loss_scale::LossScaler;
 pub use optimizer::{AdamW, Optimizer, Scalar, Sgd};
+pub use options::{Divisor, Options, Uneven};
 pub use parameters::{Parameter, ParameterSet};
 pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
-pub use reducer::Reducer;
 pub use sampler::{DistributedSampler, Remainder, SamplerState};
-pub use step::{Averaged, Step};
+pub use step::Step;
 pub use timeline::{BucketTimes, Clock, Timeline};
 pub use zero::{StateShard, ZeroOptimizer};

@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 use std::ops::{Add, Div, Mul, Sub};
 
-use crate::Gradient;
+use comm_core::Element;
 
 /// A type in which optimizers compute: `f32` or `f64`.
 pub trait Scalar:
-    Gradient + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+    Element + Into<f64> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     /// Returns the nearest number of this type.
     fn from_f64(number: f64) -> Self;

@@ -48,6 +48,14 @@ impl Parameter {
         self.shape.iter().product()
     }
 
+    /// Returns an error if the elements have another type.
+    pub(crate) fn check_type<T: Element>(&self) -> Result<()> {
+        if self.dtype == T::DTYPE {
+            return Ok(());
+        }
+        Err(Error::WrongType { name: self.name.clone(), expected: self.dtype, got: T::DTYPE })
+    }
+
     /// Returns whether the parameter has no elements, because a dimension is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -118,11 +126,6 @@ impl ParameterSet {
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.slots
-    }
-
-    /// Returns the first parameter whose type is not `dtype`.
-    pub(crate) fn not_of(&self, dtype: DType) -> Option<&Parameter> {
-        self.sorted.iter().find(|parameter| parameter.dtype != dtype)
     }
 }
 

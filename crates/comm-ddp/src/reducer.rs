@@ -1,125 +1,107 @@
-//! Averages buckets in the background while backward runs, for buffers in any memory.
+//! Averages buckets in the background while backward runs.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
-use comm_core::{AsViewMut, Comm, Host, Memory, ReduceOp, Shape, Work, Worker};
+use comm_core::{Comm, DType, Kernels, Work, Worker};
 
+use crate::bucket_buffer::{BucketBuffer, Completed, Launch};
 use crate::ready::ReadyQueue;
-use crate::{BucketPlan, BucketTimes, Clock, Error, Result, Timeline};
+use crate::status::{GroupStatus, Status};
+use crate::{BucketPlan, BucketTimes, Clock, Error, Location, Result, Timeline};
 
-/// Averages buckets over all ranks in the background, in the plan's order.
-///
-/// `B` is the buffer of a bucket in memory `M`. The caller fills the buffers and ensures that all
-/// ranks use the same plan. [`DataParallel`](crate::DataParallel) does both for host memory.
+/// Averages buckets over all ranks in the background, in the plan's order, and exchanges the status
+/// of each step.
 ///
 /// After an error, every call fails with [`Error::Poisoned`].
 #[derive(Debug)]
-pub struct Reducer<B, M: Memory = Host> {
+pub(crate) struct Reducer<M: Kernels> {
+    comm: Comm<M>,
     worker: Worker<M>,
     plan: BucketPlan,
     queue: ReadyQueue,
-    buckets: Vec<ReducerBucket<B>>,
+    /// The buckets of the plan, and another for the status unless the last one carries it.
+    buckets: Vec<ReducerBucket<M>>,
+    /// The status of the current step on this rank.
+    pub(crate) status: Status,
+    found_infinite: Option<Arc<AtomicBool>>,
     began: Instant,
     clock: Clock,
     poison: Option<Arc<Error>>,
 }
 
 #[derive(Debug)]
-struct ReducerBucket<B> {
-    state: BucketState<B>,
+struct ReducerBucket<M: Kernels> {
+    state: BucketState<M>,
     bytes: usize,
     filled: Option<Instant>,
     launched: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum BucketState<B> {
-    Idle(B),
-    InFlight(Work<Completed<B>>),
+enum BucketState<M: Kernels> {
+    Idle(BucketBuffer<M>),
+    InFlight(Work<Completed<M>>),
     /// Its collective failed and dropped the buffer.
     Lost,
 }
 
-/// The buffer of a completed collective, and the times at which that ran.
-#[derive(Debug)]
-struct Completed<B> {
-    buffer: B,
-    started: Instant,
-    completed: Instant,
-}
-
-impl<B, M> Reducer<B, M>
-where
-    B: AsViewMut<M> + Send + 'static,
-    M: Memory,
-{
-    /// Creates a reducer with its own thread. `allocate` creates the buffer of each bucket.
-    ///
-    /// The buckets are calls on `comm`: between the first bucket of a step and the end of the step,
-    /// the program must make no other call on it.
+impl<M: Kernels> Reducer<M> {
+    /// Creates a reducer with its own thread. The buckets are calls on `comm`: between the first
+    /// bucket of a step and the end of the step, the program must make no other call on it.
     ///
     /// # Errors
-    /// [`Error::Comm`] if no thread can be started, or with the error of `allocate`.
-    pub fn new(
-        comm: Comm<M>,
-        plan: BucketPlan,
-        clock: Clock,
-        allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>,
-    ) -> Result<Self> {
+    /// [`Error::Comm`] if there is no thread or no memory left.
+    pub(crate) fn new(comm: &Comm<M>, plan: BucketPlan, check_finite: bool, clock: Clock) -> Result<Self> {
         let mut reducer = Self {
-            worker: Worker::new(comm)?,
+            comm: comm.clone(),
+            worker: Worker::new(comm.clone())?,
             queue: ReadyQueue::new(&plan),
             buckets: Vec::new(),
             plan,
+            status: Status::new(1.0, true),
+            found_infinite: check_finite.then(Arc::default),
             began: clock(),
             clock,
             poison: None,
         };
-        reducer.allocate(allocate)?;
+        reducer.allocate()?;
         Ok(reducer)
     }
 
     /// Replaces the plan and all buffers, between two steps.
     ///
     /// # Errors
-    /// [`Error::Comm`] with the error of `allocate`. The reducer can then no longer be used.
-    pub fn set_plan(
-        &mut self,
-        plan: BucketPlan,
-        allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>,
-    ) -> Result<()> {
+    /// [`Error::Comm`] if there is not enough memory. The reducer can then no longer be used.
+    pub(crate) fn set_plan(&mut self, plan: BucketPlan) -> Result<()> {
         self.queue = ReadyQueue::new(&plan);
         self.plan = plan;
-        self.allocate(allocate).map_err(|error| self.poison(error))
+        self.allocate().map_err(|error| self.poison(error))
     }
 
-    fn allocate(&mut self, mut allocate: impl FnMut(&crate::Bucket) -> comm_core::Result<B>) -> Result<()> {
+    fn allocate(&mut self) -> Result<()> {
         // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
-        let mut bucket = |planned| {
-            let mut buffer = allocate(planned)?;
-            let view = buffer.as_view_mut()?;
-            let bytes = view.len() * view.dtype().size();
-            drop(view);
-            Ok::<_, Error>(ReducerBucket {
-                state: BucketState::Idle(buffer),
-                bytes,
-                filled: None,
-                launched: None,
-            })
-        };
-        for planned in self.plan.buckets() {
-            self.buckets.push(bucket(planned)?);
+        let status = Status::len(self.plan.locations().len());
+        let carrier = self.plan.buckets().len().saturating_sub(1);
+        let mut is_carried = false;
+        for (number, planned) in self.plan.buckets().iter().enumerate() {
+            let carries = number == carrier && Status::fits(planned.dtype());
+            is_carried |= carries;
+            let status = if carries { status } else { 0 };
+            self.buckets.push(ReducerBucket::new(&self.comm, planned.dtype(), planned.len(), status)?);
+        }
+        if !is_carried {
+            self.buckets.push(ReducerBucket::new(&self.comm, DType::F32, 0, status)?);
         }
         Ok(())
     }
 
     /// Returns the plan.
-    #[must_use]
-    pub const fn plan(&self) -> &BucketPlan {
+    pub(crate) const fn plan(&self) -> &BucketPlan {
         &self.plan
     }
 
@@ -128,36 +110,36 @@ where
         &self.queue
     }
 
-    /// Returns the buffer of a bucket, or `None` if it is in flight, was lost in an error or does
-    /// not exist.
-    #[must_use]
-    pub fn buffer(&self, bucket: usize) -> Option<&B> {
-        match &self.buckets.get(bucket)?.state {
-            BucketState::Idle(buffer) => Some(buffer),
-            BucketState::InFlight(_) | BucketState::Lost => None,
+    /// Returns a gradient. An error if its bucket is in flight or was lost.
+    pub(crate) fn view(&self, location: &Location) -> Result<M::View<'_>> {
+        match self.buckets.get(location.bucket).map(|bucket| &bucket.state) {
+            Some(BucketState::Idle(buffer)) => Ok(buffer.view(location.elements.clone())?),
+            _ => Err(Error::Abandoned),
         }
     }
 
-    /// Returns the buffer of a bucket for writing, or `None` as in [`Reducer::buffer`].
-    #[must_use]
-    pub fn buffer_mut(&mut self, bucket: usize) -> Option<&mut B> {
-        match &mut self.buckets.get_mut(bucket)?.state {
-            BucketState::Idle(buffer) => Some(buffer),
-            BucketState::InFlight(_) | BucketState::Lost => None,
+    /// Returns the memory of a bucket. An error if it is in flight or was lost.
+    pub(crate) fn buffer_mut(&mut self, bucket: usize) -> Result<&mut BucketBuffer<M>> {
+        match self.buckets.get_mut(bucket).map(|bucket| &mut bucket.state) {
+            Some(BucketState::Idle(buffer)) => Ok(buffer),
+            _ => Err(Error::Abandoned),
         }
     }
 
-    /// Starts a step.
+    /// Starts a step with the status of this rank, whose [`Status::used`] is set while it runs.
     ///
     /// # Errors
     /// [`Error::Abandoned`] if the previous step sent buckets but was not finished;
     /// [`Error::Poisoned`] after an error.
-    pub fn begin(&mut self) -> Result<()> {
+    pub(crate) fn begin(&mut self, status: Status) -> Result<()> {
         self.check()?;
         if self.buckets.iter().any(|bucket| matches!(bucket.state, BucketState::InFlight(_))) {
             return Err(self.poison(Error::Abandoned));
         }
         self.queue.reset();
+        self.status = status;
+        self.status.used.resize(self.plan.locations().len(), false);
+        self.found_infinite = self.found_infinite.is_some().then(Arc::default);
         for bucket in &mut self.buckets {
             (bucket.filled, bucket.launched) = (None, None);
         }
@@ -165,10 +147,10 @@ where
         Ok(())
     }
 
-    /// Marks the gradient of a slot as ready and sends the buckets that are complete. Returns false
-    /// and changes nothing if the slot was already marked in this step or does not exist.
-    pub fn mark_ready(&mut self, slot: usize) -> bool {
-        let Some(progress) = self.queue.mark(slot) else { return false };
+    /// Marks the gradient of a slot as ready and sends the buckets that are complete. Does nothing
+    /// if the slot was already marked in this step or does not exist.
+    pub(crate) fn mark_ready(&mut self, slot: usize) {
+        let Some(progress) = self.queue.mark(slot) else { return };
         if let Some(filled) = progress.filled.and_then(|bucket| self.buckets.get_mut(bucket)) {
             filled.filled = Some((self.clock)());
         }
@@ -180,18 +162,18 @@ where
             // if a core is idle.
             thread::yield_now();
         }
-        true
     }
 
     /// Sends the remaining buckets, complete or not, and waits until all buckets are averaged.
     ///
     /// # Errors
     /// The first error of a bucket.
-    pub fn finish(&mut self) -> Result<Timeline> {
+    pub(crate) fn finish(&mut self) -> Result<(Timeline, GroupStatus)> {
         self.check()?;
         let backward_ended = (self.clock)();
         let released = self.queue.finish();
-        self.launch(released);
+        // The status goes with the last bucket, or after it.
+        self.launch(released.start..self.buckets.len());
         let mut times = Vec::with_capacity(self.buckets.len());
         for bucket in &mut self.buckets {
             match bucket.wait(backward_ended) {
@@ -199,12 +181,35 @@ where
                 Err(error) => return Err(self.poison(error)),
             }
         }
-        Ok(Timeline { began: self.began, backward_ended, finished: (self.clock)(), buckets: times })
+        times.truncate(self.plan.buckets().len());
+        let status = self.group_status().map_err(|error| self.poison(error))?;
+        let finished = (self.clock)();
+        Ok((Timeline { began: self.began, backward_ended, finished, buckets: times }, status))
+    }
+
+    fn group_status(&mut self) -> Result<GroupStatus> {
+        let size = self.comm.size();
+        let comm = self.comm.clone();
+        let carrier = self.buckets.len().saturating_sub(1);
+        let (bytes, dtype) = self.buffer_mut(carrier)?.read_status(&comm)?;
+        Ok(GroupStatus::from_bytes(&bytes, dtype, size))
+    }
+
+    /// Multiplies all averaged gradients by a factor.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] with the error of a device.
+    pub(crate) fn scale(&mut self, factor: f64) -> Result<()> {
+        let comm = self.comm.clone();
+        for bucket in 0..self.plan.buckets().len() {
+            M::scale(&comm, self.buffer_mut(bucket)?.gradients().into_view()?, factor)?;
+        }
+        Ok(())
     }
 
     /// Records `error` as the cause for which every later call fails, unless there is an earlier
     /// one, and returns it.
-    pub fn poison(&mut self, error: Error) -> Error {
+    pub(crate) fn poison(&mut self, error: Error) -> Error {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
         error
     }
@@ -213,18 +218,26 @@ where
     ///
     /// # Errors
     /// [`Error::Poisoned`] with that error.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
     }
 
+    /// Sends buckets. The last one carries the status.
     fn launch(&mut self, released: Range<usize>) {
-        let clock = self.clock;
-        for bucket in self.buckets.get_mut(released).into_iter().flatten() {
+        let (clock, carrier) = (self.clock, self.buckets.len() - 1);
+        for number in released {
+            let bucket = &mut self.buckets[number];
             match std::mem::replace(&mut bucket.state, BucketState::Lost) {
                 BucketState::Idle(buffer) => {
                     bucket.launched = Some(clock());
-                    bucket.state =
-                        BucketState::InFlight(self.worker.submit(move |comm| average(comm, buffer, clock)));
+                    let launch = Launch {
+                        factor: self.status.weight,
+                        found_infinite: self.found_infinite.clone(),
+                        status: (number == carrier).then(|| self.status.clone()),
+                        clock,
+                    };
+                    let work = self.worker.submit(move |comm| buffer.average(comm, launch));
+                    bucket.state = BucketState::InFlight(work);
                 }
                 other => bucket.state = other,
             }
@@ -232,18 +245,13 @@ where
     }
 }
 
-/// Averages a bucket on the communication thread.
-fn average<B, M>(comm: &Comm<M>, mut buffer: B, clock: Clock) -> comm_core::Result<Completed<B>>
-where
-    B: AsViewMut<M>,
-    M: Memory,
-{
-    let started = clock();
-    comm.all_reduce(&mut buffer, ReduceOp::Avg)?;
-    Ok(Completed { buffer, started, completed: clock() })
-}
+impl<M: Kernels> ReducerBucket<M> {
+    fn new(comm: &Comm<M>, dtype: DType, gradients: usize, status: usize) -> Result<Self> {
+        let buffer = BucketBuffer::new(comm, dtype, gradients, status)?;
+        let bytes = buffer.bytes()?;
+        Ok(Self { state: BucketState::Idle(buffer), bytes, filled: None, launched: None })
+    }
 
-impl<B> ReducerBucket<B> {
     /// Waits until the collective has completed and takes the buffer back.
     fn wait(&mut self, backward_ended: Instant) -> Result<BucketTimes> {
         let BucketState::InFlight(work) = std::mem::replace(&mut self.state, BucketState::Lost) else {

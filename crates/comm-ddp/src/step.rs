@@ -1,6 +1,9 @@
 //! One training step.
 
-use crate::{DataParallel, Error, Gradient, Location, Result, Timeline, gradients};
+use comm_core::{AsView, Element, Host, HostViewMut, Kernels};
+
+use crate::data_parallel::unit_of;
+use crate::{Averaged, DataParallel, Divisor, Error, Location, Result, Uneven};
 
 /// One step of data parallel training, from the first gradient to the averages.
 ///
@@ -15,13 +18,13 @@ use crate::{DataParallel, Error, Gradient, Location, Result, Timeline, gradients
 /// communicator, so that the other ranks do not wait for the remaining buckets.
 #[derive(Debug)]
 #[must_use = "a step averages nothing until it is finished"]
-pub struct Step<'a, T: Gradient> {
+pub struct Step<'a, M: Kernels = Host> {
     /// `None` once finished.
-    owner: Option<&'a mut DataParallel<T>>,
+    owner: Option<&'a mut DataParallel<M>>,
 }
 
-impl<'a, T: Gradient> Step<'a, T> {
-    pub(crate) const fn new(owner: &'a mut DataParallel<T>) -> Self {
+impl<'a, M: Kernels> Step<'a, M> {
+    pub(crate) const fn new(owner: &'a mut DataParallel<M>) -> Self {
         Self { owner: Some(owner) }
     }
 
@@ -30,33 +33,31 @@ impl<'a, T: Gradient> Step<'a, T> {
     ///
     /// # Errors
     /// [`Error::UnknownParameter`], or [`Error::AlreadyReady`] if it was marked before.
-    pub fn gradient_mut(&mut self, index: usize) -> Result<&mut [T]> {
+    pub fn view_mut(&mut self, index: usize) -> Result<M::ViewMut<'_>> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
         let fresh = !std::mem::replace(&mut owner.written[slot], true);
-        let gradient = memory(owner, &location)?;
+        let memory = owner.reducer.buffer_mut(location.bucket)?;
         if fresh {
-            gradient.fill(T::zeroed());
+            M::zero(&owner.comm, memory.elements(location.elements.clone()).into_view()?)?;
         }
-        Ok(gradient)
+        Ok(memory.elements(location.elements).into_view()?)
     }
 
     /// Adds to the gradient of a parameter without marking it as ready.
     ///
     /// # Errors
-    /// As [`Step::gradient_mut`], and [`Error::Length`] if `gradient` has the wrong length.
-    pub fn accumulate(&mut self, index: usize, gradient: &[T]) -> Result<()> {
+    /// As [`Step::view_mut`], and [`Error::Length`] or [`Error::WrongType`] if `gradient` does not
+    /// match the parameter.
+    pub fn accumulate(&mut self, index: usize, gradient: &(impl AsView<M> + ?Sized)) -> Result<()> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
-        owner.check_length(slot, gradient.len())?;
+        let gradient = gradient.as_view()?;
+        owner.check_value(slot, &gradient)?;
         let fresh = !std::mem::replace(&mut owner.written[slot], true);
-        let sum = memory(owner, &location)?;
-        if fresh {
-            sum.copy_from_slice(gradient);
-            Ok(())
-        } else {
-            gradients::add(sum, gradient)
-        }
+        let sum = owner.reducer.buffer_mut(location.bucket)?.elements(location.elements).into_view()?;
+        let write = if fresh { M::copy } else { M::add };
+        Ok(write(&owner.comm, sum, gradient)?)
     }
 
     /// Adds to the gradient of a parameter and marks it as ready. Its bucket is sent as soon as it
@@ -64,20 +65,31 @@ impl<'a, T: Gradient> Step<'a, T> {
     ///
     /// # Errors
     /// As [`Step::accumulate`].
-    pub fn ready(&mut self, index: usize, gradient: &[T]) -> Result<()> {
+    pub fn ready(&mut self, index: usize, gradient: &(impl AsView<M> + ?Sized)) -> Result<()> {
         self.accumulate(index, gradient)?;
         self.mark_ready(index)
     }
 
-    /// Marks the gradient of a parameter as ready, with the value in [`Step::gradient_mut`].
+    /// Marks the gradient of a parameter as ready, with the value in [`Step::view_mut`].
     ///
     /// # Errors
-    /// As [`Step::gradient_mut`].
+    /// As [`Step::view_mut`].
     pub fn mark_ready(&mut self, index: usize) -> Result<()> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
-        settle(owner, slot, &location, true);
+        settle(owner, slot, location, true)?;
         owner.reducer.mark_ready(slot);
+        Ok(())
+    }
+
+    /// Asks all ranks to stop training after this step: see [`Averaged::stop_requested`]. The
+    /// request travels with the last bucket of the step, so it is too late once all gradients are
+    /// ready.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after an error.
+    pub fn request_stop(&mut self) -> Result<()> {
+        owner(&mut self.owner)?.reducer.status.stops = true;
         Ok(())
     }
 
@@ -88,22 +100,54 @@ impl<'a, T: Gradient> Step<'a, T> {
     ///
     /// # Errors
     /// [`Error::Comm`] if a bucket could not be averaged. Every later call fails with
-    /// [`Error::Poisoned`].
-    pub fn finish(mut self) -> Result<Averaged<'a, T>> {
+    /// [`Error::Poisoned`]. [`Error::Exhausted`] on every rank if some rank had no batch and
+    /// [`Uneven::Refuse`] is set; the next step is as usual.
+    pub fn finish(mut self) -> Result<Averaged<'a, M>> {
         let Some(owner) = self.owner.take() else { return Err(Error::Abandoned) };
         for slot in 0..owner.parameters().len() {
             if !owner.reducer.queue().is_ready(slot) {
                 let (location, used) = (owner.plan().locations()[slot].clone(), owner.written[slot]);
-                settle(owner, slot, &location, used);
+                settle(owner, slot, location, used)?;
             }
         }
-        let timeline = owner.reducer.finish()?;
+        let (timeline, status) = owner.reducer.finish()?;
         owner.learn_order()?;
-        Ok(Averaged { owner, timeline })
+        let ranks = owner.comm.size();
+        if owner.options.uneven == Uneven::Refuse && (1..ranks).contains(&status.active) {
+            return Err(Error::Exhausted { active: status.active, ranks });
+        }
+        let mean_weight = status.mean_weight / owner.unit;
+        let factor = match owner.options.divisor {
+            Divisor::Weights => 1.0 / status.mean_weight,
+            Divisor::Ranks => 1.0 / owner.unit,
+            Divisor::Number(number) => ranks as f64 / (owner.unit * number),
+        };
+        if factor != 1.0 && status.mean_weight > 0.0 {
+            owner.reducer.scale(factor).map_err(|error| owner.reducer.poison(error))?;
+        }
+        if status.active > 0 {
+            owner.unit = unit_of(mean_weight * ranks as f64 / status.active as f64);
+        }
+        Ok(Averaged { owner, timeline, status, total_weight: mean_weight * ranks as f64 })
     }
 }
 
-impl<T: Gradient> Drop for Step<'_, T> {
+impl Step<'_, Host> {
+    /// Returns the memory of a gradient as a slice: [`Step::view_mut`] for a type that is known.
+    ///
+    /// # Errors
+    /// As [`Step::view_mut`], and [`Error::WrongType`] if the parameter has another type.
+    pub fn gradient_mut<T: Element>(&mut self, index: usize) -> Result<&mut [T]> {
+        {
+            let owner = owner(&mut self.owner)?;
+            let (slot, _) = locate(owner, index)?;
+            owner.parameters().sorted()[slot].check_type::<T>()?;
+        }
+        self.view_mut(index).map(|view| HostViewMut::into_elements(view).unwrap_or_default())
+    }
+}
+
+impl<M: Kernels> Drop for Step<'_, M> {
     fn drop(&mut self) {
         if let Some(owner) = self.owner.take().filter(|owner| owner.reducer.queue().has_released()) {
             owner.abandon();
@@ -113,12 +157,12 @@ impl<T: Gradient> Drop for Step<'_, T> {
 
 /// Returns the `DataParallel` of the step. It is `None` only while `finish` runs, which consumes
 /// the step.
-fn owner<'s, T: Gradient>(owner: &'s mut Option<&mut DataParallel<T>>) -> Result<&'s mut DataParallel<T>> {
+fn owner<'s, M: Kernels>(owner: &'s mut Option<&mut DataParallel<M>>) -> Result<&'s mut DataParallel<M>> {
     owner.as_deref_mut().ok_or(Error::Abandoned)
 }
 
 /// Returns slot and location of a gradient that may still be written.
-fn locate<T: Gradient>(owner: &DataParallel<T>, index: usize) -> Result<(usize, Location)> {
+fn locate<M: Kernels>(owner: &DataParallel<M>, index: usize) -> Result<(usize, Location)> {
     owner.reducer.check()?;
     let slot = owner.parameters().slot(index)?;
     if owner.reducer.queue().is_ready(slot) {
@@ -127,82 +171,17 @@ fn locate<T: Gradient>(owner: &DataParallel<T>, index: usize) -> Result<(usize, 
     Ok((slot, owner.plan().locations()[slot].clone()))
 }
 
-/// Returns the memory of a gradient that is not ready. Its bucket is idle, because it is sent only
-/// when all are ready.
-fn memory<'o, T: Gradient>(owner: &'o mut DataParallel<T>, location: &Location) -> Result<&'o mut [T]> {
-    let gradients = owner.reducer.buffer_mut(location.bucket).ok_or(Error::Abandoned)?;
-    Ok(gradients.get_mut(location))
-}
-
-/// Sets the value of a gradient, and whether this rank has one.
-fn settle<T: Gradient>(owner: &mut DataParallel<T>, slot: usize, location: &Location, used: bool) {
-    let written = owner.written[slot];
-    if let Some(gradients) = owner.reducer.buffer_mut(location.bucket) {
-        if !written {
-            gradients.get_mut(location).fill(T::zeroed());
-        }
-        gradients.set_used(location, used);
+/// Sets the value of a gradient that was not written to zero, and notes whether this rank has one.
+fn settle<M: Kernels>(
+    owner: &mut DataParallel<M>,
+    slot: usize,
+    location: Location,
+    used: bool,
+) -> Result<()> {
+    if !owner.written[slot] {
+        let gradient = owner.reducer.buffer_mut(location.bucket)?.elements(location.elements).into_view()?;
+        M::zero(&owner.comm, gradient)?;
     }
-}
-
-/// The averages of a step, the same on every rank, in the memory of the buckets.
-#[derive(Debug)]
-pub struct Averaged<'a, T: Gradient> {
-    owner: &'a mut DataParallel<T>,
-    timeline: Timeline,
-}
-
-impl<T: Gradient> Averaged<'_, T> {
-    /// Returns the averaged gradient of the parameter with this index, or `None` if there is no
-    /// such parameter.
-    #[must_use]
-    pub fn get(&self, index: usize) -> Option<&[T]> {
-        let location = self.location(index)?;
-        Some(self.owner.reducer.buffer(location.bucket)?.get(location))
-    }
-
-    /// Returns the averaged gradient for writing, for example to clip it.
-    #[must_use]
-    pub fn get_mut(&mut self, index: usize) -> Option<&mut [T]> {
-        let location = self.location(index)?.clone();
-        Some(self.owner.reducer.buffer_mut(location.bucket)?.get_mut(&location))
-    }
-
-    /// Returns the averaged gradients of all parameters, in the order of registration.
-    pub fn iter(&self) -> impl Iterator<Item = &[T]> {
-        (0..self.len()).filter_map(|index| self.get(index))
-    }
-
-    /// Returns the number of parameters.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.owner.parameters().len()
-    }
-
-    /// Returns whether there are no parameters.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns whether no rank had a gradient for this parameter in this step. Its average is then
-    /// zero, and an optimizer should skip it. Also true if there is no such parameter.
-    #[must_use]
-    pub fn is_unused(&self, index: usize) -> bool {
-        let used = |location: &Location| {
-            self.owner.reducer.buffer(location.bucket).is_some_and(|gradients| gradients.is_used(location))
-        };
-        !self.location(index).is_some_and(used)
-    }
-
-    /// Returns the times of the events of this step.
-    #[must_use]
-    pub const fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    fn location(&self, index: usize) -> Option<&Location> {
-        let slot = self.owner.parameters().slot(index).ok()?;
-        self.owner.plan().locations().get(slot)
-    }
+    owner.reducer.status.used[slot] = used;
+    Ok(())
 }

@@ -93,10 +93,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     pub fn new(comm: &Comm, parameters: ParameterSet, optimizer: impl Fn(&Parameter) -> O) -> Result<Self> {
         let comm = comm.duplicate()?;
         check_parameters(&comm, &parameters)?;
-        if let Some(wrong) = parameters.not_of(T::DTYPE) {
-            let (name, got) = (wrong.name().to_owned(), wrong.dtype());
-            return Err(Error::WrongType { name, expected: T::DTYPE, got });
-        }
+        parameters.sorted().iter().try_for_each(Parameter::check_type::<T>)?;
         let plan = BucketPlan::new(parameters.sorted(), &[], BucketLimits::DEFAULT);
         let optimizers: Vec<O> = parameters.sorted().iter().map(optimizer).collect();
         let shard = |bucket| Shard::new(&comm, &plan, bucket, &optimizers);

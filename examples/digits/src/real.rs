@@ -2,13 +2,13 @@
 
 use std::iter::Sum;
 
-use comm::ddp::Gradient;
+use comm::Element;
 use num_traits::{Float, NumAssign};
 
 use crate::matmul::Multiply;
 
 /// `f32` or `f64`, with the operations of model, optimizers and collectives.
-pub trait Real: Float + NumAssign + Sum + Multiply + Gradient + Default {
+pub trait Real: Float + NumAssign + Sum + Multiply + Element + Default {
     /// Rounds to this type.
     fn from_f64(value: f64) -> Self;
 

@@ -63,7 +63,7 @@ pub struct Trainer<T: Real> {
     sampler: DistributedSampler,
     model: Mlp<T>,
     optimizer: Optimizer<T>,
-    replicas: DataParallel<T>,
+    replicas: DataParallel,
     batch: Batch<T>,
     pass: Pass<T>,
     timelines: Vec<Timeline>,
@@ -153,7 +153,7 @@ impl<T: Real> Trainer<T> {
         let send = |index: usize, gradient: &[T]| step.ready(index, gradient);
         let loss = self.model.backward(&mut self.pass, &self.batch, send)?;
         let averaged = step.finish()?;
-        self.optimizer.step(self.model.parameters_mut().zip(averaged.iter()));
+        self.optimizer.step(self.model.parameters_mut().zip(averaged.iter()?));
         Ok((loss.widen(), averaged.timeline().clone()))
     }
 

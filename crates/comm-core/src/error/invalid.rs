@@ -122,6 +122,12 @@ pub enum Invalid {
         /// The type of the receive buffer.
         recv: DType,
     },
+    /// A computation on floats of at least 16 bits is asked of another type.
+    #[error("the computation is defined on floats of 16, 32 and 64 bits, not on {dtype}")]
+    NotFloat {
+        /// The type.
+        dtype: DType,
+    },
     /// A message does not fit the buffer of the receive that matched it. The message is kept: the
     /// next receive that matches it gets it.
     #[error(

@@ -19,7 +19,7 @@ fn outcome(other: impl Fn() -> Vec<Parameter> + Sync) -> Vec<Error> {
     on_ranks(3, |comm| {
         let parameters = if comm.rank() == 2 { other() } else { model() };
         let parameters = ParameterSet::new(parameters).unwrap();
-        DataParallel::<f32>::new(&comm, parameters, Options::default()).unwrap_err()
+        DataParallel::new(&comm, parameters, Options::default()).unwrap_err()
     })
 }
 
@@ -75,14 +75,13 @@ fn the_order_of_registration_may_differ() {
         let index_of: Vec<usize> = (0..3).map(|index| (index + 3 - comm.rank()) % 3).collect();
         let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
         let options = Options::default().limits(limits);
-        let mut replicas =
-            DataParallel::<f32>::new(&comm, ParameterSet::new(parameters).unwrap(), options).unwrap();
+        let mut replicas = DataParallel::new(&comm, ParameterSet::new(parameters).unwrap(), options).unwrap();
         let mut step = replicas.step().unwrap();
         for (number, len) in [32, 4, 8].into_iter().enumerate() {
             step.ready(index_of[number], &vec![10.0_f32.powi(number as i32); len]).unwrap();
         }
         let averaged = step.finish().unwrap();
-        index_of.iter().map(|&index| averaged.get(index).unwrap()[0]).collect::<Vec<_>>()
+        index_of.iter().map(|&index| averaged.get::<f32>(index).unwrap()[0]).collect::<Vec<_>>()
     });
     assert!(sums.iter().all(|sums| *sums == [1.0, 10.0, 100.0]), "{sums:?}");
 }
@@ -93,7 +92,7 @@ fn rank_0_decides_how_buckets_are_cut() {
         let bytes = 1 << (4 * comm.rank());
         let limits = BucketLimits::DEFAULT.first_bytes(bytes).bytes(bytes);
         let options = Options::DEFAULT.limits(limits).follow_first_step(comm.rank() == 0).clock(Instant::now);
-        let replicas = DataParallel::<f32>::new(&comm, ParameterSet::new(model()).unwrap(), options).unwrap();
+        let replicas = DataParallel::new(&comm, ParameterSet::new(model()).unwrap(), options).unwrap();
         replicas.plan().clone()
     });
     assert_eq!(plans[0].buckets().len(), 3);
@@ -101,11 +100,20 @@ fn rank_0_decides_how_buckets_are_cut() {
 }
 
 #[test]
-fn parameters_must_hold_what_gradients_hold() {
+fn a_buffer_of_another_type_than_the_parameter_is_refused() {
     on_ranks(2, |comm| {
         let parameters = ParameterSet::new(model()).unwrap();
-        let refused = DataParallel::<f64>::new(&comm, parameters, Options::default()).unwrap_err();
-        assert!(matches!(refused, Error::WrongType { name, .. } if name == "body.bias"));
+        let mut replicas = DataParallel::new(&comm, parameters, Options::default()).unwrap();
+        let values = [&mut [0.0_f64; 32][..], &mut [0.0; 4], &mut [0.0; 8]];
+        let refused = replicas.broadcast_parameters(values).unwrap_err();
+        assert!(matches!(refused, Error::WrongType { expected: DType::F32, got: DType::F64, .. }));
+        let mut step = replicas.step().unwrap();
+        let refused = [step.ready(2, &[0.0_f64; 8]), step.gradient_mut::<f64>(2).map(drop)];
+        for refused in refused {
+            assert!(matches!(refused, Err(Error::WrongType { name, .. }) if name == "head.weight"));
+        }
+        step.ready(2, &[comm.rank() as f32; 8]).unwrap();
+        assert_eq!(step.finish().unwrap().get::<f32>(2).unwrap(), [0.5; 8]);
     });
 }
 
@@ -113,8 +121,8 @@ fn parameters_must_hold_what_gradients_hold() {
 fn values_that_do_not_fit_are_refused_before_they_are_sent() {
     on_ranks(2, |comm| {
         let parameters = ParameterSet::new(model()).unwrap();
-        let mut replicas = DataParallel::<f32>::new(&comm, parameters, Options::default()).unwrap();
-        let (mut weight, mut bias, mut short) = ([0.0; 32], [0.0; 4], [0.0; 7]);
+        let mut replicas = DataParallel::new(&comm, parameters, Options::default()).unwrap();
+        let (mut weight, mut bias, mut short) = ([0.0_f32; 32], [0.0; 4], [0.0; 7]);
         let refused = replicas.broadcast_parameters([&mut weight[..], &mut bias, &mut short]).unwrap_err();
         assert!(matches!(refused, Error::Length { name, expected: 8, got: 7 } if name == "head.weight"));
         let refused = replicas.broadcast_parameters([&mut weight[..], &mut bias]).unwrap_err();

@@ -1,8 +1,8 @@
 //! The result of a step is the exact average of its gradients.
 
 use crate::on_ranks;
-use comm_core::{Comm, DType};
-use comm_ddp::{BucketLimits, DataParallel, Gradient, Options, Parameter, ParameterSet};
+use comm_core::{Comm, DType, Element};
+use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet};
 
 const WORLDS: [usize; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 const LENGTHS: [usize; 6] = [3, 0, 17, 1, 64, 5];
@@ -13,12 +13,12 @@ const SMALL: Options = Options::DEFAULT
     .follow_first_step(true)
     .clock(std::time::Instant::now);
 
-fn parameters<T: Gradient>() -> ParameterSet {
+fn parameters<T: Element>() -> ParameterSet {
     let named = |(index, len): (usize, &usize)| Parameter::new::<T>(format!("p{index}"), [*len]);
     ParameterSet::new(LENGTHS.iter().enumerate().map(named)).expect("names differ")
 }
 
-fn replicas<T: Gradient>(comm: &Comm) -> DataParallel<T> {
+fn replicas<T: Element>(comm: &Comm) -> DataParallel {
     DataParallel::new(comm, parameters::<T>(), SMALL).expect("the models agree")
 }
 
@@ -58,7 +58,7 @@ fn averages_are_exact_whatever_order_gradients_come_in() {
                     step.ready(index, &gradient(comm.rank(), number, index)).unwrap();
                 }
                 let averaged = step.finish().unwrap();
-                for (index, got) in averaged.iter().enumerate() {
+                for (index, got) in averaged.iter::<f64>().unwrap().enumerate() {
                     assert_eq!(got, average(size, number, index), "{size} ranks, step {number}, {index}");
                     assert!(!averaged.is_unused(index));
                 }
@@ -69,7 +69,7 @@ fn averages_are_exact_whatever_order_gradients_come_in() {
 
 #[test]
 fn every_floating_point_type_is_averaged() {
-    fn check<T: Gradient>(comm: &Comm) {
+    fn check<T: Element + From<i8>>(comm: &Comm) {
         let mut replicas = replicas::<T>(comm);
         let mut step = replicas.step().unwrap();
         for (index, &len) in LENGTHS.iter().enumerate() {
@@ -77,7 +77,7 @@ fn every_floating_point_type_is_averaged() {
         }
         let averaged = step.finish().unwrap();
         let expected = T::from(comm.size() as i8 - 1);
-        assert!(averaged.iter().flatten().all(|value| *value == expected), "{}", T::DTYPE);
+        assert!(averaged.iter::<T>().unwrap().flatten().all(|value| *value == expected), "{}", T::DTYPE);
     }
     on_ranks(3, |comm| {
         check::<half::f16>(&comm);
@@ -90,11 +90,9 @@ fn every_floating_point_type_is_averaged() {
 #[test]
 fn integers_are_refused_before_traffic() {
     on_ranks(2, |comm| {
-        let refused = DataParallel::<i32>::new(&comm, parameters::<i32>(), SMALL).unwrap_err();
+        let refused = DataParallel::new(&comm, parameters::<i32>(), SMALL).unwrap_err();
         let expected = comm_core::Invalid::Op { op: comm_core::ReduceOp::Avg, dtype: DType::I32 };
-        assert!(
-            matches!(refused, comm_ddp::Error::Comm(comm_core::Error::Invalid(found)) if found == expected)
-        );
+        assert!(matches!(refused, Error::Comm(comm_core::Error::Invalid(found)) if found == expected));
     });
 }
 
@@ -105,14 +103,15 @@ fn gradients_can_be_written_in_place() {
         for number in 0..3 {
             let mut step = replicas.step().unwrap();
             for index in (0..LENGTHS.len()).rev() {
-                let memory = step.gradient_mut(index).unwrap();
+                let memory = step.gradient_mut::<f64>(index).unwrap();
                 assert!(memory.iter().all(|value| *value == 0.0), "the last step shows through");
                 memory.copy_from_slice(&gradient(comm.rank(), number, index));
                 step.mark_ready(index).unwrap();
             }
             let averaged = step.finish().unwrap();
             assert!(
-                (0..LENGTHS.len()).all(|index| averaged.get(index).unwrap() == average(3, number, index))
+                (0..LENGTHS.len())
+                    .all(|index| averaged.get::<f64>(index).unwrap() == average(3, number, index))
             );
         }
     });
@@ -132,7 +131,7 @@ fn backward_passes_add_up_before_they_are_averaged() {
             step.ready(index, &gradient(comm.rank(), 2, index)).unwrap();
         }
         let averaged = step.finish().unwrap();
-        for (index, got) in averaged.iter().enumerate() {
+        for (index, got) in averaged.iter::<f64>().unwrap().enumerate() {
             let passes: Vec<Vec<f64>> = (0..3).map(|pass| average(4, pass, index)).collect();
             let expected: Vec<f64> =
                 (0..got.len()).map(|at| passes.iter().map(|pass| pass[at]).sum()).collect();
@@ -148,19 +147,20 @@ fn averages_can_be_scaled_in_place() {
         let mut step = replicas.step().unwrap();
         step.ready(0, &[2.0, 4.0, 6.0]).unwrap();
         let mut averaged = step.finish().unwrap();
-        averaged.get_mut(0).unwrap().iter_mut().for_each(|value| *value /= 2.0);
-        assert_eq!(averaged.get(0).unwrap(), [1.0, 2.0, 3.0]);
-        assert!(averaged.get(LENGTHS.len()).is_none());
+        averaged.get_mut::<f64>(0).unwrap().iter_mut().for_each(|value| *value /= 2.0);
+        assert_eq!(averaged.get::<f64>(0).unwrap(), [1.0, 2.0, 3.0]);
+        assert!(matches!(averaged.get::<f64>(LENGTHS.len()), Err(Error::UnknownParameter { .. })));
+        assert!(matches!(averaged.get::<f32>(0), Err(Error::WrongType { got: DType::F32, .. })));
     });
 }
 
 #[test]
 fn a_model_without_parameters_is_valid() {
     on_ranks(2, |comm| {
-        let mut replicas = DataParallel::<f32>::new(&comm, ParameterSet::new([]).unwrap(), SMALL).unwrap();
-        replicas.broadcast_parameters([]).unwrap();
+        let mut replicas = DataParallel::new(&comm, ParameterSet::new([]).unwrap(), SMALL).unwrap();
+        replicas.broadcast_parameters::<&mut [f32]>([]).unwrap();
         for _ in 0..2 {
-            assert_eq!(replicas.step().unwrap().finish().unwrap().iter().count(), 0);
+            assert_eq!(replicas.step().unwrap().finish().unwrap().iter::<f32>().unwrap().count(), 0);
         }
     });
 }

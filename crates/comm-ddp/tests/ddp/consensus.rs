@@ -8,7 +8,7 @@ use comm_ddp::{
 
 use crate::on_ranks;
 
-fn replicas(comm: &Comm) -> DataParallel<f32> {
+fn replicas(comm: &Comm) -> DataParallel {
     let parameters = [Parameter::new::<f32>("a", [3]), Parameter::new::<f32>("b", [1])];
     DataParallel::new(comm, ParameterSet::new(parameters).unwrap(), Options::default()).unwrap()
 }
@@ -26,8 +26,8 @@ fn gradients_are_clipped_by_the_norm_of_their_average() {
                 step.ready(1, &[8.0 * factor]).unwrap();
                 let mut averaged = step.finish().unwrap();
                 let norm = averaged.clip_norm(limit).unwrap();
-                assert!((norm - 10.0).abs() < 1e-5 && averaged.is_finite());
-                let clipped: Vec<f32> = averaged.iter().flatten().copied().collect();
+                assert!((norm - 10.0).abs() < 1e-5 && averaged.is_finite().unwrap());
+                let clipped: Vec<f32> = averaged.iter::<f32>().unwrap().flatten().copied().collect();
                 assert!(clipped.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{clipped:?}");
                 assert_eq!(comm.all_gather_scalar(norm.to_bits()).unwrap(), vec![norm.to_bits(); size]);
             }
@@ -43,8 +43,8 @@ fn a_gradient_that_is_not_finite_shows_on_every_rank() {
             let mut step = replicas.step().unwrap();
             step.ready(0, &[1.0, if comm.rank() == 1 { bad } else { 1.0 }, 1.0]).unwrap();
             let mut averaged = step.finish().unwrap();
-            assert!(!averaged.is_finite() && !averaged.clip_norm(1.0).unwrap().is_finite());
-            assert_eq!(averaged.get(0).unwrap()[0], 1.0);
+            assert!(!averaged.is_finite().unwrap() && !averaged.clip_norm(1.0).unwrap().is_finite());
+            assert_eq!(averaged.get::<f32>(0).unwrap()[0], 1.0);
         });
     }
 }

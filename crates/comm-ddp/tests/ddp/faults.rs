@@ -5,7 +5,7 @@ use comm_core::Comm;
 use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet};
 
 /// Four parameters of two elements, each in a bucket of its own.
-fn replicas(comm: &Comm) -> DataParallel<f32> {
+fn replicas(comm: &Comm) -> DataParallel {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
     let parameters = ParameterSet::new((0..4).map(named)).unwrap();
@@ -20,16 +20,16 @@ fn a_parameter_that_some_ranks_do_not_use_counts_as_zero_there() {
             let mut step = replicas.step().unwrap();
             // Parameter 3, in the first bucket, is used by rank 1 only; parameter 0 by nobody.
             if comm.rank() == 1 {
-                step.ready(3, &[4.0, 8.0]).unwrap();
+                step.ready(3, &[4.0_f32, 8.0]).unwrap();
             }
-            step.ready(2, &[1.0, 1.0]).unwrap();
-            step.ready(1, &[2.0, comm.rank() as f32]).unwrap();
+            step.ready(2, &[1.0_f32, 1.0]).unwrap();
+            step.ready(1, &[2.0_f32, comm.rank() as f32]).unwrap();
             let averaged = step.finish().unwrap();
             let unused: Vec<bool> = (0..4).map(|index| averaged.is_unused(index)).collect();
             assert_eq!(unused, [true, false, false, false]);
-            assert_eq!(averaged.get(0).unwrap(), [0.0, 0.0]);
-            assert_eq!(averaged.get(1).unwrap(), [2.0, 1.5]);
-            assert_eq!(averaged.get(3).unwrap(), [1.0, 2.0]);
+            assert_eq!(averaged.get::<f32>(0).unwrap(), [0.0, 0.0]);
+            assert_eq!(averaged.get::<f32>(1).unwrap(), [2.0, 1.5]);
+            assert_eq!(averaged.get::<f32>(3).unwrap(), [1.0, 2.0]);
         }
     });
 }
@@ -39,12 +39,12 @@ fn a_zero_gradient_is_not_an_unused_one() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
-        step.ready(2, &[0.0, 0.0]).unwrap();
+        step.ready(2, &[0.0_f32, 0.0]).unwrap();
         step.mark_ready(1).unwrap();
         let averaged = step.finish().unwrap();
         let unused: Vec<bool> = (0..4).map(|index| averaged.is_unused(index)).collect();
         assert_eq!(unused, [true, false, false, true]);
-        assert_eq!(averaged.get(1).unwrap(), [0.0, 0.0]);
+        assert_eq!(averaged.get::<f32>(1).unwrap(), [0.0, 0.0]);
     });
 }
 
@@ -54,10 +54,10 @@ fn what_was_accumulated_but_never_marked_counts() {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
         if comm.rank() == 0 {
-            step.accumulate(1, &[6.0, 2.0]).unwrap();
+            step.accumulate(1, &[6.0_f32, 2.0]).unwrap();
         }
         let averaged = step.finish().unwrap();
-        assert_eq!(averaged.get(1).unwrap(), [3.0, 1.0]);
+        assert_eq!(averaged.get::<f32>(1).unwrap(), [3.0, 1.0]);
         assert!(!averaged.is_unused(1));
     });
 }
@@ -67,15 +67,16 @@ fn misuse_is_refused_and_changes_nothing() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
-        step.ready(0, &[1.0, 2.0]).unwrap();
-        let again = [step.ready(0, &[9.0, 9.0]), step.mark_ready(0), step.gradient_mut(0).map(drop)];
+        step.ready(0, &[1.0_f32, 2.0]).unwrap();
+        let again =
+            [step.ready(0, &[9.0_f32, 9.0]), step.mark_ready(0), step.gradient_mut::<f32>(0).map(drop)];
         for refused in again {
             assert!(matches!(refused, Err(Error::AlreadyReady { name }) if name == "p0"));
         }
-        assert!(matches!(step.ready(1, &[1.0]), Err(Error::Length { expected: 2, got: 1, .. })));
+        assert!(matches!(step.ready(1, &[1.0_f32]), Err(Error::Length { expected: 2, got: 1, .. })));
         assert!(matches!(step.mark_ready(4), Err(Error::UnknownParameter { index: 4, count: 4 })));
         let averaged = step.finish().unwrap();
-        assert_eq!(averaged.get(0).unwrap(), [1.0, 2.0]);
+        assert_eq!(averaged.get::<f32>(0).unwrap(), [1.0, 2.0]);
         assert!(averaged.is_unused(1));
     });
 }
@@ -88,7 +89,7 @@ fn a_rank_that_fails_at_any_bucket_is_named_and_fails_all_later_steps() {
             let mut step = replicas.step().unwrap();
             let failing = comm.rank() == 1;
             for index in (if failing { 4 - sent } else { 0 }..4).rev() {
-                step.ready(index, &[1.0, 1.0]).unwrap();
+                step.ready(index, &[1.0_f32, 1.0]).unwrap();
             }
             if failing {
                 drop(step);
@@ -97,7 +98,7 @@ fn a_rank_that_fails_at_any_bucket_is_named_and_fails_all_later_steps() {
             }
             let later = replicas.step().unwrap_err();
             assert!(matches!(&later, Error::Poisoned(_)), "{later}");
-            assert!(matches!(replicas.broadcast_parameters([]), Err(Error::Poisoned(_))));
+            assert!(matches!(replicas.broadcast_parameters::<&mut [f32]>([]), Err(Error::Poisoned(_))));
             later
         });
         assert!(matches!(failures[1].root_cause(), Error::Abandoned));
@@ -113,13 +114,13 @@ fn a_step_dropped_before_anything_was_sent_leaves_no_trace() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
-        step.accumulate(3, &[5.0, 5.0]).unwrap();
-        step.ready(0, &[5.0, 5.0]).unwrap();
+        step.accumulate(3, &[5.0_f32, 5.0]).unwrap();
+        step.ready(0, &[5.0_f32, 5.0]).unwrap();
         drop(step);
         let mut step = replicas.step().unwrap();
-        step.ready(3, &[1.0, 1.0]).unwrap();
+        step.ready(3, &[1.0_f32, 1.0]).unwrap();
         let averaged = step.finish().unwrap();
-        assert_eq!(averaged.get(3).unwrap(), [1.0, 1.0]);
+        assert_eq!(averaged.get::<f32>(3).unwrap(), [1.0, 1.0]);
         assert!(averaged.is_unused(0));
     });
 }

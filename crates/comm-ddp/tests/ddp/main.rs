@@ -10,6 +10,8 @@ mod memory;
 mod optimizers;
 mod overlap;
 mod ring;
+mod uneven;
+mod weights;
 mod zero;
 
 use comm::Comm;

@@ -1,132 +1,235 @@
-//! The reducer serves buffers that the host cannot see.
+//! Gradients lie in memory that only kernels and collectives access.
 
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::ops::Range;
 
 use comm_core::{
-    AsViewMut, Buffers, Call, CallOptions, Comm, Communicator, DType, Error, Group, GroupId, Membership,
-    Memory, ReduceOp, Result, Shape,
+    AsView, AsViewMut, Buffers, Call, CallOptions, Comm, Communicator, DType, Erased, ErasedBuffer, Error,
+    Group, Groups, Host, HostView, HostViewMut, Kernels, Memory, Result, Shape,
 };
-use comm_ddp::{BucketLimits, BucketPlan, Parameter, Reducer};
+use comm_ddp::{BucketLimits, DataParallel, Options, Parameter, ParameterSet};
 
-/// Memory of a device that does not exist.
+use crate::on_ranks;
+
+/// Memory whose elements only its own kernels and communicator access.
 struct Device;
 
-/// A device buffer: a handle and a length.
 #[derive(Debug)]
-struct Buffer {
-    handle: usize,
-    len: usize,
-}
+struct Buffer(ErasedBuffer);
+struct View<'a>(HostView<'a>);
+struct ViewMut<'a>(HostViewMut<'a>);
 
-struct View<'a>(&'a Buffer);
-struct ViewMut<'a>(&'a mut Buffer);
+trait DeviceCommunicator: Communicator<Device> + Groups<Device> {}
 
 impl Memory for Device {
-    type Communicator = dyn Communicator<Self>;
+    type Communicator = dyn DeviceCommunicator;
     type View<'a> = View<'a>;
     type ViewMut<'a> = ViewMut<'a>;
 
     fn into_view(buffer: Self::ViewMut<'_>) -> Self::View<'_> {
-        View(buffer.0)
+        View(buffer.0.into_read_only())
     }
 }
 
 impl Shape for View<'_> {
     fn dtype(&self) -> DType {
-        DType::BF16
+        self.0.dtype()
     }
 
     fn len(&self) -> usize {
-        self.0.len
+        self.0.len()
     }
 }
 
 impl Shape for ViewMut<'_> {
     fn dtype(&self) -> DType {
-        DType::BF16
+        self.0.dtype()
     }
 
     fn len(&self) -> usize {
-        self.0.len
+        self.0.len()
+    }
+}
+
+impl AsView<Device> for Buffer {
+    type Element = Erased;
+
+    fn as_view(&self) -> Result<View<'_>> {
+        self.0.as_view().map(View)
     }
 }
 
 impl AsViewMut<Device> for Buffer {
-    type Element = f32;
+    type Element = Erased;
 
     fn as_view_mut(&mut self) -> Result<ViewMut<'_>> {
-        Ok(ViewMut(self))
+        self.0.as_view_mut().map(ViewMut)
     }
 }
 
-/// The reduced buffers, and their operators.
-type Record = Arc<Mutex<Vec<(usize, ReduceOp)>>>;
+/// Makes the calls on a communicator of the host.
+struct Staged(Comm);
 
-/// Notes which buffers it reduces.
-struct Recorder(Record);
+impl DeviceCommunicator for Staged {}
 
-impl Communicator<Device> for Recorder {
+impl Communicator<Device> for Staged {
     fn group(&self) -> Group {
-        Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 }).unwrap()
+        self.0.group()
     }
 
-    fn run(&self, call: Call<'_, Device>, _: &CallOptions) -> Result<()> {
-        match call {
+    fn run(&self, call: Call<'_, Device>, options: &CallOptions) -> Result<()> {
+        let call = match call {
             Call::AllReduce { buffers: Buffers::InPlace(ViewMut(buffer)), op } => {
-                self.0.lock().unwrap().push((buffer.handle, op));
-                Ok(())
+                Call::AllReduce { buffers: Buffers::InPlace(buffer), op }
             }
-            _ => Err(unused()),
-        }
+            Call::AllGather { buffers: Buffers::InPlace(ViewMut(buffer)), counts } => {
+                Call::AllGather { buffers: Buffers::InPlace(buffer), counts }
+            }
+            Call::Broadcast { root, buffer: ViewMut(buffer) } => Call::Broadcast { root, buffer },
+            _ => return Err(Error::Internal("training does not make this call".into())),
+        };
+        self.0.communicator().run(call, options)
     }
 
-    fn abort(&self, _: &str) {}
-}
-
-fn unused() -> Error {
-    Error::Internal("the reducer does not make this call".into())
-}
-
-/// A reducer of three buckets with one parameter each, and what it will have reduced.
-fn reducer() -> (Reducer<Buffer, Device>, Record) {
-    let parameters: Vec<Parameter> =
-        (0..3).map(|slot| Parameter::with_dtype(slot.to_string(), [slot + 1], DType::BF16)).collect();
-    let plan = BucketPlan::new(&parameters, &[2, 1, 0], BucketLimits::DEFAULT.first_bytes(1).bytes(1));
-    let reduced = Record::default();
-    let recorder: Arc<dyn Communicator<Device>> = Arc::new(Recorder(Arc::clone(&reduced)));
-    let comm = Comm::over(recorder);
-    let allocate =
-        |bucket: &comm_ddp::Bucket| Ok(Buffer { handle: 100 + bucket.slots()[0], len: bucket.len() });
-    (Reducer::new(comm, plan, Instant::now, allocate).unwrap(), reduced)
-}
-
-#[test]
-fn buffers_of_any_memory_are_averaged_in_the_order_of_the_plan() {
-    let (mut reducer, reduced) = reducer();
-    for _ in 0..2 {
-        reducer.begin().unwrap();
-        for slot in [0, 2] {
-            assert!(reducer.mark_ready(slot));
-            assert!(!reducer.mark_ready(slot));
-        }
-        assert!(reducer.buffer(0).is_none(), "the first bucket is in flight");
-        assert!(reducer.buffer_mut(1).is_some() && reducer.buffer(2).is_some());
-        let timeline = reducer.finish().unwrap();
-        let bytes: Vec<usize> = timeline.buckets.iter().map(|bucket| bucket.bytes).collect();
-        assert_eq!(bytes, [6, 4, 2]);
-        assert!((0..3).all(|bucket| reducer.buffer(bucket).is_some()));
-        let order = [102, 101, 100].map(|handle| (handle, ReduceOp::Avg));
-        assert_eq!(std::mem::take(&mut *reduced.lock().unwrap()), order);
+    fn abort(&self, reason: &str) {
+        self.0.abort(reason);
     }
 }
 
+impl Groups<Device> for Staged {
+    fn split(&self, _: Option<u64>, _: i64, _: &CallOptions) -> Result<Option<Box<dyn DeviceCommunicator>>> {
+        Ok(None)
+    }
+
+    fn new_group(&self, _: &[usize], _: &CallOptions) -> Result<Option<Box<dyn DeviceCommunicator>>> {
+        Ok(None)
+    }
+
+    fn duplicate(&self, _: &CallOptions) -> Result<Box<dyn DeviceCommunicator>> {
+        Ok(Box::new(Self(self.0.duplicate()?)))
+    }
+}
+
+/// Returns a handle that the host's kernels take and do not use.
+fn unused(_: &Comm<Device>) -> Comm {
+    comm::threads::run(1, |comm| comm).unwrap().remove(0)
+}
+
+impl Kernels for Device {
+    type Buffer = Buffer;
+
+    fn allocate(comm: &Comm<Self>, dtype: DType, len: usize) -> Result<Buffer> {
+        Host::allocate(&unused(comm), dtype, len).map(Buffer)
+    }
+
+    fn get(view: Self::View<'_>, range: Range<usize>) -> Option<Self::View<'_>> {
+        view.0.get(range).map(View)
+    }
+
+    fn get_mut(view: Self::ViewMut<'_>, range: Range<usize>) -> Option<Self::ViewMut<'_>> {
+        view.0.get_mut(range).map(ViewMut)
+    }
+
+    fn write(comm: &Comm<Self>, into: ViewMut<'_>, bytes: &[u8]) -> Result<()> {
+        Host::write(&unused(comm), into.0, bytes)
+    }
+
+    fn read(comm: &Comm<Self>, from: View<'_>, bytes: &mut [u8]) -> Result<()> {
+        Host::read(&unused(comm), from.0, bytes)
+    }
+
+    fn zero(comm: &Comm<Self>, into: ViewMut<'_>) -> Result<()> {
+        Host::zero(&unused(comm), into.0)
+    }
+
+    fn copy(comm: &Comm<Self>, into: ViewMut<'_>, from: View<'_>) -> Result<()> {
+        Host::copy(&unused(comm), into.0, from.0)
+    }
+
+    fn add(comm: &Comm<Self>, into: ViewMut<'_>, from: View<'_>) -> Result<()> {
+        Host::add(&unused(comm), into.0, from.0)
+    }
+
+    fn scale(comm: &Comm<Self>, into: ViewMut<'_>, factor: f64) -> Result<()> {
+        Host::scale(&unused(comm), into.0, factor)
+    }
+
+    fn sum_of_squares(comm: &Comm<Self>, from: View<'_>) -> Result<f64> {
+        Host::sum_of_squares(&unused(comm), from.0)
+    }
+
+    fn is_finite(comm: &Comm<Self>, from: View<'_>) -> Result<bool> {
+        Host::is_finite(&unused(comm), from.0)
+    }
+}
+
+const LENGTHS: [usize; 3] = [5, 40, 3];
+
+fn gradient(rank: usize, step: usize, index: usize) -> Vec<f32> {
+    (0..LENGTHS[index]).map(|at| ((rank * 31 + step * 7 + at) as f32).sin() * (index + 1) as f32).collect()
+}
+
+/// Trains three steps in memory `M`, whose buffers `buffer` fills and `numbers` reads. Returns the
+/// bits of the averages and of the last norm.
+fn train<M: Kernels>(comm: &Comm<M>) -> Vec<u64> {
+    let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("p{index}"), [*len]);
+    let parameters = ParameterSet::new(LENGTHS.iter().enumerate().map(named)).unwrap();
+    let options = Options::default().limits(BucketLimits::DEFAULT.first_bytes(16).bytes(64));
+    let mut replicas = DataParallel::new(comm, parameters, options).unwrap();
+    let buffer = |numbers: &[f32]| {
+        let mut buffer = M::allocate(comm, DType::F32, numbers.len()).unwrap();
+        M::write(comm, buffer.as_view_mut().unwrap(), comm_core::bytemuck::cast_slice(numbers)).unwrap();
+        buffer
+    };
+    let numbers = |view: M::View<'_>| {
+        let mut numbers = vec![0_f32; view.len()];
+        M::read(comm, view, comm_core::bytemuck::cast_slice_mut(&mut numbers)).unwrap();
+        numbers
+    };
+    let mut values: Vec<M::Buffer> = (0..3).map(|index| buffer(&gradient(comm.rank(), 9, index))).collect();
+    replicas.broadcast_parameters(values.iter_mut().map(Mut)).unwrap();
+    let mut bits: Vec<u64> = values
+        .iter()
+        .flat_map(|value| numbers(value.as_view().unwrap()))
+        .map(|number| u64::from(number.to_bits()))
+        .collect();
+    for number in 0..3 {
+        let mut step = replicas.step_with_weight((comm.rank() + 1) as f64).unwrap();
+        for index in 0..3 {
+            step.accumulate(index, &buffer(&gradient(comm.rank(), 5, index))).unwrap();
+            step.ready(index, &buffer(&gradient(comm.rank(), number, index))).unwrap();
+        }
+        let mut averaged = step.finish().unwrap();
+        assert!(averaged.is_finite().unwrap());
+        bits.push(averaged.clip_norm(0.5).unwrap().to_bits());
+        for index in 0..3 {
+            bits.extend(
+                numbers(averaged.view(index).unwrap()).iter().map(|number| u64::from(number.to_bits())),
+            );
+        }
+    }
+    bits
+}
+
+/// A buffer by reference.
+struct Mut<'a, B>(&'a mut B);
+
+impl<M: Memory, B: AsViewMut<M>> AsViewMut<M> for Mut<'_, B> {
+    type Element = B::Element;
+
+    fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>> {
+        self.0.as_view_mut()
+    }
+}
+
 #[test]
-fn a_step_cannot_begin_over_buckets_in_flight() {
-    let (mut reducer, _) = reducer();
-    reducer.begin().unwrap();
-    assert!(reducer.mark_ready(2));
-    assert!(matches!(reducer.begin(), Err(comm_ddp::Error::Abandoned)));
-    assert!(matches!(reducer.begin(), Err(comm_ddp::Error::Poisoned(_))));
-    assert!(matches!(reducer.finish(), Err(comm_ddp::Error::Poisoned(_))));
+fn memory_that_the_host_cannot_access_gives_the_bits_of_the_host() {
+    for size in [1, 2, 3] {
+        let host = on_ranks(size, |comm| train::<Host>(&comm));
+        let device = on_ranks(size, |comm| {
+            let communicator: std::sync::Arc<dyn DeviceCommunicator> = std::sync::Arc::new(Staged(comm));
+            train::<Device>(&Comm::over(communicator))
+        });
+        assert_eq!(host, device);
+        assert!(host.iter().all(|bits| *bits == host[0]), "replicas differ");
+    }
 }

@@ -10,7 +10,7 @@ use comm_ddp::{BucketLimits, Clock, DataParallel, Options, Parameter, ParameterS
 use crate::on_ranks;
 
 /// Three parameters of two elements, each in a bucket of its own.
-fn replicas(comm: &Comm, clock: Clock) -> DataParallel<f32> {
+fn replicas(comm: &Comm, clock: Clock) -> DataParallel {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
     let parameters = ParameterSet::new((0..3).map(named)).unwrap();
@@ -47,9 +47,9 @@ fn buckets_are_averaged_while_backward_runs() {
         IS_BACKWARD.set(true);
         let mut replicas = replicas(&comm, observed_clock);
         let mut step = replicas.step().unwrap();
-        step.ready(2, &[1.0, 1.0]).unwrap();
+        step.ready(2, &[1.0_f32, 1.0]).unwrap();
         wait_for_buckets(1);
-        step.ready(1, &[1.0, 1.0]).unwrap();
+        step.ready(1, &[1.0_f32, 1.0]).unwrap();
         wait_for_buckets(2);
         step.finish().unwrap().timeline().clone()
     });
@@ -66,7 +66,7 @@ fn a_timeline_is_in_order() {
         let mut replicas = replicas(&comm, Instant::now);
         let mut step = replicas.step().unwrap();
         for index in [0, 2, 1] {
-            step.ready(index, &[1.0, 1.0]).unwrap();
+            step.ready(index, &[1.0_f32, 1.0]).unwrap();
         }
         let averaged = step.finish().unwrap();
         let timeline = averaged.timeline();
@@ -74,8 +74,7 @@ fn a_timeline_is_in_order() {
         for bucket in &timeline.buckets {
             let instants = [timeline.began, bucket.filled, bucket.launched, bucket.started, bucket.completed];
             assert!(instants.is_sorted() && bucket.completed <= timeline.finished, "{timeline:?}");
-            // Two elements, and the mark of the ranks that use them.
-            assert_eq!(bucket.bytes, 3 * size_of::<f32>());
+            assert_eq!(bucket.bytes, 2 * size_of::<f32>());
         }
         let [first, .., last] = &timeline.buckets[..] else { panic!("{timeline:?}") };
         assert!(last.filled < first.filled && first.launched <= last.launched);

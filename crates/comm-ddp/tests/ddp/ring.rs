@@ -17,7 +17,7 @@ fn on_ranks<R: Send>(size: usize, config: &InProcessConfig, rank_main: impl Fn(C
     })
 }
 
-fn replicas(comm: &Comm) -> Result<DataParallel<f32>> {
+fn replicas(comm: &Comm) -> Result<DataParallel> {
     let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("p{index}"), [*len]);
     let parameters = ParameterSet::new(LENGTHS.iter().enumerate().map(named))?;
     let limits = BucketLimits::DEFAULT.first_bytes(256).bytes(1024);
@@ -39,7 +39,7 @@ fn averages(comm: &Comm) -> Result<Vec<Vec<f32>>> {
         for index in (0..LENGTHS.len()).map(|index| (index * 3 + comm.rank()) % LENGTHS.len()) {
             step.ready(index, &gradient(comm.rank(), number, index))?;
         }
-        averages.extend(step.finish()?.iter().map(<[f32]>::to_vec));
+        averages.extend(step.finish()?.iter::<f32>()?.map(<[f32]>::to_vec));
     }
     Ok(averages)
 }
@@ -75,7 +75,7 @@ fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<Loss
     let parameters = (0..4).map(|index| Parameter::new::<f32>(format!("p{index}"), [length]));
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
     let options = Options::default().limits(limits).follow_first_step(false);
-    let mut replicas = DataParallel::<f32>::new(comm, ParameterSet::new(parameters)?, options)?;
+    let mut replicas = DataParallel::new(comm, ParameterSet::new(parameters)?, options)?;
     let mut seen = Vec::new();
     for number in 0..20 {
         let mut step = replicas.step()?;
@@ -87,7 +87,7 @@ fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<Loss
             step.ready(index, &vec![comm.rank() as f32; length])?;
         }
         let averaged = step.finish()?;
-        seen.push((loss, averaged.iter().map(<[f32]>::to_vec).collect()));
+        seen.push((loss, averaged.iter::<f32>()?.map(<[f32]>::to_vec).collect()));
     }
     Ok(seen)
 }

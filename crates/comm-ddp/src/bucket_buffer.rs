@@ -1,0 +1,126 @@
+//! The memory of a bucket, and the collective that averages it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use comm_core::{AsView, AsViewMut, Comm, DType, Erased, Kernels, ReduceOp, Result, Shape};
+
+use crate::Clock;
+use crate::status::Status;
+
+/// The memory of a bucket: its gradients, then the status of the step if the bucket carries it.
+#[derive(Debug)]
+pub(crate) struct BucketBuffer<M: Kernels> {
+    buffer: M::Buffer,
+    /// The number of elements of gradients.
+    gradients: usize,
+    /// The number of elements of the status.
+    status: usize,
+}
+
+/// The treatment of a bucket besides the average.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// The factor of this rank's gradients before they are averaged.
+    pub(crate) factor: f64,
+    /// Set if gradients of this rank are not finite; `None` if that is not checked.
+    pub(crate) found_infinite: Option<Arc<AtomicBool>>,
+    /// The status to send with the gradients.
+    pub(crate) status: Option<Status>,
+    pub(crate) clock: Clock,
+}
+
+/// A bucket that was averaged, and the times at which the collective ran.
+#[derive(Debug)]
+pub(crate) struct Completed<M: Kernels> {
+    pub(crate) buffer: BucketBuffer<M>,
+    pub(crate) started: Instant,
+    pub(crate) completed: Instant,
+}
+
+impl<M: Kernels> BucketBuffer<M> {
+    /// Allocates memory for gradients, and for a status of `status` elements.
+    pub(crate) fn new(comm: &Comm<M>, dtype: DType, gradients: usize, status: usize) -> Result<Self> {
+        Ok(Self { buffer: M::allocate(comm, dtype, gradients + status)?, gradients, status })
+    }
+
+    /// Returns the size of the gradients in bytes.
+    pub(crate) fn bytes(&self) -> Result<usize> {
+        Ok(self.gradients * self.buffer.as_view()?.dtype().size())
+    }
+
+    /// Returns the memory of all gradients.
+    pub(crate) fn gradients(&mut self) -> Elements<'_, M> {
+        let range = 0..self.gradients;
+        self.elements(range)
+    }
+
+    /// Returns a range of elements.
+    pub(crate) const fn elements(&mut self, range: Range<usize>) -> Elements<'_, M> {
+        Elements { buffer: &mut self.buffer, range }
+    }
+
+    /// Returns a range of elements for reading.
+    pub(crate) fn view(&self, elements: Range<usize>) -> Result<M::View<'_>> {
+        M::get(self.buffer.as_view()?, elements).ok_or_else(outside)
+    }
+
+    /// Reads the bytes of the averaged status, and the type of its elements.
+    pub(crate) fn read_status(&self, comm: &Comm<M>) -> Result<(Vec<u8>, DType)> {
+        let view = self.view(self.gradients..self.gradients + self.status)?;
+        let dtype = view.dtype();
+        let mut bytes = vec![0; self.status * dtype.size()];
+        M::read(comm, view, &mut bytes)?;
+        Ok((bytes, dtype))
+    }
+
+    /// Averages the bucket. Runs on the communication thread.
+    pub(crate) fn average(mut self, comm: &Comm<M>, launch: Launch) -> Result<Completed<M>> {
+        let started = (launch.clock)();
+        if let Some(found) = &launch.found_infinite
+            && !M::is_finite(comm, self.view(0..self.gradients)?)?
+        {
+            found.store(true, Ordering::Relaxed);
+        }
+        if launch.factor != 1.0 {
+            M::scale(comm, self.gradients().as_view_mut()?, launch.factor)?;
+        }
+        if let Some(mut status) = launch.status {
+            // Buckets are averaged one after the other, and the status goes with the last.
+            status.is_finite = !launch.found_infinite.is_some_and(|found| found.load(Ordering::Relaxed));
+            let view = self.elements(self.gradients..self.gradients + self.status).into_view()?;
+            let bytes = status.to_bytes(view.dtype());
+            M::write(comm, view, &bytes)?;
+        }
+        comm.all_reduce(&mut self.buffer, ReduceOp::Avg)?;
+        Ok(Completed { buffer: self, started, completed: (launch.clock)() })
+    }
+}
+
+/// A range of elements of a bucket.
+#[derive(Debug)]
+pub(crate) struct Elements<'b, M: Kernels> {
+    buffer: &'b mut M::Buffer,
+    range: Range<usize>,
+}
+
+impl<'b, M: Kernels> Elements<'b, M> {
+    /// Returns the elements for writing.
+    pub(crate) fn into_view(self) -> Result<M::ViewMut<'b>> {
+        M::get_mut(self.buffer.as_view_mut()?, self.range).ok_or_else(outside)
+    }
+}
+
+impl<M: Kernels> AsViewMut<M> for Elements<'_, M> {
+    type Element = Erased;
+
+    fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>> {
+        M::get_mut(self.buffer.as_view_mut()?, self.range.clone()).ok_or_else(outside)
+    }
+}
+
+fn outside() -> comm_core::Error {
+    comm_core::Error::Internal("a gradient lies outside of its bucket".into())
+}

@@ -1,0 +1,141 @@
+//! Options of data parallel training.
+
+use std::time::Instant;
+
+use crate::{BucketLimits, Clock};
+
+/// Options of [`DataParallel`](crate::DataParallel). Except for the clock, all ranks use those of
+/// rank 0.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Options {
+    /// The sizes at which buckets are full.
+    pub limits: BucketLimits,
+    /// Whether buckets are rebuilt after the first step, in the order in which rank 0's gradients
+    /// became ready in it. Otherwise, and until then, buckets use the reverse order of
+    /// registration.
+    pub follow_first_step: bool,
+    /// The number by which the sum of gradients is divided.
+    pub divisor: Divisor,
+    /// The weight that a rank typically has in a step. It is needed for the first step alone, with
+    /// 16-bit floats, whose products with large weights overflow.
+    pub typical_weight: f64,
+    /// The response to ranks with different numbers of batches.
+    pub uneven: Uneven,
+    /// Whether every rank looks at its gradients before they are sent, so that all learn of
+    /// infinities and NaN also if compression hides them.
+    pub check_finite: bool,
+    /// The clock of [`Timeline`](crate::Timeline).
+    pub clock: Clock,
+}
+
+/// The number by which the sum of the gradients of all ranks is divided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Divisor {
+    /// The total weight: the number of ranks that have a batch if no weights are given, else for
+    /// example the number of samples or tokens of all ranks.
+    Weights,
+    /// The number of ranks, also of those without a batch.
+    Ranks,
+    /// This number.
+    Number(f64),
+}
+
+/// The response when some ranks have no batch left while others have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Uneven {
+    /// The others go on, and all get their averages: see
+    /// [`DataParallel::join`](crate::DataParallel::join).
+    Continue,
+    /// The step fails with [`Error::Exhausted`](crate::Error::Exhausted) on every rank.
+    Refuse,
+}
+
+/// Setters, as in `Options::default().follow_first_step(false)`.
+impl Options {
+    /// Returns [`BucketLimits::DEFAULT`], buckets that follow the first step, division by the total
+    /// weight, and the system clock.
+    pub const DEFAULT: Self = Self {
+        limits: BucketLimits::DEFAULT,
+        follow_first_step: true,
+        divisor: Divisor::Weights,
+        typical_weight: 1.0,
+        uneven: Uneven::Continue,
+        check_finite: false,
+        clock: Instant::now,
+    };
+
+    comm_core::setters!(
+        limits: BucketLimits,
+        follow_first_step: bool,
+        divisor: Divisor,
+        typical_weight: f64,
+        uneven: Uneven,
+        check_finite: bool,
+        clock: Clock
+    );
+
+    /// Encodes what all ranks must have in common.
+    pub(crate) const fn to_words(self) -> [u64; 6] {
+        let (divisor, number) = match self.divisor {
+            Divisor::Weights => (0, 0.0),
+            Divisor::Ranks => (1, 0.0),
+            Divisor::Number(number) => (2, number),
+        };
+        let flags = self.follow_first_step as u64
+            | (self.check_finite as u64) << 1
+            | (matches!(self.uneven, Uneven::Refuse) as u64) << 2;
+        let BucketLimits { first_bytes, bytes } = self.limits;
+        [first_bytes as u64, bytes as u64, flags, divisor, number.to_bits(), self.typical_weight.to_bits()]
+    }
+
+    /// Returns options with what another rank encoded.
+    pub(crate) fn with_words(self, words: [u64; 6]) -> Self {
+        let [first_bytes, bytes, flags, divisor, number, typical_weight] = words;
+        // A limit that does not fit is larger than any bucket.
+        let limit = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self {
+            limits: BucketLimits { first_bytes: limit(first_bytes), bytes: limit(bytes) },
+            follow_first_step: flags & 1 != 0,
+            divisor: match divisor {
+                0 => Divisor::Weights,
+                1 => Divisor::Ranks,
+                _ => Divisor::Number(f64::from_bits(number)),
+            },
+            typical_weight: f64::from_bits(typical_weight),
+            uneven: if flags & 4 == 0 { Uneven::Continue } else { Uneven::Refuse },
+            check_finite: flags & 2 != 0,
+            ..self
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_another_rank_replace_all_but_the_clock() {
+        let limits = BucketLimits { first_bytes: 5, bytes: 7 };
+        let base = Options { limits, follow_first_step: false, typical_weight: 0.5, ..Options::DEFAULT };
+        let options = [
+            Options::DEFAULT,
+            base,
+            Options { divisor: Divisor::Number(3.5), check_finite: true, ..base },
+            Options { divisor: Divisor::Ranks, uneven: Uneven::Refuse, ..Options::DEFAULT },
+        ];
+        for theirs in options {
+            for ours in options {
+                assert_eq!(ours.with_words(theirs.to_words()).to_words(), theirs.to_words());
+            }
+        }
+    }
+}
