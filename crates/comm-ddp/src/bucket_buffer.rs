@@ -16,13 +16,25 @@ pub(crate) struct BucketBuffer<M: Kernels> {
     buffer: M::Buffer,
     /// The number of elements of gradients.
     gradients: usize,
+    /// The number of elements of gradients and of zeros that follow them.
+    padded: usize,
     /// The number of elements of the status.
     status: usize,
+}
+
+/// The collective that averages buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// Every rank gets all averages.
+    AllReduce,
+    /// Each rank gets the averages of its block. The other blocks are unspecified.
+    ReduceScatter,
 }
 
 /// The treatment of a bucket besides the average.
 #[derive(Debug)]
 pub(crate) struct Launch {
+    pub(crate) exchange: Exchange,
     /// The factor of this rank's gradients before they are averaged.
     pub(crate) factor: f64,
     /// Set if gradients of this rank are not finite; `None` if that is not checked.
@@ -42,8 +54,18 @@ pub(crate) struct Completed<M: Kernels> {
 
 impl<M: Kernels> BucketBuffer<M> {
     /// Allocates memory for gradients, and for a status of `status` elements.
-    pub(crate) fn new(comm: &Comm<M>, dtype: DType, gradients: usize, status: usize) -> Result<Self> {
-        Ok(Self { buffer: M::allocate(comm, dtype, gradients + status)?, gradients, status })
+    pub(crate) fn new(
+        comm: &Comm<M>,
+        dtype: DType,
+        gradients: usize,
+        status: usize,
+        exchange: Exchange,
+    ) -> Result<Self> {
+        let padded = match exchange {
+            Exchange::AllReduce => gradients,
+            Exchange::ReduceScatter => gradients.next_multiple_of(comm.size()),
+        };
+        Ok(Self { buffer: M::allocate(comm, dtype, padded + status)?, gradients, padded, status })
     }
 
     /// Returns the size of the gradients in bytes.
@@ -69,7 +91,7 @@ impl<M: Kernels> BucketBuffer<M> {
 
     /// Reads the bytes of the averaged status, and the type of its elements.
     pub(crate) fn read_status(&self, comm: &Comm<M>) -> Result<(Vec<u8>, DType)> {
-        let view = self.view(self.gradients..self.gradients + self.status)?;
+        let view = self.view(self.padded..self.padded + self.status)?;
         let dtype = view.dtype();
         let mut bytes = vec![0; self.status * dtype.size()];
         M::read(comm, view, &mut bytes)?;
@@ -90,12 +112,30 @@ impl<M: Kernels> BucketBuffer<M> {
         if let Some(mut status) = launch.status {
             // Buckets are averaged one after the other, and the status goes with the last.
             status.is_finite = !launch.found_infinite.is_some_and(|found| found.load(Ordering::Relaxed));
-            let view = self.elements(self.gradients..self.gradients + self.status).into_view()?;
+            let view = self.elements(self.padded..self.padded + self.status).into_view()?;
             let bytes = status.to_bytes(view.dtype());
             M::write(comm, view, &bytes)?;
         }
-        comm.all_reduce(&mut self.buffer, ReduceOp::Avg)?;
+        if launch.exchange == Exchange::ReduceScatter && self.status == 0 {
+            M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
+            comm.reduce_scatter_in_place(&mut self.elements(0..self.padded), ReduceOp::Avg)?;
+        } else {
+            comm.all_reduce(&mut self.buffer, ReduceOp::Avg)?;
+        }
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
+    }
+
+    /// Gives every rank the blocks of all ranks. Runs on the communication thread.
+    pub(crate) fn all_gather(mut self, comm: &Comm<M>, clock: Clock) -> Result<Completed<M>> {
+        let started = clock();
+        comm.all_gather_in_place(&mut self.elements(0..self.padded))?;
+        Ok(Completed { buffer: self, started, completed: clock() })
+    }
+
+    /// Returns the elements that [`Exchange::ReduceScatter`] leaves on a rank.
+    pub(crate) fn block(&self, comm: &Comm<M>) -> Range<usize> {
+        let length = self.padded / comm.size();
+        length * comm.rank()..length * (comm.rank() + 1)
     }
 }
 

@@ -3,6 +3,7 @@
 use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, Shape};
 
 use crate::agreement::{agree_on_options, agree_on_order, check_parameters};
+use crate::bucket_buffer::Exchange;
 use crate::reducer::Reducer;
 use crate::status::Status;
 use crate::{Averaged, BucketPlan, Error, Options, ParameterSet, Result, Step};
@@ -62,6 +63,16 @@ impl<M: Kernels> DataParallel<M> {
     /// # Errors
     /// As [`DataParallel::new`].
     pub fn over(comm: Comm<M>, parameters: ParameterSet, options: Options) -> Result<Self> {
+        Self::with_exchange(comm, parameters, options, Exchange::AllReduce)
+    }
+
+    /// Does the same as [`DataParallel::over`] by another collective.
+    pub(crate) fn with_exchange(
+        comm: Comm<M>,
+        parameters: ParameterSet,
+        options: Options,
+        exchange: Exchange,
+    ) -> Result<Self> {
         // Ranks are compared first: if only one has a wrong type, all should learn it instead of
         // waiting.
         check_parameters(&comm, &parameters)?;
@@ -71,7 +82,7 @@ impl<M: Kernels> DataParallel<M> {
         let (options, mut order) = agree_on_options(&comm, options, &parameters)?;
         order.reverse();
         let plan = BucketPlan::new(parameters.sorted(), &order, options.limits);
-        let reducer = Reducer::new(&comm, plan, options.check_finite, options.clock)?;
+        let reducer = Reducer::new(&comm, plan, exchange, options.check_finite, options.clock)?;
         let rebuild = if options.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
         let unit = unit_of(options.typical_weight);

@@ -76,4 +76,4 @@ pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
 pub use sampler::{DistributedSampler, Remainder, SamplerState};
 pub use step::Step;
 pub use timeline::{BucketTimes, Clock, Timeline};
-pub use zero::{StateShard, ZeroOptimizer};
+pub use zero::{ShardedAverages, StateShard, ZeroOptimizer, ZeroStep};

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use comm_core::{Comm, DType, Kernels, Work, Worker};
 
-use crate::bucket_buffer::{BucketBuffer, Completed, Launch};
+use crate::bucket_buffer::{BucketBuffer, Completed, Exchange, Launch};
 use crate::ready::ReadyQueue;
 use crate::status::{GroupStatus, Status};
 use crate::{BucketPlan, BucketTimes, Clock, Error, Location, Result, Timeline};
@@ -27,6 +27,7 @@ pub(crate) struct Reducer<M: Kernels> {
     buckets: Vec<ReducerBucket<M>>,
     /// The status of the current step on this rank.
     pub(crate) status: Status,
+    exchange: Exchange,
     found_infinite: Option<Arc<AtomicBool>>,
     began: Instant,
     clock: Clock,
@@ -55,7 +56,13 @@ impl<M: Kernels> Reducer<M> {
     ///
     /// # Errors
     /// [`Error::Comm`] if there is no thread or no memory left.
-    pub(crate) fn new(comm: &Comm<M>, plan: BucketPlan, check_finite: bool, clock: Clock) -> Result<Self> {
+    pub(crate) fn new(
+        comm: &Comm<M>,
+        plan: BucketPlan,
+        exchange: Exchange,
+        check_finite: bool,
+        clock: Clock,
+    ) -> Result<Self> {
         let mut reducer = Self {
             comm: comm.clone(),
             worker: Worker::new(comm.clone())?,
@@ -63,6 +70,7 @@ impl<M: Kernels> Reducer<M> {
             buckets: Vec::new(),
             plan,
             status: Status::new(1.0, true),
+            exchange,
             found_infinite: check_finite.then(Arc::default),
             began: clock(),
             clock,
@@ -86,16 +94,19 @@ impl<M: Kernels> Reducer<M> {
         // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
         let status = Status::len(self.plan.locations().len());
-        let carrier = self.plan.buckets().len().saturating_sub(1);
+        let (exchange, carrier) = (self.exchange, self.plan.buckets().len().saturating_sub(1));
         let mut is_carried = false;
         for (number, planned) in self.plan.buckets().iter().enumerate() {
-            let carries = number == carrier && Status::fits(planned.dtype());
+            let carries =
+                number == carrier && exchange == Exchange::AllReduce && Status::fits(planned.dtype());
             is_carried |= carries;
             let status = if carries { status } else { 0 };
-            self.buckets.push(ReducerBucket::new(&self.comm, planned.dtype(), planned.len(), status)?);
+            let buffer = BucketBuffer::new(&self.comm, planned.dtype(), planned.len(), status, exchange)?;
+            self.buckets.push(ReducerBucket::new(buffer)?);
         }
         if !is_carried {
-            self.buckets.push(ReducerBucket::new(&self.comm, DType::F32, 0, status)?);
+            let buffer = BucketBuffer::new(&self.comm, DType::F32, 0, status, exchange)?;
+            self.buckets.push(ReducerBucket::new(buffer)?);
         }
         Ok(())
     }
@@ -207,6 +218,29 @@ impl<M: Kernels> Reducer<M> {
         Ok(())
     }
 
+    /// Gives every rank the blocks of all ranks of a bucket, in the background.
+    pub(crate) fn share(&mut self, bucket: usize) {
+        let clock = self.clock;
+        let Some(bucket) = self.buckets.get_mut(bucket) else { return };
+        match std::mem::replace(&mut bucket.state, BucketState::Lost) {
+            BucketState::Idle(buffer) => {
+                let work = self.worker.submit(move |comm| buffer.all_gather(comm, clock));
+                bucket.state = BucketState::InFlight(work);
+            }
+            other => bucket.state = other,
+        }
+    }
+
+    /// Waits until the blocks of a bucket are those of all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Comm`].
+    pub(crate) fn wait_shared(&mut self, bucket: usize) -> Result<()> {
+        let now = (self.clock)();
+        let waited = self.buckets.get_mut(bucket).map_or(Ok(()), |bucket| bucket.wait(now).map(drop));
+        waited.map_err(|error| self.poison(error))
+    }
+
     /// Records `error` as the cause for which every later call fails, unless there is an earlier
     /// one, and returns it.
     pub(crate) fn poison(&mut self, error: Error) -> Error {
@@ -224,13 +258,14 @@ impl<M: Kernels> Reducer<M> {
 
     /// Sends buckets. The last one carries the status.
     fn launch(&mut self, released: Range<usize>) {
-        let (clock, carrier) = (self.clock, self.buckets.len() - 1);
+        let (clock, exchange, carrier) = (self.clock, self.exchange, self.buckets.len() - 1);
         for number in released {
             let bucket = &mut self.buckets[number];
             match std::mem::replace(&mut bucket.state, BucketState::Lost) {
                 BucketState::Idle(buffer) => {
                     bucket.launched = Some(clock());
                     let launch = Launch {
+                        exchange,
                         factor: self.status.weight,
                         found_infinite: self.found_infinite.clone(),
                         status: (number == carrier).then(|| self.status.clone()),
@@ -246,8 +281,7 @@ impl<M: Kernels> Reducer<M> {
 }
 
 impl<M: Kernels> ReducerBucket<M> {
-    fn new(comm: &Comm<M>, dtype: DType, gradients: usize, status: usize) -> Result<Self> {
-        let buffer = BucketBuffer::new(comm, dtype, gradients, status)?;
+    fn new(buffer: BucketBuffer<M>) -> Result<Self> {
         let bytes = buffer.bytes()?;
         Ok(Self { state: BucketState::Idle(buffer), bytes, filled: None, launched: None })
     }

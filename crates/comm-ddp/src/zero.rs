@@ -2,18 +2,21 @@
 
 use std::ops::Range;
 
-use comm_core::{Buffer, Comm, ReduceOp};
+use comm_core::{AsView, Comm, Element, Host, Kernels, ReduceOp};
 
-use crate::agreement::check_parameters;
-use crate::{BucketLimits, BucketPlan, Error, Optimizer, Parameter, ParameterSet, Result, Scalar};
+use crate::bucket_buffer::Exchange;
+use crate::{
+    Averaged, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step,
+};
 
 /// Averages gradients and updates parameters, with the state of the optimizer divided among the
 /// ranks: the first stage of ZeRO (Rajbhandari et al., SC 2020).
 ///
-/// Gradients are packed into buckets, and every rank gets the average of its block of each bucket
-/// by a reduce-scatter, updates the parameters of the block, and shares them by an all-gather. That
-/// moves as many bytes as an all-reduce of the gradients. A rank keeps the state of its blocks
-/// alone: that of `n` elements takes `n / size` elements per state, rounded up per bucket.
+/// Gradients are sent in buckets while backward runs, as by [`DataParallel`]. Each rank gets the
+/// averages of its block of each bucket by a reduce-scatter, updates the parameters of the block,
+/// and shares them by an all-gather. That moves as many bytes as an all-reduce of the gradients. A
+/// rank keeps the state of its blocks alone: that of `n` elements takes `n / size` elements per
+/// state, rounded up per bucket.
 ///
 /// The parameters have the same bits on every rank after each step, and under
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
@@ -22,15 +25,19 @@ use crate::{BucketLimits, BucketPlan, Error, Optimizer, Parameter, ParameterSet,
 /// After [`Error::Comm`] the parameters are unspecified, and every call fails.
 ///
 /// ```
-/// use comm_ddp::{AdamW, Parameter, ParameterSet, Result, ZeroOptimizer};
+/// use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
 ///
 /// comm::threads::run(2, |comm| -> Result<()> {
 ///     let parameters = ParameterSet::new([Parameter::new::<f32>("weight", [3, 2])])?;
 ///     // Biases have other settings than weights.
 ///     let settings = |parameter: &Parameter| AdamW::new(0.1).weight_decay(if parameter.shape().len() > 1 { 0.1 } else { 0.0 });
-///     let mut optimizer = ZeroOptimizer::new(&comm, parameters, settings)?;
-///     let mut weight = vec![1.0; 6];
-///     optimizer.step([&[comm.rank() as f32; 6][..]], [&mut weight[..]])?;
+///     let mut optimizer = ZeroOptimizer::new(&comm, parameters, Options::default(), settings)?;
+///     let mut weight = vec![1.0_f32; 6];
+///     let mut step = optimizer.step()?;
+///     step.ready(0, &[comm.rank() as f32; 6])?;
+///     let mut averages = step.finish()?;
+///     averages.clip_norm(1.0)?;
+///     averages.update([&mut weight[..]])?;
 ///     assert!(weight.iter().all(|value| (value - 0.89).abs() < 1e-6));
 ///     Ok(())
 /// })?
@@ -40,22 +47,18 @@ use crate::{BucketLimits, BucketPlan, Error, Optimizer, Parameter, ParameterSet,
 /// ```
 #[derive(Debug)]
 pub struct ZeroOptimizer<T: Scalar, O> {
-    comm: Comm,
-    parameters: ParameterSet,
-    /// The optimizer of each slot.
-    optimizers: Vec<O>,
-    plan: BucketPlan,
-    buckets: Vec<Shard<T>>,
-    steps: u64,
+    replicas: DataParallel,
+    shards: Shards<T, O>,
 }
 
-/// A bucket, and the state of this rank's block of it.
+/// The optimizers, and the state of this rank's blocks.
 #[derive(Debug)]
-struct Shard<T> {
-    /// One block per rank; the last may end beyond the elements of the bucket.
-    elements: Buffer<T>,
-    /// The parts of parameters in the block.
-    parts: Vec<Part<T>>,
+struct Shards<T, O> {
+    /// The optimizer of each slot.
+    optimizers: Vec<O>,
+    /// The parts of parameters in this rank's block of each bucket.
+    parts: Vec<Vec<Part<T>>>,
+    steps: u64,
 }
 
 /// The part of a parameter that lies in this rank's block of a bucket.
@@ -64,8 +67,8 @@ struct Part<T> {
     slot: usize,
     /// Its elements within the parameter.
     elements: Range<usize>,
-    /// Its first element within the bucket.
-    start: usize,
+    /// Its elements within the bucket.
+    located: Range<usize>,
     states: Vec<Vec<T>>,
 }
 
@@ -85,102 +88,76 @@ pub struct StateShard<'a, T> {
 
 impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// Prepares an optimizer, and duplicates the communicator. `optimizer` returns the settings for
-    /// each parameter, the same on every rank. This is a collective.
+    /// each parameter, the same on every rank. This is a collective. Buckets follow the reverse
+    /// order of registration, whatever [`Options::follow_first_step`] says.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] on every rank if the parameters differ; [`Error::WrongType`] if one does
-    /// not hold `T`; [`Error::Comm`].
-    pub fn new(comm: &Comm, parameters: ParameterSet, optimizer: impl Fn(&Parameter) -> O) -> Result<Self> {
-        let comm = comm.duplicate()?;
-        check_parameters(&comm, &parameters)?;
-        parameters.sorted().iter().try_for_each(Parameter::check_type::<T>)?;
-        let plan = BucketPlan::new(parameters.sorted(), &[], BucketLimits::DEFAULT);
+    /// As [`DataParallel::new`]; [`Error::WrongType`] if a parameter does not hold `T`.
+    pub fn new(
+        comm: &Comm,
+        parameters: ParameterSet,
+        options: Options,
+        optimizer: impl Fn(&Parameter) -> O,
+    ) -> Result<Self> {
         let optimizers: Vec<O> = parameters.sorted().iter().map(optimizer).collect();
-        let shard = |bucket| Shard::new(&comm, &plan, bucket, &optimizers);
-        let buckets = (0..plan.buckets().len()).map(shard).collect::<Result<_>>()?;
-        Ok(Self { comm, parameters, optimizers, plan, buckets, steps: 0 })
+        // The blocks of the state follow the buckets, so these must not change.
+        let options = options.follow_first_step(false);
+        let replicas =
+            DataParallel::with_exchange(comm.duplicate()?, parameters, options, Exchange::ReduceScatter)?;
+        replicas.parameters().sorted().iter().try_for_each(Parameter::check_type::<T>)?;
+        let parts = parts(&replicas, &optimizers);
+        Ok(Self { replicas, shards: Shards { optimizers, parts, steps: 0 } })
     }
 
-    /// Averages the gradients of all ranks and updates the parameters. Both have one slice per
-    /// parameter, in the order of registration. This is a collective.
+    /// Returns the parameters.
+    #[must_use]
+    pub const fn parameters(&self) -> &ParameterSet {
+        self.replicas.parameters()
+    }
+
+    /// Starts a step, as [`DataParallel::step`].
     ///
     /// # Errors
-    /// [`Error::Count`] and [`Error::Length`] if slices do not match the parameters, before
-    /// anything is sent; [`Error::Comm`].
-    pub fn step<'g, 'p>(
-        &mut self,
-        gradients: impl IntoIterator<Item = &'g [T]>,
-        parameters: impl IntoIterator<Item = &'p mut [T]>,
-    ) -> Result<()>
-    where
-        T: 'g + 'p,
-    {
-        let gradients = self.by_slot(gradients)?;
-        let mut parameters = self.by_slot(parameters)?;
-        self.steps += 1;
-        for (bucket, shard) in self.plan.buckets().iter().zip(&mut self.buckets) {
-            let located =
-                || bucket.slots().iter().map(|slot| (*slot, self.plan.locations()[*slot].elements.clone()));
-            for (slot, elements) in located() {
-                shard.elements[elements].copy_from_slice(gradients[slot]);
-            }
-            shard.elements[bucket.len()..].fill(T::zeroed());
-            self.comm.reduce_scatter_in_place(&mut shard.elements, ReduceOp::Avg)?;
-            for part in &mut shard.parts {
-                let gradient = &mut shard.elements[part.start..][..part.elements.len()];
-                let parameter = &mut parameters[part.slot][part.elements.clone()];
-                let mut states: Vec<&mut [T]> = part.states.iter_mut().map(|state| &mut state[..]).collect();
-                self.optimizers[part.slot].update(self.steps, parameter, gradient, &mut states);
-                gradient.copy_from_slice(parameter);
-            }
-            self.comm.all_gather_in_place(&mut shard.elements)?;
-            for (slot, elements) in located() {
-                parameters[slot].copy_from_slice(&shard.elements[elements]);
-            }
-        }
-        Ok(())
+    /// As [`DataParallel::step`].
+    pub fn step(&mut self) -> Result<ZeroStep<'_, T, O>> {
+        Ok(ZeroStep { step: self.replicas.step()?, shards: &mut self.shards })
     }
 
-    /// Sorts slices by slot. Returns an error if they do not match the parameters.
-    fn by_slot<S: AsRef<[T]>>(&self, slices: impl IntoIterator<Item = S>) -> Result<Vec<S>> {
-        let mut slices: Vec<(usize, S)> = self
-            .parameters
-            .slots()
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(usize::MAX))
-            .zip(slices)
-            .collect();
-        let (expected, got) = (self.parameters.len(), slices.len());
-        if expected != got {
-            return Err(Error::Count { expected, got });
-        }
-        slices.sort_by_key(|(slot, _)| *slot);
-        for (parameter, (_, slice)) in self.parameters.sorted().iter().zip(&slices) {
-            let (expected, got) = (parameter.len(), slice.as_ref().len());
-            if expected != got {
-                return Err(Error::Length { name: parameter.name().to_owned(), expected, got });
-            }
-        }
-        Ok(slices.into_iter().map(|(_, slice)| slice).collect())
+    /// Starts a step in which the gradients of this rank have a weight, as
+    /// [`DataParallel::step_with_weight`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::step_with_weight`].
+    pub fn step_with_weight(&mut self, weight: f64) -> Result<ZeroStep<'_, T, O>> {
+        Ok(ZeroStep { step: self.replicas.step_with_weight(weight)?, shards: &mut self.shards })
     }
 
-    /// Returns the number of steps so far.
+    /// Takes part in a step of the other ranks, as [`DataParallel::join`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::join`].
+    pub fn join(&mut self) -> Result<Option<ShardedAverages<'_, T, O>>> {
+        let averaged = self.replicas.join()?;
+        Ok(averaged.map(|averaged| ShardedAverages { averaged, shards: &mut self.shards }))
+    }
+
+    /// Returns the number of updates so far.
     #[must_use]
     pub const fn steps(&self) -> u64 {
-        self.steps
+        self.shards.steps
     }
 
-    /// Sets the number of steps so far, for a run that is resumed.
+    /// Sets the number of updates so far, for a run that is resumed.
     pub const fn set_steps(&mut self, steps: u64) {
-        self.steps = steps;
+        self.shards.steps = steps;
     }
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
     /// parameter once, so they can be saved as shards and read into another number of ranks.
     pub fn state(&mut self) -> impl Iterator<Item = StateShard<'_, T>> {
-        let (parameters, optimizers) = (self.parameters.sorted(), &self.optimizers);
-        self.buckets.iter_mut().flat_map(|shard| &mut shard.parts).flat_map(move |part| {
+        let parameters = self.replicas.parameters().sorted();
+        let Shards { optimizers, parts, .. } = &mut self.shards;
+        parts.iter_mut().flatten().flat_map(move |part| {
             let (parameter, start) = (&parameters[part.slot], part.elements.start);
             let names = optimizers[part.slot].state_names().iter();
             let named = names.zip(&mut part.states);
@@ -189,23 +166,198 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     }
 }
 
-impl<T: Scalar> Shard<T> {
-    fn new<O: Optimizer<T>>(comm: &Comm, plan: &BucketPlan, bucket: usize, optimizers: &[O]) -> Result<Self> {
-        let planned = &plan.buckets()[bucket];
-        let length = planned.len().div_ceil(comm.size());
+/// Returns the parts of parameters in this rank's block of each bucket, with state that is zero.
+fn parts<T: Scalar, O: Optimizer<T>>(replicas: &DataParallel, optimizers: &[O]) -> Vec<Vec<Part<T>>> {
+    let (comm, plan) = (&replicas.comm, replicas.plan());
+    let of_bucket = |bucket: &crate::Bucket| {
+        let length = bucket.len().div_ceil(comm.size());
         let block = length * comm.rank()..length * (comm.rank() + 1);
         let part = |slot: &usize| {
-            let located = &plan.locations()[*slot].elements;
-            let start = located.start.max(block.start);
-            let end = located.end.min(block.end);
-            (start < end).then(|| Part {
+            let whole = &plan.locations()[*slot].elements;
+            let located = whole.start.max(block.start)..whole.end.min(block.end);
+            (!located.is_empty()).then(|| Part {
                 slot: *slot,
-                elements: start - located.start..end - located.start,
-                start,
-                states: vec![vec![T::zeroed(); end - start]; optimizers[*slot].state_names().len()],
+                elements: located.start - whole.start..located.end - whole.start,
+                states: vec![vec![T::zeroed(); located.len()]; optimizers[*slot].state_names().len()],
+                located,
             })
         };
-        let parts = planned.slots().iter().filter_map(part).collect();
-        Ok(Self { elements: comm.alloc(length * comm.size())?, parts })
+        bucket.slots().iter().filter_map(part).collect()
+    };
+    plan.buckets().iter().map(of_bucket).collect()
+}
+
+/// One step with a sharded optimizer, as [`Step`].
+#[derive(Debug)]
+#[must_use = "a step averages nothing until it is finished"]
+pub struct ZeroStep<'a, T: Scalar, O> {
+    step: Step<'a>,
+    shards: &'a mut Shards<T, O>,
+}
+
+impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
+    /// Adds to the gradient of a parameter, as [`Step::accumulate`].
+    ///
+    /// # Errors
+    /// As [`Step::accumulate`].
+    pub fn accumulate(&mut self, index: usize, gradient: &(impl AsView + ?Sized)) -> Result<()> {
+        self.step.accumulate(index, gradient)
     }
+
+    /// Adds to the gradient of a parameter and marks it as ready, as [`Step::ready`].
+    ///
+    /// # Errors
+    /// As [`Step::ready`].
+    pub fn ready(&mut self, index: usize, gradient: &(impl AsView + ?Sized)) -> Result<()> {
+        self.step.ready(index, gradient)
+    }
+
+    /// Returns the memory of a gradient, as [`Step::gradient_mut`].
+    ///
+    /// # Errors
+    /// As [`Step::gradient_mut`].
+    pub fn gradient_mut(&mut self, index: usize) -> Result<&mut [T]> {
+        self.step.gradient_mut(index)
+    }
+
+    /// Marks the gradient of a parameter as ready, as [`Step::mark_ready`].
+    ///
+    /// # Errors
+    /// As [`Step::mark_ready`].
+    pub fn mark_ready(&mut self, index: usize) -> Result<()> {
+        self.step.mark_ready(index)
+    }
+
+    /// Asks all ranks to stop after this step, as [`Step::request_stop`].
+    ///
+    /// # Errors
+    /// As [`Step::request_stop`].
+    pub fn request_stop(&mut self) -> Result<()> {
+        self.step.request_stop()
+    }
+
+    /// Sends the remaining buckets and waits for the averages of this rank's blocks.
+    ///
+    /// # Errors
+    /// As [`Step::finish`].
+    pub fn finish(self) -> Result<ShardedAverages<'a, T, O>> {
+        Ok(ShardedAverages { averaged: self.step.finish()?, shards: self.shards })
+    }
+}
+
+/// The averages of a step, of which each rank has its blocks.
+///
+/// Dropping them skips the update. All ranks must do the same, for example because
+/// [`ShardedAverages::norm`], which is the same on all, is not finite.
+#[derive(Debug)]
+pub struct ShardedAverages<'a, T: Scalar, O> {
+    averaged: Averaged<'a>,
+    shards: &'a mut Shards<T, O>,
+}
+
+impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
+    /// Returns the L2 norm of all gradients together, computed in `f64`. Not finite if any gradient
+    /// is. This is a collective: one all-reduce of a number.
+    ///
+    /// # Errors
+    /// [`Error::Comm`].
+    pub fn norm(&mut self) -> Result<f64> {
+        let owner = &mut *self.averaged.owner;
+        let mut squares = 0.0;
+        for bucket in 0..owner.plan().buckets().len() {
+            let buffer = owner.reducer.buffer_mut(bucket)?;
+            squares += Host::sum_of_squares(&owner.comm, buffer.view(buffer.block(&owner.comm))?)?;
+        }
+        if !self.averaged.status.is_finite {
+            squares = f64::NAN;
+        }
+        let sum = owner.comm.all_reduce_scalar(squares, ReduceOp::Sum);
+        Ok(sum.map_err(|error| owner.reducer.poison(error.into()))?.sqrt())
+    }
+
+    /// Multiplies all gradients by a factor, the same on every rank.
+    ///
+    /// # Errors
+    /// None for a type whose gradients can be averaged.
+    pub fn scale(&mut self, factor: f64) -> Result<()> {
+        self.averaged.scale(factor)
+    }
+
+    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before, as
+    /// [`Averaged::clip_norm`]. This is a collective, as [`ShardedAverages::norm`].
+    ///
+    /// # Errors
+    /// As [`ShardedAverages::norm`].
+    pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
+        let norm = self.norm()?;
+        if norm.is_finite() && norm > max_norm {
+            self.scale(max_norm / norm)?;
+        }
+        Ok(norm)
+    }
+
+    /// Returns what [`Averaged`] knows of the step besides gradients, of which it has this rank's
+    /// blocks only.
+    #[must_use]
+    pub const fn averaged(&self) -> &Averaged<'_> {
+        &self.averaged
+    }
+
+    /// Updates the parameters, of which there is one slice each, in the order of registration. This
+    /// is a collective.
+    ///
+    /// # Errors
+    /// [`Error::Count`] and [`Error::Length`] if slices do not match the parameters, before
+    /// anything is sent; the call can be repeated. [`Error::Comm`].
+    pub fn update<'p>(&mut self, parameters: impl IntoIterator<Item = &'p mut [T]>) -> Result<()>
+    where
+        T: 'p,
+    {
+        let owner = &mut *self.averaged.owner;
+        let mut parameters = by_slot(owner.parameters(), parameters)?;
+        self.shards.steps += 1;
+        for (bucket, parts) in self.shards.parts.iter_mut().enumerate() {
+            for part in parts {
+                let gradient =
+                    owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
+                let gradient: &mut [T] = gradient.into_elements().unwrap_or_default();
+                let parameter = &mut parameters[part.slot][part.elements.clone()];
+                let mut states: Vec<&mut [T]> = part.states.iter_mut().map(|state| &mut state[..]).collect();
+                let optimizer = &self.shards.optimizers[part.slot];
+                optimizer.update(self.shards.steps, parameter, gradient, &mut states);
+                gradient.copy_from_slice(parameter);
+            }
+            // The next block is updated while this one is sent.
+            owner.reducer.share(bucket);
+        }
+        for bucket in 0..self.shards.parts.len() {
+            owner.reducer.wait_shared(bucket)?;
+            for &slot in owner.plan().buckets()[bucket].slots() {
+                let value = owner.reducer.view(&owner.plan().locations()[slot])?;
+                parameters[slot].copy_from_slice(value.elements().unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sorts slices by slot. Returns an error if they do not match the parameters.
+fn by_slot<'p, T: Element>(
+    set: &ParameterSet,
+    slices: impl IntoIterator<Item = &'p mut [T]>,
+) -> Result<Vec<&'p mut [T]>> {
+    let slots = set.slots().iter().copied().chain(std::iter::repeat(usize::MAX));
+    let mut slices: Vec<(usize, &mut [T])> = slots.zip(slices).collect();
+    let (expected, got) = (set.len(), slices.len());
+    if expected != got {
+        return Err(Error::Count { expected, got });
+    }
+    slices.sort_by_key(|(slot, _)| *slot);
+    for (parameter, (_, slice)) in set.sorted().iter().zip(&slices) {
+        let (expected, got) = (parameter.len(), slice.len());
+        if expected != got {
+            return Err(Error::Length { name: parameter.name().to_owned(), expected, got });
+        }
+    }
+    Ok(slices.into_iter().map(|(_, slice)| slice).collect())
 }

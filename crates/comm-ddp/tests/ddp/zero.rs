@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use comm_core::{Comm, ReduceOp, ReduceOrder};
-use comm_ddp::{AdamW, Error, Optimizer, Parameter, ParameterSet, Sgd, ZeroOptimizer};
+use comm_ddp::{
+    AdamW, BucketLimits, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Scalar, Sgd,
+    ZeroOptimizer,
+};
 
 use crate::on_ranks;
 
@@ -53,16 +56,32 @@ fn whole<O: Optimizer<f32>>(comm: &Comm, optimizer: &impl Fn(&Parameter) -> O, s
     tensors
 }
 
+/// Buckets of a few hundred elements, so that parameters span several blocks and buckets.
+fn options() -> Options {
+    Options::default().limits(BucketLimits::DEFAULT.first_bytes(512).bytes(2048))
+}
+
+fn update<T: Scalar, O: Optimizer<T>>(
+    zero: &mut ZeroOptimizer<T, O>,
+    gradients: &[Vec<T>],
+    tensors: &mut [Vec<T>],
+) {
+    let mut step = zero.step().unwrap();
+    for (index, gradient) in gradients.iter().enumerate().rev() {
+        step.ready(index, gradient).unwrap();
+    }
+    step.finish().unwrap().update(tensors.iter_mut().map(|tensor| &mut tensor[..])).unwrap();
+}
+
 fn sharded<O: Optimizer<f32>>(
     comm: &Comm,
     optimizer: &impl Fn(&Parameter) -> O,
     steps: u64,
 ) -> Vec<Vec<f32>> {
-    let mut zero = ZeroOptimizer::new(&deterministic(comm), parameters(), optimizer).unwrap();
+    let mut zero = ZeroOptimizer::new(&deterministic(comm), parameters(), options(), optimizer).unwrap();
     let mut tensors = values(0);
     for step in 1..=steps {
-        let gradients = gradients(comm, step);
-        zero.step(gradients.iter().map(|gradient| &gradient[..]), slices(&mut tensors)).unwrap();
+        update(&mut zero, &gradients(comm, step), &mut tensors);
     }
     tensors
 }
@@ -88,7 +107,7 @@ fn each_rank_keeps_its_share_of_the_state_and_all_shares_cover_it_once() {
     let total: usize = values(0).iter().map(Vec::len).sum();
     for size in [1, 2, 3, 4, 5, 8] {
         let held = on_ranks(size, |comm| {
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), |_| AdamW::new(0.1)).unwrap();
+            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
             let shard = |shard: comm_ddp::StateShard<'_, f32>| {
                 let name = (shard.parameter.name().to_owned(), shard.state);
                 (name, shard.start..shard.start + shard.values.len())
@@ -123,7 +142,7 @@ fn a_run_resumed_at_another_number_of_ranks_continues_with_the_same_state() {
                steps: std::ops::Range<u64>,
                start: &[Vec<f32>]| {
         let results = on_ranks(size, |comm| {
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), |_| AdamW::new(0.1)).unwrap();
+            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
             if let Some(saved) = saved {
                 for shard in zero.state() {
                     let whole = &saved[&(shard.parameter.name().to_owned(), shard.state)];
@@ -133,8 +152,7 @@ fn a_run_resumed_at_another_number_of_ranks_continues_with_the_same_state() {
             }
             let mut tensors = start.to_vec();
             for step in steps.clone() {
-                let gradients = gradients(step);
-                zero.step(gradients.iter().map(|gradient| &gradient[..]), slices(&mut tensors)).unwrap();
+                update(&mut zero, &gradients(step), &mut tensors);
             }
             let shard = |shard: comm_ddp::StateShard<'_, f32>| {
                 ((shard.parameter.name().to_owned(), shard.state), shard.start, shard.values.to_vec())
@@ -158,18 +176,104 @@ fn a_run_resumed_at_another_number_of_ranks_continues_with_the_same_state() {
 #[test]
 fn slices_that_do_not_match_the_parameters_are_refused_before_anything_is_sent() {
     on_ranks(2, |comm| {
-        let mut zero = ZeroOptimizer::new(&comm, parameters(), |_| Sgd::new(1.0)).unwrap();
-        let (gradients, mut tensors) = (values(1), values(0));
-        let all = || gradients.iter().map(|gradient| &gradient[..]);
+        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut tensors = values(0);
+        let mut averages = zero.step().unwrap().finish().unwrap();
         if comm.rank() == 0 {
-            assert!(matches!(
-                zero.step(all().take(4), slices(&mut tensors)),
-                Err(Error::Count { expected: 5, got: 4 })
-            ));
-            assert!(matches!(zero.step(all().rev(), slices(&mut tensors)), Err(Error::Length { .. })));
-            assert_eq!(zero.steps(), 0);
+            let refused = averages.update(slices(&mut tensors).take(4));
+            assert!(matches!(refused, Err(Error::Count { expected: 5, got: 4 })));
+            let mut reversed: Vec<_> = slices(&mut tensors).collect();
+            reversed.reverse();
+            assert!(matches!(averages.update(reversed), Err(Error::Length { .. })));
         }
-        zero.step(all(), slices(&mut tensors)).unwrap();
+        averages.update(slices(&mut tensors)).unwrap();
         assert_eq!(zero.steps(), 1);
     });
+}
+
+#[test]
+fn clipping_weights_and_uneven_batches_give_what_whole_gradients_give() {
+    for size in [1, 2, 3, 5] {
+        let results = on_ranks(size, |comm| {
+            let comm = deterministic(&comm);
+            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(0.5)).unwrap();
+            let mut replicas = DataParallel::new(&comm, parameters(), options()).unwrap();
+            let (mut sharded, mut whole) = (values(0), values(0));
+            let mut norms = Vec::new();
+            // Rank 0 has one batch, rank 1 two, and so on.
+            for number in 0..=comm.rank().max(size - 1) {
+                let (gradients, weight) =
+                    (gradients(&comm, number as u64), (comm.rank() + 2 * number + 1) as f64);
+                if number <= comm.rank() {
+                    let mut step = zero.step_with_weight(weight).unwrap();
+                    let mut other = replicas.step_with_weight(weight).unwrap();
+                    for (index, gradient) in gradients.iter().enumerate() {
+                        step.ready(index, gradient).unwrap();
+                        other.ready(index, gradient).unwrap();
+                    }
+                    let mut averages = step.finish().unwrap();
+                    norms.push(averages.clip_norm(0.5).unwrap());
+                    averages.update(slices(&mut sharded)).unwrap();
+                    apply(other.finish().unwrap(), &mut whole, norms[number]);
+                } else {
+                    let mut averages = zero.join().unwrap().unwrap();
+                    norms.push(averages.clip_norm(0.5).unwrap());
+                    averages.update(slices(&mut sharded)).unwrap();
+                    apply(replicas.join().unwrap().unwrap(), &mut whole, norms[number]);
+                }
+            }
+            assert!(zero.join().unwrap().is_none());
+            for (sharded, whole) in sharded.iter().flatten().zip(whole.iter().flatten()) {
+                assert!((sharded - whole).abs() < 1e-5, "{sharded} {whole}");
+            }
+            (sharded, norms)
+        });
+        assert!(results.iter().all(|result| *result == results[0]));
+    }
+}
+
+/// Updates all parameters by averages that are clipped to a norm of 0.5.
+fn apply(mut averaged: comm_ddp::Averaged<'_>, tensors: &mut [Vec<f32>], norm: f64) {
+    assert!((averaged.clip_norm(0.5).unwrap() / norm - 1.0).abs() < 1e-6);
+    for (tensor, gradient) in tensors.iter_mut().zip(averaged.iter::<f32>().unwrap()) {
+        tensor.iter_mut().zip(gradient).for_each(|(value, slope)| *value -= 0.5 * slope);
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_shows_in_the_norm_of_every_rank() {
+    on_ranks(3, |comm| {
+        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
+        let mut tensors = values(0);
+        let mut step = zero.step().unwrap();
+        let mut gradients = gradients(&comm, 1);
+        if comm.rank() == 2 {
+            gradients[4][700] = f32::NAN;
+        }
+        for (index, gradient) in gradients.iter().enumerate() {
+            step.ready(index, gradient).unwrap();
+        }
+        // Every rank skips the update, and the next step is as usual.
+        assert!(step.finish().unwrap().norm().unwrap().is_nan());
+        assert_eq!(zero.steps(), 0);
+        update(&mut zero, &values(3), &mut tensors);
+        assert!(tensors.iter().flatten().all(|value| value.is_finite()));
+    });
+}
+
+#[test]
+fn blocks_are_exchanged_while_backward_runs() {
+    let launched = on_ranks(2, |comm| {
+        let mut zero =
+            ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut step = zero.step().unwrap();
+        let gradients = values(comm.rank());
+        for (index, gradient) in gradients.iter().enumerate().rev() {
+            step.ready(index, gradient).unwrap();
+        }
+        let averages = step.finish().unwrap();
+        let timeline = averages.averaged().timeline();
+        (timeline.buckets.len() > 1).then(|| timeline.buckets[0].launched < timeline.buckets[1].filled)
+    });
+    assert_eq!(launched, [Some(true); 2]);
 }
