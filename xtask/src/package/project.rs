@@ -12,8 +12,8 @@ use crate::packages::Package;
 pub(super) const NAME: &str = "packaged";
 const SOURCE: &str = "xtask/packaged/main.rs";
 const FACADE: &str = "comm-world";
-/// The package that is only checked, because candle takes long to build.
-const CHECKED: &str = "comm-candle";
+/// The packages that are only checked, because burn and candle take long to build.
+const CHECKED: [&str; 2] = ["comm-burn", "comm-candle"];
 
 /// Writes the project around the packages in `folder`.
 pub(super) fn write(packages: &[Package], root: &Path, folder: &Path) -> Result<()> {
@@ -31,8 +31,11 @@ pub(super) fn write(packages: &[Package], root: &Path, folder: &Path) -> Result<
 
 /// Builds the program and all packages.
 pub(super) fn build(folder: &Path, target: &Path) -> Result<()> {
-    cargo(folder, target, &["build", "--workspace", "--exclude", CHECKED])?;
-    cargo(folder, target, &["check", "--package", CHECKED])
+    let with_each = |option: &'static str| CHECKED.into_iter().flat_map(move |name| [option, name]);
+    let built: Vec<&str> = ["build", "--workspace"].into_iter().chain(with_each("--exclude")).collect();
+    let checked: Vec<&str> = ["check"].into_iter().chain(with_each("--package")).collect();
+    cargo(folder, target, &built)?;
+    cargo(folder, target, &checked)
 }
 
 fn cargo(folder: &Path, target: &Path, arguments: &[&str]) -> Result<()> {

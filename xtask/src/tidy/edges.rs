@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 21] = [
+const GRAPH: [Node; 22] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -60,6 +60,11 @@ const GRAPH: [Node; 21] = [
         name: "comm-checkpoint",
         may_use: &["comm-core"],
         why: "saves and restores over any communicator",
+    },
+    Node {
+        name: "comm-burn",
+        may_use: &["comm-core", "comm-ddp"],
+        why: "trains burn's modules over any communicator",
     },
     Node {
         name: "comm-candle",

@@ -7,7 +7,8 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The packages on crates.io.
-const PUBLISHED: [&str; 15] = [
+const PUBLISHED: [&str; 16] = [
+    "comm-burn",
     "comm-candle",
     "comm-cli",
     "comm-core",

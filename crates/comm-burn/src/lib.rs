@@ -1,0 +1,107 @@
+//! Data-parallel training of [burn](https://github.com/tracel-ai/burn) modules, over any
+//! communicator.
+//!
+//! Every rank holds a replica of a module and trains it on samples of its own.
+//! [`DataParallel::sync_module`] gives all ranks the parameters of rank 0;
+//! [`DataParallel::sync_gradients`] averages the gradients of all ranks, between backward and the
+//! optimizer's step, so that equal optimizers keep the replicas equal to the last bit.
+//!
+//! ```no_run
+//! use burn::nn::loss::CrossEntropyLoss;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{AdamWConfig, GradientsParams};
+//! use burn::tensor::{Device, Int, Tensor};
+//! use comm_burn::DataParallel;
+//!
+//! # fn batch(_: usize, _: &Device) -> (Tensor<2>, Tensor<1, Int>) { unreachable!() }
+//! fn train(comm: &comm_core::Comm, device: &Device) -> comm_burn::Result<Linear> {
+//!     let device = device.clone().autodiff();
+//!     let mut module = LinearConfig::new(64, 10).init(&device);
+//!     let mut replicas = DataParallel::new(&module, comm)?;
+//!     module = replicas.sync_module(module)?;
+//!     let mut optimizer = AdamWConfig::new().init();
+//!     let loss = CrossEntropyLoss::new(None, &device);
+//!     for step in 0..100 {
+//!         // Each rank has other samples: `comm_ddp::DistributedSampler` shares them out.
+//!         let (images, labels) = batch(step * comm.size() + comm.rank(), &device);
+//!         let gradients = loss.forward(module.forward(images), labels).backward();
+//!         let mut gradients = GradientsParams::from_grads(gradients, &module);
+//!         replicas.sync_gradients(&module, &mut gradients)?;
+//!         module = optimizer.step(1e-3, module, gradients);
+//!     }
+//!     Ok(module)
+//! }
+//! ```
+//!
+//! - **Paths decide** which parameters meet, as in `encoder.0.weight`. The ids of burn are
+//!   different in every process, and the order of fields does not matter. Paths, shapes and element
+//!   types of all ranks are compared before anything else is sent. What is missing, extra or
+//!   different on one rank is named on every rank, as [`Mismatch`].
+//! - **Ids are kept.** A module from [`sync_module`] has the ids that it had before, so the state
+//!   of an optimizer stays with it.
+//! - **Gradients are averaged, not parameters.** The two differ as soon as an optimizer remembers
+//!   anything but a sum.
+//! - **A gradient that no rank has** stays absent, and is an error in the first step, because a
+//!   parameter without gradient is never trained; one that only some ranks have counts as zero on
+//!   the others, which get the average too. [`Report`] names both kinds.
+//! - **Element types are kept.** `f16`, `bf16`, `f32` and `f64` are averaged in their own type;
+//!   integers and booleans take part in [`sync_module`].
+//!
+//! Communicators are those of host memory, and tensors may be on any device of burn: gradients on
+//! other devices are copied to the host and back.
+//!
+//! | subject | file |
+//! |---|---|
+//! | the interface of users | `data_parallel.rs`, `report.rs`, `error.rs` |
+//! | the parameters, equal on all ranks, and which of them are trained | `parameters.rs` |
+//! | the agreement of all ranks before data moves | `agreement.rs` |
+//! | the gradients of one step | `gradients.rs` |
+//! | averages in the buckets of `comm-ddp` | `averager.rs` |
+//! | the broadcast of rank 0's values | `values.rs` |
+//! | element types and bytes | `elements.rs` |
+//! | walks over modules, with paths | `walk.rs` |
+
+#![forbid(unsafe_code)]
+
+mod agreement;
+mod averager;
+mod data_parallel;
+mod elements;
+mod error;
+mod gradients;
+mod parameters;
+mod report;
+mod values;
+mod walk;
+
+use burn::module::Module;
+use comm_core::Comm;
+
+use crate::parameters::Parameters;
+
+pub use comm_ddp::{BucketLimits, Difference, Mismatch};
+pub use data_parallel::{DataParallel, Options};
+pub use error::{Error, Form, Result};
+pub use report::Report;
+
+/// Compares paths, shapes and element types of the parameters of a module across all ranks. A
+/// collective.
+///
+/// # Errors
+/// [`Error::Ranks`] with a [`Mismatch`], the same on every rank, if the modules differ, or if
+/// communication fails; [`Error::Type`] for parameters that cannot be communicated, and
+/// [`Error::Refused`] on the other ranks.
+pub fn check_parameters<M: Module>(module: &M, comm: &Comm) -> Result<()> {
+    Parameters::agree(module, comm).map(drop)
+}
+
+/// Returns the module with the values of rank 0, as [`DataParallel::sync_module`] does, without
+/// preparing to train it. A collective: every rank calls it, with the same module.
+///
+/// # Errors
+/// As [`check_parameters`] and [`DataParallel::sync_module`].
+pub fn sync_module<M: Module>(module: M, comm: &Comm) -> Result<M> {
+    let parameters = Parameters::agree(&module, comm)?;
+    let all = vec![true; parameters.sorted.len()];
+    data_parallel::broadcast(comm, module, &parameters, &all)
+}

@@ -1,0 +1,27 @@
+//! The report of a step.
+
+/// The gradients that were missing in a step. Names are sorted.
+///
+/// Both lists are usually empty. Parameters that require no gradients on any rank, such as frozen
+/// ones and running statistics, are in neither.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    pub(crate) nowhere: Vec<String>,
+    pub(crate) elsewhere: Vec<String>,
+}
+
+impl Report {
+    /// Returns the parameters for which no rank had a gradient, and which have none now. The same
+    /// on every rank.
+    #[must_use]
+    pub fn without_gradient(&self) -> &[String] {
+        &self.nowhere
+    }
+
+    /// Returns the parameters for which other ranks had a gradient and this one had none: it
+    /// counted as zero, and this rank has the average now.
+    #[must_use]
+    pub fn counted_as_zero(&self) -> &[String] {
+        &self.elsewhere
+    }
+}
