@@ -48,22 +48,25 @@ pub fn check_replicas<'b, B: AsView + ?Sized + 'b>(
     comm.all_gather(&digests, &mut all)?;
     for (buffer, name) in names.iter().enumerate() {
         let of_ranks: Vec<u64> = all.iter().copied().skip(buffer).step_by(names.len()).collect();
-        let votes = |digest: &u64| of_ranks.iter().filter(|other| *other == digest).count();
-        // The digest of most ranks; of several, that of the lowest rank.
-        let most = of_ranks
-            .iter()
-            .copied()
-            .reduce(|most, digest| if votes(&digest) > votes(&most) { digest } else { most });
-        let ranks: Vec<usize> = (0..comm.size()).filter(|rank| Some(of_ranks[*rank]) != most).collect();
-        if !ranks.is_empty() {
+        if let Some((_, ranks)) = minority(&of_ranks) {
             return Err(Error::Diverged { name: (*name).to_owned(), ranks });
         }
     }
     Ok(())
 }
 
+/// Returns the lowest rank of those whose word most ranks have, and the ranks with other words.
+/// `None` if all words are equal.
+pub(crate) fn minority(of_ranks: &[u64]) -> Option<(usize, Vec<usize>)> {
+    let votes = |rank: &usize| of_ranks.iter().filter(|word| **word == of_ranks[*rank]).count();
+    let reference = (0..of_ranks.len()).rev().max_by_key(votes)?;
+    let differs = |rank: &usize| of_ranks[*rank] != of_ranks[reference];
+    let ranks: Vec<usize> = (0..of_ranks.len()).filter(differs).collect();
+    (!ranks.is_empty()).then_some((reference, ranks))
+}
+
 /// Returns a digest of bytes: different for different bytes, but for a chance of 2^-64.
-fn digest(bytes: &[u8]) -> u64 {
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);

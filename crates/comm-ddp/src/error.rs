@@ -9,8 +9,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of data parallel training.
 ///
-/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Exhausted`], [`Error::Diverged`],
-/// [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others are errors in the
+/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Disagreement`], [`Error::Setting`],
+/// [`Error::Refused`], [`Error::Exhausted`], [`Error::Diverged`], [`Error::Abandoned`] and
+/// [`Error::Poisoned`] concern all ranks. The others are errors in the
 /// arguments of this rank: nothing was sent and nothing has changed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -97,6 +98,27 @@ pub enum Error {
     /// The ranks train different models.
     #[error(transparent)]
     Mismatch(Box<Mismatch>),
+    /// The ranks that train locally do not have the same options or the same position in the run.
+    #[error(transparent)]
+    Disagreement(Box<crate::Disagreement>),
+    /// An option of local training is out of range. All ranks have the same options, and get the
+    /// same error.
+    #[error("the setting {name} must be {requirement}")]
+    Setting {
+        /// The name of the option.
+        name: &'static str,
+        /// The values that are allowed.
+        requirement: &'static str,
+    },
+    /// Other ranks cannot begin or continue to train, because of errors in their arguments.
+    #[error("{} cannot take part, because of errors that they report", list(.ranks))]
+    Refused {
+        /// These ranks.
+        ranks: Vec<usize>,
+    },
+    /// The next step of local training accesses the parameters, so it cannot be skipped.
+    #[error("the next step sends or applies parameters and cannot be skipped")]
+    SyncDue,
     /// A step ended without `finish` after gradients had been sent.
     #[error("a step was dropped without `finish` after some of its gradients had been sent")]
     Abandoned,
@@ -176,7 +198,7 @@ impl std::fmt::Display for Difference {
     }
 }
 
-fn list(ranks: &[usize]) -> String {
+pub(crate) fn list(ranks: &[usize]) -> String {
     let listed: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, listed.join(", "))
 }

@@ -38,6 +38,8 @@
 //!
 //! [`DataParallel`] and [`Step`] are the interface for training loops, and [`DistributedSampler`]
 //! assigns samples to ranks. [`BucketPlan`] assigns gradients to buckets.
+//!
+//! Over slow links, [`LocalTraining`] communicates once in many steps instead.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +50,7 @@ mod bucket_buffer;
 mod consensus;
 mod data_parallel;
 mod error;
+mod local;
 mod loss_scale;
 mod mismatch;
 mod optimizer;
@@ -68,6 +71,7 @@ pub use batch_norm::BatchStatistics;
 pub use consensus::{any_rank, check_replicas, rank_seed};
 pub use data_parallel::DataParallel;
 pub use error::{Difference, Error, Mismatch, Result};
+pub use local::{Disagreement, LocalOptions, LocalProgress, LocalState, LocalStep, LocalTraining};
 pub use loss_scale::LossScaler;
 pub use optimizer::{AdamW, Optimizer, Scalar, Sgd};
 pub use options::{Divisor, Options, Uneven};

@@ -129,6 +129,27 @@ impl ParameterSet {
     }
 }
 
+/// Sorts slices by slot. Returns an error if they do not match the parameters.
+pub(crate) fn by_slot<'p, T: Element>(
+    set: &ParameterSet,
+    slices: impl IntoIterator<Item = &'p mut [T]>,
+) -> Result<Vec<&'p mut [T]>> {
+    let slots = set.slots().iter().copied().chain(std::iter::repeat(usize::MAX));
+    let mut slices: Vec<(usize, &mut [T])> = slots.zip(slices).collect();
+    let (expected, got) = (set.len(), slices.len());
+    if expected != got {
+        return Err(Error::Count { expected, got });
+    }
+    slices.sort_by_key(|(slot, _)| *slot);
+    for (parameter, (_, slice)) in set.sorted().iter().zip(&slices) {
+        let (expected, got) = (parameter.len(), slice.len());
+        if expected != got {
+            return Err(Error::Length { name: parameter.name().to_owned(), expected, got });
+        }
+    }
+    Ok(slices.into_iter().map(|(_, slice)| slice).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use comm_core::{AsView, Comm, Element, Host, Kernels, ReduceOp};
+use comm_core::{AsView, Comm, Host, Kernels, ReduceOp};
 
 use crate::bucket_buffer::Exchange;
-use crate::{
-    Averaged, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step,
-};
+use crate::parameters::by_slot;
+use crate::{Averaged, DataParallel, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step};
 
 /// Averages gradients and updates parameters, with the state of the optimizer divided among the
 /// ranks: the first stage of ZeRO (Rajbhandari et al., SC 2020).
@@ -22,7 +21,7 @@ use crate::{
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
 /// all-reduce followed by the whole optimizer gives.
 ///
-/// After [`Error::Comm`] the parameters are unspecified, and every call fails.
+/// After [`Error::Comm`](crate::Error::Comm) the parameters are unspecified, and every call fails.
 ///
 /// ```
 /// use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
@@ -92,7 +91,8 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// order of registration, whatever [`Options::follow_first_step`] says.
     ///
     /// # Errors
-    /// As [`DataParallel::new`]; [`Error::WrongType`] if a parameter does not hold `T`.
+    /// As [`DataParallel::new`]; [`Error::WrongType`](crate::Error::WrongType) if a parameter does
+    /// not hold `T`.
     pub fn new(
         comm: &Comm,
         parameters: ParameterSet,
@@ -260,7 +260,7 @@ impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
     /// is. This is a collective: one all-reduce of a number.
     ///
     /// # Errors
-    /// [`Error::Comm`].
+    /// [`Error::Comm`](crate::Error::Comm).
     pub fn norm(&mut self) -> Result<f64> {
         let owner = &mut *self.averaged.owner;
         let mut squares = 0.0;
@@ -307,8 +307,9 @@ impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
     /// is a collective.
     ///
     /// # Errors
-    /// [`Error::Count`] and [`Error::Length`] if slices do not match the parameters, before
-    /// anything is sent; the call can be repeated. [`Error::Comm`].
+    /// [`Error::Count`](crate::Error::Count) and [`Error::Length`](crate::Error::Length) if slices
+    /// do not match the parameters, before anything is sent; the call can be repeated.
+    /// [`Error::Comm`](crate::Error::Comm).
     pub fn update<'p>(&mut self, parameters: impl IntoIterator<Item = &'p mut [T]>) -> Result<()>
     where
         T: 'p,
@@ -339,25 +340,4 @@ impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
         }
         Ok(())
     }
-}
-
-/// Sorts slices by slot. Returns an error if they do not match the parameters.
-fn by_slot<'p, T: Element>(
-    set: &ParameterSet,
-    slices: impl IntoIterator<Item = &'p mut [T]>,
-) -> Result<Vec<&'p mut [T]>> {
-    let slots = set.slots().iter().copied().chain(std::iter::repeat(usize::MAX));
-    let mut slices: Vec<(usize, &mut [T])> = slots.zip(slices).collect();
-    let (expected, got) = (set.len(), slices.len());
-    if expected != got {
-        return Err(Error::Count { expected, got });
-    }
-    slices.sort_by_key(|(slot, _)| *slot);
-    for (parameter, (_, slice)) in set.sorted().iter().zip(&slices) {
-        let (expected, got) = (parameter.len(), slice.len());
-        if expected != got {
-            return Err(Error::Length { name: parameter.name().to_owned(), expected, got });
-        }
-    }
-    Ok(slices.into_iter().map(|(_, slice)| slice).collect())
 }

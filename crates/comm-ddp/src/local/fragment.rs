@@ -1,0 +1,80 @@
+//! One fragment of the parameters: its global values, outer gradient and momentum.
+
+use comm_core::Work;
+
+use crate::{Optimizer, Result, Scalar, Sgd};
+
+/// A fragment of the parameters. Global values and momentum are equal on all ranks.
+#[derive(Debug)]
+pub(super) struct Fragment<T> {
+    pub(super) global: Vec<T>,
+    /// Empty if the outer optimizer has none.
+    pub(super) momentum: Vec<T>,
+    /// The outer gradient, averaged if an outer step is due. Empty while it is sent.
+    pub(super) outer_gradient: Vec<T>,
+    /// The call that averages the outer gradient in the background.
+    pub(super) work: Option<Work<Vec<T>>>,
+    /// The inner step after which the average is applied.
+    pub(super) due: Option<u64>,
+    /// The number of outer steps so far.
+    pub(super) updates: u64,
+}
+
+impl<T: Scalar> Fragment<T> {
+    /// Creates a fragment of zeros.
+    pub(super) fn new(len: usize, outer: &Sgd) -> Self {
+        let has_momentum = outer.momentum != 0.0;
+        Self {
+            global: vec![T::zeroed(); len],
+            momentum: vec![T::zeroed(); if has_momentum { len } else { 0 }],
+            outer_gradient: vec![T::zeroed(); len],
+            work: None,
+            due: None,
+            updates: 0,
+        }
+    }
+
+    /// Waits for the average, and keeps it until it is applied.
+    ///
+    /// # Errors
+    /// As [`Fragment::receive`].
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.work.take().map_or(Ok(()), |work| self.receive(work.wait()))
+    }
+
+    /// Keeps the result of a call until it is applied.
+    ///
+    /// # Errors
+    /// The error of the call. The fragment is then as if it had not been sent: the difference
+    /// between local and global parameters still contains what was lost.
+    pub(super) fn receive(&mut self, averaged: comm_core::Result<Vec<T>>) -> Result<()> {
+        match averaged {
+            Ok(average) => {
+                self.outer_gradient = average;
+                Ok(())
+            }
+            Err(error) => {
+                self.outer_gradient = vec![T::zeroed(); self.global.len()];
+                self.due = None;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Performs the outer step with the average.
+    pub(super) fn update(&mut self, outer: &Sgd) {
+        self.due = None;
+        self.updates += 1;
+        let mut states: Vec<&mut [T]> = Vec::new();
+        states.extend((outer.momentum != 0.0).then_some(&mut self.momentum[..]));
+        outer.update(self.updates, &mut self.global, &self.outer_gradient, &mut states);
+    }
+
+    /// Returns a digest of all that is equal on all ranks.
+    pub(super) fn digest(&self) -> u64 {
+        let pending = if self.due.is_some() { &self.outer_gradient[..] } else { &[] };
+        let parts = [&self.global[..], &self.momentum, pending];
+        let parts = parts.map(|part| crate::consensus::digest(comm_core::bytemuck::cast_slice(part)));
+        comm_core::wire::digest(parts.into_iter().chain([self.updates, self.due.unwrap_or(u64::MAX)]))
+    }
+}

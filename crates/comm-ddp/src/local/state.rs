@@ -1,0 +1,141 @@
+//! The state of local training, for checkpoints.
+
+use super::fragment::Fragment;
+use super::plan::FragmentPlan;
+use crate::{Error, LocalTraining, Parameter, Result, Scalar};
+
+/// The position of a run with local training. It is equal on all ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct LocalProgress {
+    /// The number of inner steps of each rank.
+    pub inner_steps: u64,
+    /// The number of outer steps of each fragment.
+    pub outer_steps: Vec<u64>,
+    /// The inner step after which an average that is already known will be applied, for each
+    /// fragment that has one.
+    pub due: Vec<Option<u64>>,
+}
+
+/// A part of the state of local training that is equal on all ranks, for checkpoints.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LocalState<'a, T> {
+    /// The parameter.
+    pub parameter: &'a Parameter,
+    /// The name of the part: `global`, `momentum` or `outer_gradient`.
+    pub state: &'static str,
+    /// The values.
+    pub values: &'a mut [T],
+}
+
+impl<T: Scalar> LocalTraining<T> {
+    /// Returns the position of the run.
+    #[must_use]
+    pub fn progress(&self) -> LocalProgress {
+        LocalProgress {
+            inner_steps: self.inner_steps,
+            outer_steps: self.fragments.iter().map(|fragment| fragment.updates).collect(),
+            due: self.fragments.iter().map(|fragment| fragment.due).collect(),
+        }
+    }
+
+    /// Sets the position of the run, after [`LocalTraining::state`] was read from a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if the run had another number of fragments; [`Error::Comm`] and
+    /// [`Error::Poisoned`] as [`LocalTraining::state`]. Nothing has changed.
+    pub fn set_progress(&mut self, progress: &LocalProgress) -> Result<()> {
+        let LocalProgress { inner_steps, outer_steps, due } = progress;
+        let count = self.fragments.len();
+        if outer_steps.len() != count || due.len() != count {
+            return Err(Error::Setting { name: "fragments", requirement: "that of the saved run" });
+        }
+        self.settle()?;
+        self.inner_steps = *inner_steps;
+        for (fragment, (updates, due)) in self.fragments.iter_mut().zip(outer_steps.iter().zip(due)) {
+            (fragment.updates, fragment.due) = (*updates, *due);
+        }
+        Ok(())
+    }
+
+    /// Returns the global parameters, the outer momentum, and the averages that were received and
+    /// are not yet applied. Waits for the averages that are still on their way. The list of parts
+    /// depends on the options alone.
+    ///
+    /// A run that continues from this state, from [`LocalTraining::progress`] and from each rank's
+    /// parameters and inner optimizer has the same bits as one that was not interrupted.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] if averages cannot be received; [`Error::Poisoned`] after an error.
+    pub fn state(&mut self) -> Result<impl Iterator<Item = LocalState<'_, T>>> {
+        self.check()?;
+        self.settle()?;
+        let has_delay = self.options.delay > 0;
+        let mut parts: Vec<LocalState<'_, T>> = Vec::new();
+        for (number, fragment) in self.fragments.iter_mut().enumerate() {
+            let parameters = self.parameters.sorted();
+            let Fragment { global, momentum, outer_gradient, .. } = fragment;
+            let pending = if has_delay { &mut outer_gradient[..] } else { &mut [] };
+            let named = [("global", &mut global[..]), ("momentum", momentum), ("outer_gradient", pending)];
+            for (state, values) in named.into_iter().filter(|(_, values)| !values.is_empty()) {
+                let split = split(&self.plan, number, values);
+                parts.extend(split.map(|(slot, values)| LocalState {
+                    parameter: &parameters[slot],
+                    state,
+                    values,
+                }));
+            }
+        }
+        Ok(parts.into_iter())
+    }
+}
+
+/// Splits the elements of a fragment into those of its parameters.
+fn split<'v, T>(
+    plan: &FragmentPlan,
+    fragment: usize,
+    values: &'v mut [T],
+) -> impl Iterator<Item = (usize, &'v mut [T])> {
+    let mut rest = values;
+    plan.members(fragment).map(move |(slot, elements)| {
+        let (values, after) = std::mem::take(&mut rest).split_at_mut(elements.len());
+        rest = after;
+        (slot, values)
+    })
+}
+
+impl LocalProgress {
+    /// Encodes the progress: the number of words depends on that of fragments alone.
+    pub(super) fn to_words(&self) -> Vec<u64> {
+        let due = self.due.iter().map(|due| due.unwrap_or(u64::MAX));
+        [self.inner_steps].into_iter().chain(self.outer_steps.iter().copied()).chain(due).collect()
+    }
+
+    /// Decodes the progress of another rank with the same number of fragments.
+    pub(super) fn from_words(words: &[u64]) -> Self {
+        let (first, rest) = words.split_at(1.min(words.len()));
+        let (outer_steps, due) = rest.split_at(rest.len() / 2);
+        Self {
+            inner_steps: first.first().copied().unwrap_or(0),
+            outer_steps: outer_steps.to_vec(),
+            due: due.iter().map(|&due| (due != u64::MAX).then_some(due)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_read_as_it_was_written() {
+        for progress in [
+            LocalProgress { inner_steps: 7, outer_steps: vec![1, 2, 0], due: vec![None, Some(9), None] },
+            LocalProgress { inner_steps: 0, outer_steps: Vec::new(), due: Vec::new() },
+        ] {
+            assert_eq!(LocalProgress::from_words(&progress.to_words()), progress);
+        }
+    }
+}

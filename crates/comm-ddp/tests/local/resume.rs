@@ -1,0 +1,106 @@
+//! A run that is saved and resumed has the bits of one that was not interrupted.
+
+use std::collections::BTreeMap;
+
+use comm_ddp::{Error, LocalOptions, LocalProgress, Sgd};
+
+use crate::{Replica, on_ranks, slices};
+
+const STEPS: usize = 23;
+
+/// The state of one rank in a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+struct Saved {
+    tensors: BTreeMap<String, Vec<f32>>,
+    progress: LocalProgress,
+    values: Vec<Vec<f32>>,
+}
+
+fn train(replica: &mut Replica<f32>, steps: usize) {
+    for _ in 0..steps {
+        replica.step().unwrap();
+    }
+}
+
+fn save(replica: &mut Replica<f32>) -> Saved {
+    let progress = replica.training.progress();
+    let state = replica.training.state().unwrap();
+    let named = state.map(|part| (format!("{}/{}", part.state, part.parameter.name()), part.values.to_vec()));
+    Saved { tensors: named.collect(), progress, values: replica.values.clone() }
+}
+
+fn load(replica: &mut Replica<f32>, saved: &Saved) {
+    for part in replica.training.state().unwrap() {
+        part.values.copy_from_slice(&saved.tensors[&format!("{}/{}", part.state, part.parameter.name())]);
+    }
+    replica.training.set_progress(&saved.progress).unwrap();
+    replica.steps = saved.progress.inner_steps as usize;
+}
+
+fn check(ranks: usize, options: LocalOptions) {
+    let whole = on_ranks(ranks, |comm| {
+        let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+        train(&mut replica, STEPS);
+        save(&mut replica)
+    });
+    for interrupted in [0, 3, 7, 8, 12] {
+        let saved = on_ranks(ranks, |comm| {
+            let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+            train(&mut replica, interrupted);
+            save(&mut replica)
+        });
+        let global = |rank: usize| &saved[rank].tensors;
+        assert!((0..ranks).all(|rank| global(rank) == global(0)), "the state is not equal on all ranks");
+        let resumed = on_ranks(ranks, |comm| {
+            let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+            load(&mut replica, &saved[comm.rank()]);
+            replica.values.clone_from(&saved[comm.rank()].values);
+            train(&mut replica, STEPS - interrupted);
+            save(&mut replica)
+        });
+        assert_eq!(resumed, whole, "{options:?}, interrupted after {interrupted} steps");
+    }
+}
+
+#[test]
+fn a_run_that_is_resumed_has_the_bits_of_one_that_was_not_interrupted() {
+    for ranks in [1, 2, 3, 5] {
+        check(ranks, LocalOptions::new(4));
+        check(ranks, LocalOptions::new(4).outer(Sgd::new(0.8)));
+        check(ranks, LocalOptions::new(5).fragments(3).delay(4).alpha(0.5));
+    }
+}
+
+#[test]
+fn the_state_of_another_number_of_ranks_continues_from_the_global_parameters() {
+    let options = LocalOptions::new(4).fragments(2).delay(1);
+    let saved = on_ranks(4, |comm| {
+        let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+        train(&mut replica, 9);
+        save(&mut replica)
+    });
+    let saved = &saved[0];
+    let runs = on_ranks(3, |comm| {
+        let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+        load(&mut replica, saved);
+        replica.training.copy_global(slices(&mut replica.values)).unwrap();
+        replica.training.check_replicas().unwrap();
+        assert_eq!(save(&mut replica).tensors, saved.tensors);
+        train(&mut replica, 6);
+        replica.global()
+    });
+    assert!(runs.iter().all(|global| *global == runs[0]));
+}
+
+#[test]
+fn the_progress_of_another_number_of_fragments_is_refused() {
+    on_ranks(2, |comm| {
+        let mut replica = Replica::<f32>::new(&comm, LocalOptions::new(4).fragments(2)).unwrap();
+        let before = replica.training.progress();
+        let mut other = before.clone();
+        other.outer_steps.push(1);
+        let refused = replica.training.set_progress(&other);
+        assert!(matches!(refused, Err(Error::Setting { name: "fragments", .. })), "{refused:?}");
+        assert_eq!(replica.training.progress(), before);
+    });
+}
