@@ -82,6 +82,20 @@ impl<'a, M: Kernels> Step<'a, M> {
         Ok(())
     }
 
+    /// Marks a parameter as ready without gradient on this rank, so that its bucket is not sent
+    /// last: for a parameter on which the loss does not depend. What was accumulated before counts.
+    ///
+    /// # Errors
+    /// As [`Step::view_mut`].
+    pub fn mark_unused(&mut self, index: usize) -> Result<()> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, location) = locate(owner, index)?;
+        let used = owner.written[slot];
+        settle(owner, slot, location, used)?;
+        owner.reducer.mark_ready(slot);
+        Ok(())
+    }
+
     /// Asks all ranks to stop training after this step: see [`Averaged::stop_requested`]. The
     /// request travels with the last bucket of the step, so it is too late once all gradients are
     /// ready.

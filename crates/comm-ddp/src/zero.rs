@@ -6,7 +6,9 @@ use comm_core::{AsView, Comm, Host, Kernels, ReduceOp};
 
 use crate::bucket_buffer::Exchange;
 use crate::parameters::by_slot;
-use crate::{Averaged, DataParallel, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step};
+use crate::{
+    Averaged, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step,
+};
 
 /// Averages gradients and updates parameters, with the state of the optimizer divided among the
 /// ranks: the first stage of ZeRO (Rajbhandari et al., SC 2020).
@@ -21,7 +23,7 @@ use crate::{Averaged, DataParallel, Optimizer, Options, Parameter, ParameterSet,
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
 /// all-reduce followed by the whole optimizer gives.
 ///
-/// After [`Error::Comm`](crate::Error::Comm) the parameters are unspecified, and every call fails.
+/// After [`Error::Comm`] the parameters are unspecified, and every call fails.
 ///
 /// ```
 /// use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
@@ -91,7 +93,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// order of registration, whatever [`Options::follow_first_step`] says.
     ///
     /// # Errors
-    /// As [`DataParallel::new`]; [`Error::WrongType`](crate::Error::WrongType) if a parameter does
+    /// As [`DataParallel::new`]; [`Error::WrongType`] if a parameter does
     /// not hold `T`.
     pub fn new(
         comm: &Comm,
@@ -99,11 +101,23 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         options: Options,
         optimizer: impl Fn(&Parameter) -> O,
     ) -> Result<Self> {
+        Self::over(comm.duplicate()?, parameters, options, optimizer)
+    }
+
+    /// Prepares an optimizer over `comm` itself, as [`DataParallel::over`].
+    ///
+    /// # Errors
+    /// As [`ZeroOptimizer::new`].
+    pub fn over(
+        comm: Comm,
+        parameters: ParameterSet,
+        options: Options,
+        optimizer: impl Fn(&Parameter) -> O,
+    ) -> Result<Self> {
         let optimizers: Vec<O> = parameters.sorted().iter().map(optimizer).collect();
         // The blocks of the state follow the buckets, so these must not change.
         let options = options.follow_first_step(false);
-        let replicas =
-            DataParallel::with_exchange(comm.duplicate()?, parameters, options, Exchange::ReduceScatter)?;
+        let replicas = DataParallel::with_exchange(comm, parameters, options, Exchange::ReduceScatter)?;
         replicas.parameters().sorted().iter().try_for_each(Parameter::check_type::<T>)?;
         let parts = parts(&replicas, &optimizers);
         Ok(Self { replicas, shards: Shards { optimizers, parts, steps: 0 } })
@@ -150,6 +164,12 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// Sets the number of updates so far, for a run that is resumed.
     pub const fn set_steps(&mut self, steps: u64) {
         self.shards.steps = steps;
+    }
+
+    /// Returns the settings of each parameter for changes, for example of the learning rate. All
+    /// ranks make the same.
+    pub fn settings_mut(&mut self) -> impl Iterator<Item = (&Parameter, &mut O)> {
+        self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
     }
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
@@ -228,6 +248,14 @@ impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
         self.step.mark_ready(index)
     }
 
+    /// Marks a parameter as ready without gradient on this rank, as [`Step::mark_unused`].
+    ///
+    /// # Errors
+    /// As [`Step::mark_unused`].
+    pub fn mark_unused(&mut self, index: usize) -> Result<()> {
+        self.step.mark_unused(index)
+    }
+
     /// Asks all ranks to stop after this step, as [`Step::request_stop`].
     ///
     /// # Errors
@@ -260,7 +288,7 @@ impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
     /// is. This is a collective: one all-reduce of a number.
     ///
     /// # Errors
-    /// [`Error::Comm`](crate::Error::Comm).
+    /// [`Error::Comm`].
     pub fn norm(&mut self) -> Result<f64> {
         let owner = &mut *self.averaged.owner;
         let mut squares = 0.0;
@@ -304,39 +332,103 @@ impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
     }
 
     /// Updates the parameters, of which there is one slice each, in the order of registration. This
-    /// is a collective.
+    /// is a collective. A parameter for which no rank had a gradient in this step stays as it is.
     ///
     /// # Errors
-    /// [`Error::Count`](crate::Error::Count) and [`Error::Length`](crate::Error::Length) if slices
+    /// [`Error::Count`] and [`Error::Length`] if slices
     /// do not match the parameters, before anything is sent; the call can be repeated.
-    /// [`Error::Comm`](crate::Error::Comm).
+    /// [`Error::Comm`].
     pub fn update<'p>(&mut self, parameters: impl IntoIterator<Item = &'p mut [T]>) -> Result<()>
     where
         T: 'p,
     {
-        let owner = &mut *self.averaged.owner;
-        let mut parameters = by_slot(owner.parameters(), parameters)?;
+        let mut parameters = by_slot(self.averaged.owner.parameters(), parameters)?;
+        self.update_slots(|slot, visit| {
+            visit(&mut *parameters[slot]);
+            Ok(())
+        })
+    }
+
+    /// Does the same as [`ShardedAverages::update`] for parameters in memory that can be written
+    /// only one at a time, such as the tensors of a framework.
+    ///
+    /// `access` is called with the index of a parameter, several times for each, and calls the
+    /// function that it gets with the elements of that parameter.
+    ///
+    /// # Errors
+    /// The error of `access`, or [`Error::Length`] if it shows another number of elements. Either
+    /// aborts the communicator, so that the other ranks do not wait. [`Error::Comm`].
+    pub fn update_with(
+        &mut self,
+        mut access: impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
+    ) -> Result<()> {
+        let set = self.averaged.owner.parameters();
+        let (sorted, mut indices) = (set.sorted().to_vec(), vec![0; set.len()]);
+        for (index, slot) in set.slots().iter().enumerate() {
+            indices[*slot] = index;
+        }
+        self.update_slots(|slot, visit| {
+            let (expected, mut got) = (sorted[slot].len(), None);
+            access(indices[slot], &mut |elements| {
+                got = Some(elements.len());
+                if got == Some(expected) {
+                    visit(elements);
+                }
+            })?;
+            let (name, got) = (sorted[slot].name().to_owned(), got.unwrap_or(0));
+            if got == expected { Ok(()) } else { Err(Error::Length { name, expected, got }) }
+        })
+    }
+
+    /// Updates the parameters, whose elements `access` passes to the function that it gets.
+    fn update_slots(
+        &mut self,
+        mut access: impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
+    ) -> Result<()> {
         self.shards.steps += 1;
-        for (bucket, parts) in self.shards.parts.iter_mut().enumerate() {
-            for part in parts {
-                let gradient =
-                    owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
-                let gradient: &mut [T] = gradient.into_elements().unwrap_or_default();
-                let parameter = &mut parameters[part.slot][part.elements.clone()];
-                let mut states: Vec<&mut [T]> = part.states.iter_mut().map(|state| &mut state[..]).collect();
-                let optimizer = &self.shards.optimizers[part.slot];
-                optimizer.update(self.shards.steps, parameter, gradient, &mut states);
-                gradient.copy_from_slice(parameter);
+        for bucket in 0..self.shards.parts.len() {
+            if let Err(error) = self.update_block(bucket, &mut access) {
+                self.averaged.owner.abandon();
+                return Err(error);
             }
             // The next block is updated while this one is sent.
-            owner.reducer.share(bucket);
+            self.averaged.owner.reducer.share(bucket);
         }
+        let owner = &mut *self.averaged.owner;
         for bucket in 0..self.shards.parts.len() {
             owner.reducer.wait_shared(bucket)?;
             for &slot in owner.plan().buckets()[bucket].slots() {
                 let value = owner.reducer.view(&owner.plan().locations()[slot])?;
-                parameters[slot].copy_from_slice(value.elements().unwrap_or_default());
+                let value = value.elements().unwrap_or_default();
+                if let Err(error) = access(slot, &mut |elements| elements.copy_from_slice(value)) {
+                    owner.abandon();
+                    return Err(error);
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Updates this rank's block of a bucket, and leaves the new values in the bucket.
+    fn update_block(
+        &mut self,
+        bucket: usize,
+        access: &mut impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
+    ) -> Result<()> {
+        let (owner, used) = (&mut *self.averaged.owner, &self.averaged.status.used);
+        let Shards { optimizers, parts, steps } = &mut *self.shards;
+        for part in &mut parts[bucket] {
+            let gradient = owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
+            let gradient: &mut [T] = gradient.into_elements().unwrap_or_default();
+            access(part.slot, &mut |elements| {
+                let parameter = &mut elements[part.elements.clone()];
+                if used.get(part.slot) == Some(&true) {
+                    let mut states: Vec<&mut [T]> =
+                        part.states.iter_mut().map(|state| &mut state[..]).collect();
+                    optimizers[part.slot].update(*steps, parameter, gradient, &mut states);
+                }
+                gradient.copy_from_slice(parameter);
+            })?;
         }
         Ok(())
     }

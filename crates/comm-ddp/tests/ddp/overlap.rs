@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use comm_core::Comm;
-use comm_ddp::{BucketLimits, Clock, DataParallel, Options, Parameter, ParameterSet};
+use comm_ddp::{BucketLimits, Clock, DataParallel, Error, Options, Parameter, ParameterSet};
 
 use crate::on_ranks;
 
@@ -79,5 +79,32 @@ fn a_timeline_is_in_order() {
         let [first, .., last] = &timeline.buckets[..] else { panic!("{timeline:?}") };
         assert!(last.filled < first.filled && first.launched <= last.launched);
         assert!(timeline.communicating() > Duration::ZERO);
+    });
+}
+
+#[test]
+fn buckets_do_not_wait_for_a_parameter_that_is_marked_as_unused() {
+    on_ranks(3, |comm| {
+        let mut replicas = replicas(&comm, Instant::now);
+        for is_used_by_one in [false, true] {
+            let mut step = replicas.step().unwrap();
+            if is_used_by_one && comm.rank() == 1 {
+                step.ready(2, &[3.0_f32, 6.0]).unwrap();
+            } else {
+                step.mark_unused(2).unwrap();
+            }
+            assert!(matches!(step.mark_unused(2), Err(Error::AlreadyReady { .. })));
+            // What was accumulated before counts.
+            step.accumulate(1, &[2.0_f32, 2.0]).unwrap();
+            step.mark_unused(1).unwrap();
+            let averaged = step.finish().unwrap();
+            let timeline = averaged.timeline();
+            assert!(timeline.buckets[..2].iter().all(|bucket| bucket.launched < timeline.backward_ended));
+            let used = [0, 1, 2].map(|index| !averaged.is_unused(index));
+            assert_eq!(used, [false, true, is_used_by_one]);
+            assert_eq!(averaged.get::<f32>(1).unwrap(), [2.0, 2.0]);
+            let expected = if is_used_by_one { [1.0, 2.0] } else { [0.0, 0.0] };
+            assert_eq!(averaged.get::<f32>(2).unwrap(), expected);
+        }
     });
 }

@@ -277,3 +277,89 @@ fn blocks_are_exchanged_while_backward_runs() {
     });
     assert_eq!(launched, [Some(true); 2]);
 }
+
+#[test]
+fn a_parameter_without_gradient_on_any_rank_stays_as_it_is() {
+    for size in [1, 2, 3, 5] {
+        on_ranks(size, |comm| {
+            let decayed = |_: &Parameter| AdamW::new(0.1).weight_decay(0.5);
+            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), decayed).unwrap();
+            let mut tensors = values(0);
+            for number in 1..3 {
+                let mut step = zero.step().unwrap();
+                // The last rank alone has a gradient of the first parameter, and none has one of
+                // the last.
+                for (index, gradient) in gradients(&comm, number).iter().enumerate().take(4) {
+                    if index > 0 || comm.rank() + 1 == size {
+                        step.ready(index, gradient).unwrap();
+                    }
+                }
+                step.finish().unwrap().update(slices(&mut tensors)).unwrap();
+            }
+            assert!(tensors[4] == values(0)[4]);
+            for index in [0, 1, 3] {
+                assert!(tensors[index].iter().zip(&values(0)[index]).all(|(now, before)| now != before));
+            }
+        });
+    }
+}
+
+#[test]
+fn parameters_that_are_written_one_at_a_time_get_the_same_update() {
+    let optimizer = |_: &Parameter| AdamW::new(1e-2);
+    for size in [1, 2, 3, 5] {
+        on_ranks(size, |comm| {
+            let mut zero =
+                ZeroOptimizer::new(&deterministic(&comm), parameters(), options(), optimizer).unwrap();
+            let mut tensors = values(0);
+            for number in 1..=3 {
+                let mut step = zero.step().unwrap();
+                for (index, gradient) in gradients(&comm, number).iter().enumerate() {
+                    step.ready(index, gradient).unwrap();
+                }
+                let access = |index: usize, visit: &mut dyn FnMut(&mut [f32])| {
+                    visit(&mut tensors[index]);
+                    Ok(())
+                };
+                step.finish().unwrap().update_with(access).unwrap();
+            }
+            assert!(tensors == sharded(&comm, &optimizer, 3));
+        });
+    }
+}
+
+#[test]
+fn a_parameter_that_cannot_be_accessed_ends_the_step_on_every_rank() {
+    on_ranks(3, |comm| {
+        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut tensors = values(0);
+        let updated = zero.step().unwrap().finish().unwrap().update_with(|index, visit| {
+            if comm.rank() == 1 && index == 3 {
+                visit(&mut []);
+            } else {
+                visit(&mut tensors[index]);
+            }
+            Ok(())
+        });
+        match updated.unwrap_err() {
+            Error::Length { expected: 125, got: 0, .. } => assert_eq!(comm.rank(), 1),
+            Error::Comm(comm_core::Error::Aborted { by: 1, .. }) => assert_ne!(comm.rank(), 1),
+            other => panic!("{other}"),
+        }
+        assert!(matches!(zero.step(), Err(Error::Poisoned(_))));
+    });
+}
+
+#[test]
+fn settings_can_change_between_steps() {
+    on_ranks(2, |comm| {
+        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut tensors = values(0);
+        for (parameter, sgd) in zero.settings_mut() {
+            sgd.learning_rate = if parameter.name() == "p5" { 0.5 } else { 0.0 };
+        }
+        update(&mut zero, &values(0), &mut tensors);
+        assert_eq!(tensors[..4], values(0)[..4]);
+        assert!(tensors[4].iter().zip(&values(0)[4]).all(|(now, before)| *now == before / 2.0));
+    });
+}
