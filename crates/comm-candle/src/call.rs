@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use comm_core::Comm;
+use comm_ddp::Timeline;
 
 use crate::agreement::go_on;
 use crate::variables::{Variable, Variables};
@@ -21,6 +22,9 @@ pub struct StepGradients<'a> {
     here: Vec<bool>,
     /// Whether any rank has one.
     anywhere: Vec<bool>,
+    /// The norm of the averages, if it was computed.
+    pub(crate) norm: Option<f64>,
+    pub(crate) timeline: Option<Timeline>,
 }
 
 impl<'a> StepGradients<'a> {
@@ -40,12 +44,21 @@ impl<'a> StepGradients<'a> {
         Ok(call)
     }
 
+    /// Returns gradients of which all ranks know whether any rank has them.
+    pub(crate) fn with_marks(
+        variables: &'a [Variable],
+        gradients: &'a mut GradStore,
+        anywhere: Vec<bool>,
+    ) -> Result<Self> {
+        Ok(Self { anywhere, ..Self::new(variables, gradients)? })
+    }
+
     fn new(variables: &'a [Variable], gradients: &'a mut GradStore) -> Result<Self> {
         let present: Vec<Option<&Tensor>> =
             variables.iter().map(|variable| variable.gradient(gradients)).collect::<Result<_>>()?;
         let own = owned(variables, &present);
         let here = present.iter().map(Option::is_some).collect();
-        Ok(Self { variables, gradients, own, here, anywhere: Vec::new() })
+        Ok(Self { variables, gradients, own, here, anywhere: Vec::new(), norm: None, timeline: None })
     }
 
     pub(crate) const fn variables(&self) -> &'a [Variable] {
@@ -73,14 +86,25 @@ impl<'a> StepGradients<'a> {
         self.gradients.insert(&self.variables[at].var, average);
     }
 
+    /// Returns the floating point variables for which no rank has a gradient.
+    pub(crate) fn nowhere(&self) -> Vec<String> {
+        self.lacking(false)
+    }
+
     pub(crate) fn report(self) -> Report {
-        let names = |is_anywhere: bool| {
-            let lacking = (0..self.variables.len()).filter(|&at| !self.here[at]);
-            let listed =
-                lacking.filter(|&at| self.anywhere[at] == is_anywhere && self.variables[at].dtype.is_float());
-            listed.map(|at| self.variables[at].name.clone()).collect()
+        let (nowhere, elsewhere) = (self.lacking(false), self.lacking(true));
+        Report { nowhere, elsewhere, norm: self.norm, timeline: self.timeline }
+    }
+
+    /// Returns the floating point variables for which this rank has no gradient, and other ranks
+    /// have one or not.
+    fn lacking(&self, is_anywhere: bool) -> Vec<String> {
+        let lacking = |at: &usize| {
+            let is_float = self.variables[*at].dtype.is_float();
+            is_float && !self.here[*at] && self.anywhere[*at] == is_anywhere
         };
-        Report { nowhere: names(false), elsewhere: names(true) }
+        let lacking = (0..self.variables.len()).filter(lacking);
+        lacking.map(|at| self.variables[at].name.clone()).collect()
     }
 }
 
@@ -96,7 +120,7 @@ fn owned(variables: &[Variable], gradients: &[Option<&Tensor>]) -> Vec<bool> {
 }
 
 /// Returns a number that is equal for tensors which share memory.
-fn storage(tensor: &Tensor) -> usize {
+pub(crate) fn storage(tensor: &Tensor) -> usize {
     let (storage, _) = tensor.storage_and_layout();
     std::ptr::from_ref(&*storage).addr()
 }

@@ -15,10 +15,17 @@ use crate::place::{Average, Sealed};
 use crate::variables::Variable;
 
 impl Sealed for Cuda {
+    type Averager = InPlace;
+
     const NAME: &'static str = "GPUs";
 
     fn holds(location: DeviceLocation) -> bool {
         matches!(location, DeviceLocation::Cuda { .. })
+    }
+
+    fn duplicate(comm: &Comm<Self>) -> comm_core::Result<Comm<Self>> {
+        // Nothing runs in the background.
+        Ok(comm.clone())
     }
 
     // Buffers that are not tensors are on the communicator's stream. On candle's, the host would
@@ -44,14 +51,14 @@ impl Sealed for Cuda {
         write(&values, |values| comm.broadcast_coalesced(0, values))
     }
 
-    fn averager(comm: &Comm<Self>, _: &[Variable]) -> Result<Box<dyn Average>> {
-        Ok(Box::new(InPlace { comm: comm.clone() }))
+    fn averager(comm: &Comm<Self>, _: &[Variable]) -> Result<InPlace> {
+        Ok(InPlace { comm: comm.clone() })
     }
 }
 
 /// Averages all gradients in groups of calls. The host waits only for the list of gradients.
 #[derive(Debug)]
-struct InPlace {
+pub struct InPlace {
     comm: Comm<Cuda>,
 }
 

@@ -1,37 +1,43 @@
 //! The handle for training loops.
 
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use comm_core::{Comm, Host};
-use comm_ddp::BucketLimits;
 
 use crate::agreement::go_on;
 use crate::call::StepGradients;
 use crate::error::or_abort;
+use crate::host::Buckets;
+use crate::lost::trained;
 use crate::place::Average;
 use crate::variables::Variables;
-use crate::{Place, Report, Result, host};
+use crate::{LostGradients, Options, Place, Report, Result, Segments};
 
 /// A replica of a model that is trained together with those of all other ranks.
 ///
 /// In host memory, gradients are packed into buckets, which are allocated once and sent by another
 /// thread while the next one is packed. On a GPU gradients are averaged in place.
 ///
-/// Communication begins when candle's backward has ended, because backward does not report single
-/// gradients.
+/// candle's backward returns all gradients at its end, and [`DataParallel::sync_gradients`]
+/// averages them then. [`DataParallel::backward`] runs backward in segments, and communication
+/// overlaps with it.
 #[derive(Debug)]
 pub struct DataParallel<M: Place = Host> {
     comm: Comm<M>,
     variables: Variables,
-    averager: Box<dyn Average>,
+    averager: M::Averager,
+    /// The response to lost gradients in the next step.
+    lost_gradients: LostGradients,
 }
 
 impl<M: Place> DataParallel<M> {
     /// Prepares to train the model with these variables. A collective: every rank calls it, with
-    /// the same model.
+    /// the same model. In host memory it duplicates the communicator; on GPUs, the communicator
+    /// must not be used for anything else while [`DataParallel::sync_gradients`] runs.
     ///
     /// All variables must exist by now; [`DataParallel::sync_gradients`] returns an error if one is
-    /// added later. While that runs, the communicator must not be used for anything else.
+    /// added later.
     ///
     /// # Errors
     /// [`Error::Ranks`](crate::Error::Ranks) with a [`Mismatch`](crate::Mismatch) if names, shapes
@@ -39,9 +45,20 @@ impl<M: Place> DataParallel<M> {
     /// [`Error::Type`](crate::Error::Type) or [`Error::Place`](crate::Error::Place) for variables
     /// that cannot be communicated.
     pub fn new(variables: &VarMap, comm: &Comm<M>) -> Result<Self> {
-        let variables = Variables::agree(variables, comm)?;
-        let averager = M::averager(comm, variables.sorted())?;
-        Ok(Self { comm: comm.clone(), variables, averager })
+        Self::over(variables, M::duplicate(comm)?)
+    }
+
+    /// Prepares to train over `comm` itself.
+    pub(crate) fn over(variables: &VarMap, comm: Comm<M>) -> Result<Self> {
+        let variables = Variables::agree(variables, &comm)?;
+        let averager = M::averager(&comm, variables.sorted())?;
+        Ok(Self { comm, variables, averager, lost_gradients: LostGradients::Warn })
+    }
+
+    /// Sets the response to variables for which no rank has a gradient in the next step, the same
+    /// on all ranks. After that step, they are allowed.
+    pub const fn set_lost_gradients(&mut self, response: LostGradients) {
+        self.lost_gradients = response;
     }
 
     /// Broadcasts the variables of rank 0. A collective.
@@ -66,25 +83,46 @@ impl<M: Place> DataParallel<M> {
     /// [`Error::Gradient`](crate::Error::Gradient), [`Error::Integers`](crate::Error::Integers) or
     /// [`Error::Changed`](crate::Error::Changed) before any gradient is sent, and
     /// [`Error::Refused`](crate::Error::Refused) on the other ranks: gradients are unchanged, and
-    /// all ranks may call again. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and
+    /// all ranks may call again; [`Error::LostGradients`](crate::Error::LostGradients) on all ranks
+    /// as well, if so set. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and
     /// [`Error::Candle`](crate::Error::Candle), which aborts the communicator; then the gradients
     /// are unspecified, and every later call fails.
     pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
         let mut call = StepGradients::agree(&self.comm, &self.variables, gradients)?;
+        self.lost_gradients.check(&call.nowhere(), trained(self.variables.sorted()))?;
         or_abort(&self.comm, self.averager.average(&mut call))?;
         Ok(call.report())
     }
 }
 
 impl DataParallel<Host> {
-    /// Does the same as [`DataParallel::new`] with other bucket limits than 1 MiB, then 25 MiB. All
-    /// ranks use the limits of rank 0.
+    /// Does the same as [`DataParallel::new`] with other options.
     ///
     /// # Errors
     /// As [`DataParallel::new`].
-    pub fn with_limits(variables: &VarMap, comm: &Comm, limits: BucketLimits) -> Result<Self> {
-        let variables = Variables::agree(variables, comm)?;
-        let averager = host::averager(comm, variables.sorted(), limits)?;
-        Ok(Self { comm: comm.clone(), variables, averager })
+    pub fn with_options(variables: &VarMap, comm: &Comm, options: Options) -> Result<Self> {
+        let comm = comm.duplicate()?;
+        let variables = Variables::agree(variables, &comm)?;
+        let options = options.agree(&comm)?;
+        let averager = Buckets::new(&comm, variables.sorted(), options)?;
+        Ok(Self { comm, variables, averager, lost_gradients: options.lost_gradients })
+    }
+
+    /// Runs backward in segments and averages gradients over all ranks while it runs. A collective.
+    ///
+    /// Returns the averages: the same bits on every rank, and those of
+    /// [`DataParallel::sync_gradients`] after a backward that was not cut (see [`Segments`] for the
+    /// exceptions). Buckets follow the order in which the gradients of rank 0 became ready in the
+    /// first step.
+    ///
+    /// # Errors
+    /// [`Error::LostGradients`](crate::Error::LostGradients) on all ranks, and all may call again.
+    /// [`Error::Changed`](crate::Error::Changed) and [`Error::Candle`](crate::Error::Candle), which
+    /// abort this replica's communicator, so that no rank waits, and
+    /// [`Error::Ranks`](crate::Error::Ranks); then every later call fails.
+    pub fn backward(&mut self, loss: &Tensor, segments: Segments) -> Result<(GradStore, Report)> {
+        or_abort(&self.comm, self.variables.check_unchanged())?;
+        let averaged = self.averager.backward(&self.variables, loss, segments, &mut self.lost_gradients);
+        or_abort(&self.comm, averaged)
     }
 }

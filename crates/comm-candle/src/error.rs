@@ -3,14 +3,17 @@
 use candle_core::{DType, DeviceLocation, Tensor};
 use comm_core::{Comm, Memory};
 
+use crate::lost::list;
+
 /// The result of anything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of training a model on several ranks.
 ///
-/// [`Error::Ranks`], [`Error::Type`] and [`Error::Place`] occur on every rank. [`Error::Gradient`],
-/// [`Error::Integers`] and [`Error::Changed`] occur on one rank, and the others return
-/// [`Error::Refused`] for it: no data was sent, and all ranks may call again.
+/// [`Error::Ranks`], [`Error::Type`], [`Error::Place`], [`Error::NotUpdated`] and
+/// [`Error::LostGradients`] occur on every rank. [`Error::Gradient`], [`Error::Integers`] and
+/// [`Error::Changed`] occur on one rank, and the others return [`Error::Refused`] for it: no data
+/// was sent, and all ranks may call again.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,6 +23,9 @@ pub enum Error {
     /// An operation of candle failed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
+    /// A checkpoint could not be saved or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] comm_checkpoint::Error),
     /// A variable has an element type that cannot be communicated.
     #[error("variable {name:?} holds {}, which cannot be communicated", dtype.as_str())]
     Type {
@@ -37,6 +43,25 @@ pub enum Error {
         location: DeviceLocation,
         /// The memory of the communicator.
         place: &'static str,
+    },
+    /// A variable has an element type that the optimizer does not update: a 16-bit float, or
+    /// another type than the first variable of a sharded optimizer.
+    #[error("variable {name:?} holds {dtype}; an optimizer updates f32 or f64, a sharded one not both")]
+    NotUpdated {
+        /// The variable.
+        name: String,
+        /// Its element type.
+        dtype: comm_core::DType,
+    },
+    /// A tensor in a checkpoint has another shape than its variable.
+    #[error("{name:?} has shape {got:?} in the checkpoint, the variable has {expected:?}")]
+    Stored {
+        /// The tensor.
+        name: String,
+        /// The shape of the variable.
+        expected: Vec<usize>,
+        /// The shape in the checkpoint.
+        got: Vec<usize>,
     },
     /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
     #[error("rank {rank} cannot go on: {why}")]
@@ -64,6 +89,22 @@ pub enum Error {
         /// The variable.
         name: String,
     },
+    /// No rank has a gradient for these variables, in the first step with
+    /// [`LostGradients::Refuse`](crate::LostGradients::Refuse). All ranks get this error, and may
+    /// call again.
+    #[error(
+        "no rank has a gradient for {} of {trained} variables: {}. Either the loss does not depend on them, or candle \
+         lost their gradients in an operation without backward: layer_norm, rms_norm, softmax_last_dim, rope or sdpa of \
+         candle-nn, or the layers LayerNorm and RmsNorm. Use the functions that end in _slow, softmax, or \
+         RmsNorm::forward_diff; after an operation without backward, Tensor::track_op is false",
+        names.len(), list(names)
+    )]
+    LostGradients {
+        /// The variables.
+        names: Vec<String>,
+        /// The number of all floating point variables.
+        trained: usize,
+    },
     /// A variable was added, removed or replaced since the model was prepared. Nothing was sent.
     #[error("variable {name:?} was added, removed or replaced; prepare the model again")]
     Changed {
@@ -85,11 +126,13 @@ impl Error {
         match self {
             Self::Type { name, .. }
             | Self::Place { name, .. }
+            | Self::NotUpdated { name, .. }
+            | Self::Stored { name, .. }
             | Self::Refused { name, .. }
             | Self::Gradient { name, .. }
             | Self::Integers { name }
             | Self::Changed { name } => Some(name),
-            Self::Ranks(_) | Self::Candle(_) => None,
+            _ => None,
         }
     }
 }
@@ -100,10 +143,12 @@ impl From<comm_core::Error> for Error {
     }
 }
 
-/// Aborts the communicator if candle failed while other ranks wait for this one.
+/// Aborts the communicator if this rank alone failed while other ranks wait for it.
 pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Result<T> {
-    if let Err(Error::Candle(_)) = &outcome {
-        comm.abort("a tensor could not be read or written");
+    match &outcome {
+        Err(Error::Candle(_)) => comm.abort("a tensor could not be read or written"),
+        Err(changed @ Error::Changed { .. }) => comm.abort(&changed.to_string()),
+        _ => {}
     }
     outcome
 }

@@ -2,34 +2,41 @@
 //! communicator.
 //!
 //! Every rank holds a replica of a model, whose variables are in a [`VarMap`], and trains it on
-//! samples of its own. [`sync_model`] gives all ranks the variables of rank 0; [`sync_gradients`]
-//! averages the gradients of all ranks, between backward and the optimizer's step, so that equal
-//! optimizers keep the replicas equal to the last bit. A loop does better with [`DataParallel`],
-//! which prepares once what the two functions prepare in every call.
+//! samples of its own. [`DataParallel`] gives all ranks the variables of rank 0, and averages the
+//! gradients of all ranks between backward and the step of the optimizer, so that equal optimizers
+//! keep the replicas equal to the last bit.
 //!
-//! ```no_run
+//! ```
 //! use candle_core::{DType, Device, Tensor};
-//! use candle_nn::{AdamW, Linear, Module, Optimizer, VarBuilder, VarMap, linear, loss};
-//! use comm_candle::DataParallel;
+//! use candle_nn::{Linear, Module, VarBuilder, VarMap, linear, loss};
+//! use comm_candle::{DataParallel, ReplicatedOptimizer, Result};
+//! use comm_ddp::AdamW;
 //!
-//! # fn batch(_: usize) -> comm_candle::Result<(Tensor, Tensor)> { unreachable!() }
-//! fn train(comm: &comm_core::Comm) -> comm_candle::Result<()> {
+//! /// Samples that are different in each step and on each rank.
+//! fn batch(number: usize) -> Result<(Tensor, Tensor)> {
+//!     let inputs = Tensor::arange(number as f32, number as f32 + 32.0, &Device::Cpu)?;
+//!     Ok((inputs.sin()?.reshape((4, 8))?, Tensor::new(&[0_u32, 1, 2, 1], &Device::Cpu)?))
+//! }
+//!
+//! fn train(comm: &comm::Comm) -> Result<f32> {
 //!     let variables = VarMap::new();
 //!     let builder = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
-//!     let model: Linear = linear(64, 10, builder)?;
+//!     let model: Linear = linear(8, 3, builder)?;
 //!     let mut replicas = DataParallel::new(&variables, comm)?;
 //!     replicas.sync_model()?;
-//!     let mut optimizer = AdamW::new_lr(variables.all_vars(), 1e-3)?;
-//!     for step in 0..100 {
-//!         // Each rank has other samples: `comm_ddp::DistributedSampler` shares them out.
-//!         let (images, labels) = batch(step * comm.size() + comm.rank())?;
-//!         let mut gradients = loss::cross_entropy(&model.forward(&images)?, &labels)?.backward()?;
-//!         let report = replicas.sync_gradients(&mut gradients)?;
-//!         assert!(report.without_gradient().is_empty(), "an operation without backward?");
+//!     let mut optimizer = ReplicatedOptimizer::new(&variables, |_| AdamW::new(1e-2))?;
+//!     for step in 0..10 {
+//!         let (inputs, labels) = batch(step * comm.size() + comm.rank())?;
+//!         let mut gradients = loss::cross_entropy(&model.forward(&inputs)?, &labels)?.backward()?;
+//!         replicas.sync_gradients(&mut gradients)?;
 //!         optimizer.step(&gradients)?;
 //!     }
-//!     Ok(())
+//!     Ok(model.weight().sum_all()?.to_scalar()?)
 //! }
+//!
+//! let sums = comm::threads::run(2, |comm| train(&comm).unwrap())?;
+//! assert_eq!(sums[0], sums[1]);
+//! # Ok::<_, comm::Error>(())
 //! ```
 //!
 //! - **Names decide** which variables meet. A `VarMap` has another order in every process, so
@@ -38,24 +45,29 @@
 //!   every rank, as [`Mismatch`].
 //! - **Gradients are averaged, not variables.** The two differ as soon as an optimizer remembers
 //!   anything but a sum.
-//! - **A gradient that no rank has** stays absent; one that only some ranks have counts as zero on
-//!   the others, which get the average too. [`Report`] names both kinds, as candle loses gradients
-//!   in silence: operations without backward, the fast `layer_norm`, `rms_norm` and
-//!   `softmax_last_dim` of `candle_nn::ops` among them, leave the variables before them without
-//!   any.
+//! - **Lost gradients are reported.** candle's fast `layer_norm`, `rms_norm` and `softmax_last_dim`
+//!   leave the variables before them without gradient, and without error. The first step warns of
+//!   variables for which no rank has one, or fails: see [`LostGradients`]. A gradient that only
+//!   some ranks have counts as zero on the others, which get the average too.
+//! - **Communication overlaps with backward** that runs in [`Segments`].
+//! - **Optimizers have state that can be saved.** [`ReplicatedOptimizer`] and [`ZeroOptimizer`],
+//!   which divides the state among the ranks, update variables by the optimizers of `comm-ddp`;
+//!   [`checkpoint`] saves variables and state, which any number of ranks restores.
 //! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are
 //!   averaged; variables of integers take part in [`sync_model`].
 //!
 //! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda`
-//! on the GPU for a `Comm<comm_nccl::Cuda>`. Nothing is copied from one to the other.
+//! on the GPU for a `Comm<comm_nccl::Cuda>`, which [`DataParallel`] takes. Nothing is copied from
+//! one to the other.
 //!
 //! | subject | file |
 //! |---|---|
 //! | the variables, equal on all ranks | `variables.rs` |
 //! | the agreement of all ranks before data moves | `agreement.rs` |
-//! | the interface of users | `data_parallel.rs`, `report.rs`, `error.rs` |
-//! | the gradients of one step | `call.rs` |
+//! | averages | `data_parallel.rs`, `options.rs`, `report.rs`, `lost.rs`, `error.rs` |
+//! | the gradients of one step, and backward in segments | `call.rs`, `segments.rs` |
 //! | averaging, per memory | `place.rs`, `host.rs`, `cuda.rs` |
+//! | optimizers and checkpoints | `replicated.rs`, `zero.rs`, `checkpoint.rs` |
 //! | the broadcast of rank 0's variables | `broadcast.rs`, `cuda.rs` |
 //! | access to the memory of a tensor | `memory.rs`, `cuda.rs` |
 
@@ -65,15 +77,23 @@
 mod agreement;
 mod broadcast;
 mod call;
+pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod data_parallel;
 mod error;
 mod host;
+mod lost;
 mod memory;
+mod options;
 mod place;
+mod replicated;
 mod report;
+mod segments;
 mod variables;
+mod zero;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
@@ -82,8 +102,13 @@ use comm_core::Comm;
 pub use comm_ddp::{BucketLimits, Difference, Mismatch};
 pub use data_parallel::DataParallel;
 pub use error::{Error, Form, Result};
+pub use lost::LostGradients;
+pub use options::Options;
 pub use place::Place;
+pub use replicated::ReplicatedOptimizer;
 pub use report::Report;
+pub use segments::Segments;
+pub use zero::ZeroOptimizer;
 
 /// Gives every rank the variables of rank 0. A collective: every rank calls it, with the same
 /// model.
@@ -98,11 +123,15 @@ pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
     variables::Variables::agree(variables, comm)?.broadcast(comm)
 }
 
+/// Whether [`sync_gradients`] was called, which warns of lost gradients in its first call.
+static WARNED: AtomicBool = AtomicBool::new(false);
+
 /// Replaces gradients by their averages over all ranks. A collective: every rank calls it, with the
 /// same model, between backward and the step of its optimizer.
 ///
 /// To accumulate over several backward passes, add up their gradients with `GradStore::extend` and
-/// call this once.
+/// call this once. The communicator must not be used for anything else meanwhile. The first call in
+/// a process warns of lost gradients: see [`LostGradients`].
 ///
 /// # Errors
 /// As [`DataParallel::new`] and [`DataParallel::sync_gradients`].
@@ -111,5 +140,9 @@ pub fn sync_gradients<M: Place>(
     gradients: &mut GradStore,
     comm: &Comm<M>,
 ) -> Result<Report> {
-    DataParallel::new(variables, comm)?.sync_gradients(gradients)
+    let mut replicas = DataParallel::over(variables, comm.clone())?;
+    if WARNED.swap(true, Ordering::Relaxed) {
+        replicas.set_lost_gradients(LostGradients::Allow);
+    }
+    replicas.sync_gradients(gradients)
 }

@@ -1,9 +1,10 @@
 //! The elements of tensors in the memory of the host.
 
 use std::cell::Cell;
+use std::ops::Deref;
 
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
-use comm_core::{HostView, HostViewMut};
+use comm_core::{AsView, Erased, HostView, HostViewMut};
 
 /// Evaluates an expression with the vector of a storage of the host.
 macro_rules! with_elements {
@@ -26,10 +27,45 @@ macro_rules! with_elements {
 /// Calls `visit` with the elements of a tensor, in the order of its indices.
 pub(crate) fn read<R>(tensor: &Tensor, visit: impl FnOnce(HostView<'_>) -> R) -> Result<R> {
     let tensor = tensor.contiguous()?;
+    let elements = elements(&tensor)?;
+    Ok(visit(elements.view()?))
+}
+
+/// The elements of a contiguous tensor, which cannot be written meanwhile.
+pub(crate) struct Elements<'t, S> {
+    /// Locked.
+    storage: S,
+    layout: &'t Layout,
+}
+
+/// Returns the elements of a contiguous tensor.
+pub(crate) fn elements(tensor: &Tensor) -> Result<Elements<'_, impl Deref<Target = Storage>>> {
     let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor is not in host memory") };
-    let (start, end) = range(layout)?;
-    Ok(visit(with_elements!(storage, |elements| HostView::new(&elements[start..end]))))
+    let elements = Elements { storage, layout };
+    elements.view().map(drop)?;
+    Ok(elements)
+}
+
+impl<S: Deref<Target = Storage>> Elements<'_, S> {
+    fn view(&self) -> Result<HostView<'_>> {
+        let (storage, (start, end)) = self.parts()?;
+        Ok(with_elements!(storage, |elements| HostView::new(&elements[start..end])))
+    }
+
+    fn parts(&self) -> Result<(&CpuStorage, (usize, usize))> {
+        let Storage::Cpu(storage) = &*self.storage else {
+            candle_core::bail!("a tensor is not in host memory")
+        };
+        Ok((storage, range(self.layout)?))
+    }
+}
+
+impl<S: Deref<Target = Storage>> AsView for Elements<'_, S> {
+    type Element = Erased;
+
+    fn as_view(&self) -> comm_core::Result<HostView<'_>> {
+        self.view().map_err(|_| comm_core::Invalid::NotContiguous { what: "a tensor" }.into())
+    }
 }
 
 /// Calls `visit` with the elements of a contiguous tensor, for writing in place.

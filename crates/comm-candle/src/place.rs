@@ -19,11 +19,17 @@ impl<M: Sealed> Place for M {}
 
 /// The operations that differ between memories.
 pub trait Sealed: Memory {
+    /// Averages the gradients of a model in this memory.
+    type Averager: Average;
+
     /// The name of its devices.
     const NAME: &'static str;
 
     /// Returns whether tensors at this location are in this memory.
     fn holds(location: DeviceLocation) -> bool;
+
+    /// Returns a communicator for training alone, if buckets are sent in the background.
+    fn duplicate(comm: &Comm<Self>) -> comm_core::Result<Comm<Self>>;
 
     /// Gathers the bytes of all ranks, in rank order, on every rank. All ranks pass the same number
     /// of bytes.
@@ -36,7 +42,7 @@ pub trait Sealed: Memory {
     fn broadcast(comm: &Comm<Self>, variables: &[Variable]) -> Result<()>;
 
     /// Creates the averager of the gradients of these variables. A collective.
-    fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Box<dyn Average>>;
+    fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Self::Averager>;
 }
 
 /// Averages the gradients of a model, step by step.

@@ -27,13 +27,14 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
+    /// Returns the variables of a map, without comparing them with other ranks.
+    pub(crate) fn local<M: Place>(map: &VarMap) -> Result<Self> {
+        Ok(Self { map: map.clone(), sorted: find::<M>(map).into_iter().collect::<Result<_>>()? })
+    }
+
     /// Returns the variables of a map, after checking that all ranks have the same. A collective.
     pub(crate) fn agree<M: Place>(map: &VarMap, comm: &Comm<M>) -> Result<Self> {
-        let mut named: Vec<(String, Var)> =
-            lock(map).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
-        named.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let found: Vec<Result<Variable>> =
-            named.into_iter().map(|(name, var)| Variable::new::<M>(name, var)).collect();
+        let found = find::<M>(map);
         // Variables that cannot take part are described by their error, and refused after the
         // comparison of ranks: if only one rank had them, the others would wait for that one.
         let parameters = ParameterSet::new(found.iter().map(describe))?;
@@ -44,6 +45,12 @@ impl Variables {
 
     pub(crate) fn sorted(&self) -> &[Variable] {
         &self.sorted
+    }
+
+    /// Returns the variables of floating point numbers, which are trained, and describes them.
+    pub(crate) fn trained(&self) -> impl Iterator<Item = (&Variable, Parameter)> {
+        let floats = self.sorted.iter().filter(|variable| variable.dtype.is_float());
+        floats.map(|variable| (variable, variable.parameter()))
     }
 
     /// Broadcasts the values of rank 0.
@@ -83,6 +90,10 @@ impl Variable {
         }
     }
 
+    pub(crate) fn parameter(&self) -> Parameter {
+        Parameter::with_dtype(&self.name, self.var.dims(), self.dtype)
+    }
+
     /// Returns its gradient, if there is one, or an error if that does not match the variable.
     pub(crate) fn gradient<'g>(&self, gradients: &'g GradStore) -> Result<Option<&'g Tensor>> {
         let Some(gradient) = gradients.get(&self.var) else { return Ok(None) };
@@ -99,10 +110,23 @@ impl Variable {
     }
 }
 
+/// Returns the variables of a map, sorted by name, with the errors of those that cannot take part.
+fn find<M: Place>(map: &VarMap) -> Vec<Result<Variable>> {
+    named(map).into_iter().map(|(name, var)| Variable::new::<M>(name, var)).collect()
+}
+
+/// Returns the variables of a map and their names, sorted by name.
+pub(crate) fn named(map: &VarMap) -> Vec<(String, Var)> {
+    let mut named: Vec<(String, Var)> =
+        lock(map).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
+    named.sort_by(|(one, _), (other, _)| one.cmp(other));
+    named
+}
+
 /// Describes the variable for comparison with other ranks.
 fn describe(found: &Result<Variable>) -> Parameter {
     match found {
-        Ok(variable) => Parameter::with_dtype(&variable.name, variable.var.dims(), variable.dtype),
+        Ok(variable) => variable.parameter(),
         Err(refused) => {
             let name = match refused {
                 Error::Type { name, dtype } => format!("{name} as {}", dtype.as_str()),
@@ -115,7 +139,7 @@ fn describe(found: &Result<Variable>) -> Parameter {
 }
 
 /// Converts candle's element types to those of communicators.
-const fn dtype(dtype: candle_core::DType) -> Option<DType> {
+pub(crate) const fn dtype(dtype: candle_core::DType) -> Option<DType> {
     Some(match dtype {
         candle_core::DType::U8 => DType::U8,
         candle_core::DType::U32 => DType::U32,

@@ -68,8 +68,8 @@ const GRAPH: [Node; 22] = [
     },
     Node {
         name: "comm-candle",
-        may_use: &["comm-core", "comm-ddp", "comm-nccl"],
-        why: "trains candle's models over any communicator, and on GPUs over NCCL's, which takes memory by address",
+        may_use: &["comm-core", "comm-checkpoint", "comm-ddp", "comm-nccl"],
+        why: "trains candle's models over any communicator, and on GPUs over NCCL's, which takes memory by address; saves them",
     },
     Node {
         name: "comm-world",
@@ -124,9 +124,10 @@ const GRAPH: [Node; 22] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, and stores.
-const FOR_TESTS_OF: [(&str, &[&str]); 8] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 9] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
+    ("comm-candle", &["comm-world"]),
     ("comm-checkpoint", &["comm-world"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),

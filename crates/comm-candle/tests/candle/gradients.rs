@@ -1,7 +1,7 @@
 //! Gradients are averaged, kept, added or refused.
 
 use candle_core::{DType, Device, Tensor};
-use comm_candle::{BucketLimits, DataParallel, Error, sync_gradients};
+use comm_candle::{BucketLimits, DataParallel, Error, Options, sync_gradients};
 
 use crate::ranks::{WORLDS, address, elements, gradient, map, numbers, on_ranks, store, var};
 
@@ -45,7 +45,8 @@ fn gradients_of_all_types_at_once_become_their_averages_on_every_rank() {
                     .collect()
             };
             let variables = map(comm.rank(), &tensors(0.0, 0.0));
-            let mut replicas = DataParallel::with_limits(&variables, &comm, SMALL).unwrap();
+            let mut replicas =
+                DataParallel::with_options(&variables, &comm, Options::DEFAULT.limits(SMALL)).unwrap();
             for round in 0..3 {
                 let mut gradients = store(&variables, &tensors(of_rank(comm.rank()) + f64::from(round), 1.0));
                 let report = replicas.sync_gradients(&mut gradients).unwrap();

@@ -4,7 +4,12 @@
 
 mod agreement;
 mod ancestors;
+mod checkpoints;
 mod equivalence;
 mod gradients;
+mod lost;
+mod optimizers;
 mod ranks;
+mod segments;
+mod transformer;
 mod variables;
