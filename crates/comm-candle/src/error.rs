@@ -44,6 +44,23 @@ pub enum Error {
         /// The memory of the communicator.
         place: &'static str,
     },
+    /// A tensor that cannot be communicated: its elements are 8-bit floats, or it is not in host
+    /// memory.
+    #[error("a tensor of {form} cannot be communicated")]
+    Tensor {
+        /// The form of the tensor.
+        form: Box<Form>,
+    },
+    /// A dimension cannot be divided into equal parts of all ranks.
+    #[error("the {what} is {len}, which is no multiple of {ranks}, the number of ranks")]
+    Indivisible {
+        /// The dimension.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
     /// A variable has an element type that the optimizer does not update: a 16-bit float, or
     /// another type than the first variable of a sharded optimizer.
     #[error("variable {name:?} holds {dtype}; an optimizer updates f32 or f64, a sharded one not both")]
@@ -140,6 +157,20 @@ impl Error {
 impl From<comm_core::Error> for Error {
     fn from(error: comm_core::Error) -> Self {
         Self::Ranks(error.into())
+    }
+}
+
+/// For models, whose functions return errors of candle. The error can be found again as the
+/// `wrapped` field.
+impl From<Error> for candle_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Candle(error) => error,
+            other => {
+                let context = "an operation of several ranks failed".into();
+                Self::WrappedContext { wrapped: Box::new(other), context }
+            }
+        }
     }
 }
 

@@ -55,6 +55,8 @@
 //!   [`checkpoint`] saves variables and state, which any number of ranks restores.
 //! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are
 //!   averaged; variables of integers take part in [`sync_model`].
+//! - **Models can be divided**: [`collectives`] of tensors have a backward, and
+//!   [`ColumnParallelLinear`] and [`RowParallelLinear`] are linear layers of a group.
 //!
 //! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda`
 //! on the GPU for a `Comm<comm_nccl::Cuda>`, which [`DataParallel`] takes. Nothing is copied from
@@ -69,6 +71,7 @@
 //! | averaging, per memory | `place.rs`, `host.rs`, `cuda.rs` |
 //! | optimizers and checkpoints | `replicated.rs`, `zero.rs`, `checkpoint.rs` |
 //! | the broadcast of rank 0's variables | `broadcast.rs`, `cuda.rs` |
+//! | collectives of tensors, and layers of a group | `collectives.rs`, `parallel.rs` |
 //! | access to the memory of a tensor | `memory.rs`, `cuda.rs` |
 
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
@@ -78,6 +81,7 @@ mod agreement;
 mod broadcast;
 mod call;
 pub mod checkpoint;
+pub mod collectives;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod data_parallel;
@@ -86,6 +90,7 @@ mod host;
 mod lost;
 mod memory;
 mod options;
+mod parallel;
 mod place;
 mod replicated;
 mod report;
@@ -104,6 +109,7 @@ pub use data_parallel::DataParallel;
 pub use error::{Error, Form, Result};
 pub use lost::LostGradients;
 pub use options::Options;
+pub use parallel::{ColumnParallelLinear, RowParallelLinear, column_parallel_linear, row_parallel_linear};
 pub use place::Place;
 pub use replicated::ReplicatedOptimizer;
 pub use report::Report;

@@ -24,6 +24,24 @@ macro_rules! with_elements {
     };
 }
 
+/// Evaluates an expression for the vector of a storage of the host, to a vector of the same type.
+macro_rules! map_elements {
+    ($storage:expr, |$elements:ident| $body:expr) => {
+        match $storage {
+            CpuStorage::U8($elements) => CpuStorage::U8($body),
+            CpuStorage::U32($elements) => CpuStorage::U32($body),
+            CpuStorage::I16($elements) => CpuStorage::I16($body),
+            CpuStorage::I32($elements) => CpuStorage::I32($body),
+            CpuStorage::I64($elements) => CpuStorage::I64($body),
+            CpuStorage::BF16($elements) => CpuStorage::BF16($body),
+            CpuStorage::F16($elements) => CpuStorage::F16($body),
+            CpuStorage::F32($elements) => CpuStorage::F32($body),
+            CpuStorage::F64($elements) => CpuStorage::F64($body),
+            _ => candle_core::bail!("elements of a type that cannot be communicated"),
+        }
+    };
+}
+
 /// Calls `visit` with the elements of a tensor, in the order of its indices.
 pub(crate) fn read<R>(tensor: &Tensor, visit: impl FnOnce(HostView<'_>) -> R) -> Result<R> {
     let tensor = tensor.contiguous()?;
@@ -47,7 +65,19 @@ pub(crate) fn elements(tensor: &Tensor) -> Result<Elements<'_, impl Deref<Target
 }
 
 impl<S: Deref<Target = Storage>> Elements<'_, S> {
-    fn view(&self) -> Result<HostView<'_>> {
+    /// Copies the elements.
+    pub(crate) fn copy(&self) -> Result<CpuStorage> {
+        let (storage, (start, end)) = self.parts()?;
+        Ok(map_elements!(storage, |elements| elements[start..end].to_vec()))
+    }
+
+    /// Returns this many zeros of the type of the elements.
+    pub(crate) fn zeros(&self, len: usize) -> Result<CpuStorage> {
+        let (storage, _) = self.parts()?;
+        Ok(map_elements!(storage, |elements| zeros_like(elements, len)))
+    }
+
+    pub(crate) fn view(&self) -> Result<HostView<'_>> {
         let (storage, (start, end)) = self.parts()?;
         Ok(with_elements!(storage, |elements| HostView::new(&elements[start..end])))
     }
@@ -58,6 +88,15 @@ impl<S: Deref<Target = Storage>> Elements<'_, S> {
         };
         Ok((storage, range(self.layout)?))
     }
+}
+
+/// Returns all elements of a storage for writing.
+pub(crate) fn view_mut(storage: &mut CpuStorage) -> Result<HostViewMut<'_>> {
+    Ok(with_elements!(storage, |elements| HostViewMut::new(&mut elements[..])))
+}
+
+fn zeros_like<T: Clone + Default>(_: &[T], len: usize) -> Vec<T> {
+    vec![T::default(); len]
 }
 
 impl<S: Deref<Target = Storage>> AsView for Elements<'_, S> {

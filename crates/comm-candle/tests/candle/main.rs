@@ -5,10 +5,12 @@
 mod agreement;
 mod ancestors;
 mod checkpoints;
+mod collectives;
 mod equivalence;
 mod gradients;
 mod lost;
 mod optimizers;
+mod parallel;
 mod ranks;
 mod segments;
 mod transformer;
