@@ -1,15 +1,12 @@
 //! Plots the loss.
 
-use std::error::Error as StdError;
-use std::fs;
 use std::path::Path;
 
-use plotters::prelude::*;
+use comm_cli::__private::page;
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
 use crate::error::{Error, Result};
 use crate::train::EpochReport;
-
-const SIZE: (u32, u32) = (800, 480);
 
 /// Plots loss by epoch into an SVG file, and creates its folder if necessary.
 ///
@@ -17,40 +14,19 @@ const SIZE: (u32, u32) = (800, 480);
 /// [`Error::Write`] if the file cannot be written.
 pub fn write(path: &Path, title: &str, reports: &[EpochReport]) -> Result<()> {
     let failed = |reason: String| Error::Write { path: path.to_owned(), reason };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| failed(error.to_string()))?;
-    }
-    let picture = draw(title, reports).map_err(|error| failed(error.to_string()))?;
-    fs::write(path, picture).map_err(|error| failed(error.to_string()))
+    let svg = picture(title, reports).svg().map_err(|error| failed(error.to_string()))?;
+    page::write_file(path, &svg).map_err(|error| failed(error.to_string()))
 }
 
-/// Returns the plot as SVG. Fonts are referenced by name and need not be installed.
-fn draw(title: &str, reports: &[EpochReport]) -> Result<String, Box<dyn StdError>> {
-    let mut picture = String::new();
-    let area = SVGBackend::with_string(&mut picture, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let epochs = reports.len().max(2) as f64;
-    let highest = reports.iter().map(|report| report.loss).fold(0.1, f64::max);
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(56)
-        .build_cartesian_2d(1.0..epochs, 0.0..highest * 1.05)?;
-    chart
-        .configure_mesh()
-        .max_light_lines(1)
-        .x_desc("epoch")
-        .y_desc("training loss")
-        .x_label_formatter(&|epoch| format!("{epoch:.0}"))
-        .label_style(("sans-serif", 13))
-        .draw()?;
-    let points = reports.iter().map(|report| (report.epoch as f64, report.loss));
-    chart.draw_series(LineSeries::new(points, BLUE.stroke_width(2)))?;
-    area.present()?;
-    // They borrow the text, and dropping the backend writes its end.
-    drop((chart, area));
-    Ok(picture)
+fn picture(title: &str, reports: &[EpochReport]) -> Picture {
+    let points = reports.iter().map(|report| (report.epoch as f64, report.loss)).collect();
+    let loss = Series { name: "training loss".into(), color: Color::PALETTE[0], points, style: Style::Line };
+    let axes = [
+        Axis::linear("epoch", |epoch| format!("{epoch:.0}")),
+        Axis::linear("training loss", |loss| format!("{loss:.1}")),
+    ];
+    let panels = vec![Panel { title: String::new(), axes, series: vec![loss] }];
+    Picture { title: title.into(), panel_size: (800, 480), columns: 1, panels, legend: Legend::Above }
 }
 
 #[cfg(test)]
@@ -65,18 +41,16 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_is_complete_and_has_its_text() {
-        let picture = draw("4 ranks", &[report(1, 2.0), report(2, 0.5), report(3, 0.25)]).unwrap();
-        assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-        for text in ["4 ranks", "epoch", "training loss"] {
+    fn the_picture_has_its_texts_and_a_curve() {
+        let picture = picture("4 ranks", &[report(1, 2.0), report(2, 0.5), report(3, 0.25)]).svg().unwrap();
+        for text in ["4 ranks", "epoch", "training loss", "<polyline"] {
             assert!(picture.contains(text), "{text} is missing");
         }
-        assert!(picture.contains("<polyline"));
     }
 
     #[test]
     fn short_runs_can_be_drawn() {
-        assert!(draw("", &[]).is_ok());
-        assert!(draw("", &[report(1, 0.0)]).is_ok());
+        assert!(picture("", &[]).svg().is_ok());
+        assert!(picture("", &[report(1, 0.0)]).svg().is_ok());
     }
 }

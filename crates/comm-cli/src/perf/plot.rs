@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
 
 use super::row::{Label, Row};
 use crate::error::{CliError, Result};
@@ -23,7 +23,7 @@ pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()>
         of("algbw", Color(0x80, 0x80, 0x80), &Row::algbw),
         of("busbw", Color(255, 0, 0), &|row| row.busbw(label)),
     ];
-    let speed = Axis { name: "GB/s", label: |speed| format!("{speed}"), base: 10.0 };
+    let speed = Axis { name: "GB/s", label: |speed| format!("{speed}"), scale: Scale::Log(10.0) };
     let panel = |axis, series| Panel { title: String::new(), axes: [Axis::SIZE, axis], series };
     let picture = Picture {
         title,

@@ -1,5 +1,6 @@
 //! Reports of measurements: Markdown pages, plots, progress bars, statistics and formatted numbers.
 
+mod axis;
 pub mod page;
 pub mod plot;
 pub mod progress;

@@ -1,4 +1,5 @@
-//! Plots with logarithmic axes, as SVG. Fonts are referenced by name and need not be installed.
+//! Plots with logarithmic or linear axes, as SVG. Fonts are referenced by name and need not be
+//! installed.
 
 use std::error::Error as StdError;
 
@@ -6,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::Color as _;
 
-use super::units;
+pub use super::axis::{Axis, Scale};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn StdError>>;
@@ -49,7 +50,7 @@ pub struct Series {
     pub name: String,
     /// The colour of line and dots.
     pub color: Color,
-    /// Points without a logarithm are omitted.
+    /// Points without a logarithm are omitted if an axis is logarithmic.
     pub points: Vec<(f64, f64)>,
     /// The style of the points.
     pub style: Style,
@@ -66,28 +67,7 @@ pub enum Style {
     Curve,
 }
 
-/// An axis.
-#[derive(Debug, Clone, Copy)]
-pub struct Axis {
-    /// The name of the axis.
-    pub name: &'static str,
-    /// Formats a value.
-    pub label: fn(&f64) -> String,
-    /// The base of the logarithm; labels are at its powers.
-    pub base: f64,
-}
-
-impl Axis {
-    /// An axis of sizes in bytes.
-    pub const SIZE: Self = Self { name: "size", label: |bytes| units::about(*bytes), base: 16.0 };
-
-    /// Creates an axis of times in microseconds.
-    pub const fn time(name: &'static str) -> Self {
-        Self { name, label: |micros| units::time(*micros * 1e-6), base: 10.0 }
-    }
-}
-
-/// A chart with two logarithmic axes.
+/// A chart.
 #[derive(Debug, Clone)]
 pub struct Panel {
     /// The title, or empty.
@@ -211,16 +191,15 @@ impl Picture {
 
 fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
     let [x, y] = panel.axes;
-    let all: Vec<_> = panel.series.iter().flat_map(drawable).collect();
-    let (across, up) = (limits(all.iter().map(|p| p.0)), limits(all.iter().map(|p| p.1)));
+    let all: Vec<_> = panel.series.iter().flat_map(|series| drawable(series, panel)).collect();
+    let (across, up) =
+        (x.scale.coordinates(all.iter().map(|p| p.0)), y.scale.coordinates(all.iter().map(|p| p.1)));
     let mut builder = ChartBuilder::on(area);
     if !panel.title.is_empty() {
         builder.caption(&panel.title, ("sans-serif", 16));
     }
-    let mut chart = builder.margin(14).x_label_area_size(44).y_label_area_size(66).build_cartesian_2d(
-        (across.0..across.1).log_scale().base(x.base),
-        (up.0..up.1).log_scale().base(y.base),
-    )?;
+    let mut chart =
+        builder.margin(14).x_label_area_size(44).y_label_area_size(66).build_cartesian_2d(across, up)?;
     chart
         .configure_mesh()
         .max_light_lines(0)
@@ -233,14 +212,14 @@ fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
     for series in &panel.series {
         let (color, style) = (series.color.rgb(), series.style);
         let line = color.stroke_width(2);
-        let curve = if style == Style::Dots { Vec::new() } else { drawable(series) };
+        let curve = if style == Style::Dots { Vec::new() } else { drawable(series, panel) };
         let curve = chart.draw_series(LineSeries::new(curve, line))?;
         if style == Style::Line {
             let symbol = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line);
             curve.label(&series.name).legend(symbol);
             continue;
         }
-        let dots = drawable(series).into_iter().map(|at| Circle::new(at, 3, color.filled()));
+        let dots = drawable(series, panel).into_iter().map(|at| Circle::new(at, 3, color.filled()));
         let symbol = move |(x, y)| Circle::new((x + 8, y), 4, color.filled());
         chart.draw_series(dots)?.label(&series.name).legend(symbol);
     }
@@ -256,16 +235,10 @@ fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
     Ok(())
 }
 
-/// Returns the points with logarithms.
-fn drawable(series: &Series) -> Vec<(f64, f64)> {
-    series.points.iter().copied().filter(|(x, y)| *x > 0.0 && *y > 0.0).collect()
-}
-
-/// Returns the range of numbers with a margin.
-fn limits(numbers: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
-    let lowest = numbers.clone().fold(f64::INFINITY, f64::min);
-    let highest = numbers.fold(0.0, f64::max);
-    if lowest > highest { (0.5, 2.0) } else { (lowest / 1.5, highest * 1.5) }
+/// Returns the points that have a place on both axes.
+fn drawable(series: &Series, panel: &Panel) -> Vec<(f64, f64)> {
+    let [x, y] = panel.axes.map(|axis| axis.scale);
+    series.points.iter().copied().filter(|point| x.has(point.0) && y.has(point.1)).collect()
 }
 
 #[cfg(test)]
@@ -301,6 +274,27 @@ mod tests {
         assert!(!drawn(vec![(0.0, 1.0)]).contains("NaN"));
         assert!(!drawn(Vec::new()).contains("NaN"));
         assert!(drawn(vec![(4.0, 1.0)]).contains("<circle"));
+    }
+
+    #[test]
+    fn linear_axes_have_zero_and_numbers_below_it() {
+        let label = |number: &f64| format!("at {number:.1}");
+        let series = vec![series("loss", vec![(0.0, -1.0), (10.0, 3.0), (20.0, f64::NAN)])];
+        let axes = [Axis::linear("step", label), Axis::linear("loss", label)];
+        let panels = vec![Panel { title: String::new(), axes, series }];
+        let svg = Picture {
+            title: String::new(),
+            panel_size: (400, 300),
+            columns: 1,
+            panels,
+            legend: Legend::Inside,
+        }
+        .svg()
+        .unwrap();
+        assert!(svg.contains("at 0.0") && svg.contains("at -1.0") && svg.contains("at 10.0"), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("at 20.0"));
+        let dots = svg.matches("<circle").count();
+        assert_eq!(dots, 3, "two points, and one in the legend");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::iter;
 use std::path::Path;
 
 use comm::ring::schedule::Algorithm;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
 use comm_cli::__private::{page, units};
 
 use super::options::Setup;
@@ -19,7 +19,7 @@ pub(super) fn write(path: &Path, setup: &Setup, rows: &[&'static Algorithm], ste
     let bytes = Axis {
         name: "size of the data in bytes",
         label: |bytes| units::show(bytes.round() as usize),
-        base: 8.0,
+        scale: Scale::Log(8.0),
     };
     let axes = [bytes, Axis::time("predicted time")];
     let panels = vec![Panel { title: String::new(), axes, series }];
