@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 22] = [
+const GRAPH: [Node; 23] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -107,6 +107,11 @@ const GRAPH: [Node; 22] = [
         name: "candle-digits",
         may_use: &["comm-world", "comm-candle", "comm-cli", "digits"],
         why: "an example uses what users have, and the images of another example",
+    },
+    Node {
+        name: "gpt",
+        may_use: &["comm-world", "comm-candle", "comm-cli"],
+        why: "an example uses what users have",
     },
     Node {
         name: "xtask",
