@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor, Var};
 use candle_nn::VarMap;
+use comm_candle::collectives::all_reduce;
 use comm_candle::{
     BucketLimits, DataParallel, Error, LostGradients, Options, Result, Segments, ZeroOptimizer,
     sync_gradients,
 };
-use comm_core::{Comm, ReduceOrder};
+use comm_core::{Comm, ReduceOp, ReduceOrder};
 use comm_ddp::AdamW;
 
 use crate::ranks::{elements, map, numbers, on_ranks, var};
@@ -251,20 +252,26 @@ impl CustomOp1 for NoBackward {
 
 #[test]
 fn a_rank_whose_backward_fails_is_told_to_the_others() {
-    for late in [false, true] {
+    for (late, is_sharded) in [(false, false), (true, false), (false, true), (true, true)] {
         on_ranks(3, |comm| {
             let variables = map(comm.rank(), &["a", "b"].map(|name| (name, numbers(3, &[2], DType::F32))));
             let [a, b] = ["a", "b"].map(|name| var(&variables, name));
             let options = Options::DEFAULT.limits(EACH);
             let mut replicas = DataParallel::with_options(&variables, &comm, options).unwrap();
+            let mut zero =
+                ZeroOptimizer::with_options(&variables, &comm, options, |_| AdamW::new(0.1)).unwrap();
             let mut step = || -> Result<()> {
                 let mut segments = Segments::new();
                 let fails = |tensor: Tensor, here: bool| {
                     if comm.rank() == 1 && here { tensor.apply_op1(NoBackward) } else { Ok(tensor) }
                 };
                 let first = segments.cut(&fails((a.as_tensor() * 2.0)?, late)?)?;
-                let second = fails((first * b.as_tensor())?, !late)?;
-                replicas.backward(&second.sum_all()?, segments).map(drop)
+                let loss = fails((first * b.as_tensor())?, !late)?.sum_all()?;
+                if is_sharded {
+                    zero.backward_step(&loss, segments).map(drop)
+                } else {
+                    replicas.backward(&loss, segments).map(drop)
+                }
             };
             match step().unwrap_err() {
                 Error::Candle(_) => assert_eq!(comm.rank(), 1),
@@ -275,9 +282,34 @@ fn a_rank_whose_backward_fails_is_told_to_the_others() {
             }
             assert!(matches!(step().unwrap_err(), Error::Ranks(_) | Error::Candle(_)));
             // The communicator of the caller is not affected.
-            assert_eq!(comm.all_reduce_scalar(1, comm_core::ReduceOp::Sum).unwrap(), 3);
+            assert_eq!(comm.all_reduce_scalar(1, ReduceOp::Sum).unwrap(), 3);
         });
     }
+}
+
+/// Buckets are sent in the background while backward runs collectives of the same length.
+#[test]
+fn collectives_of_the_model_do_not_meet_buckets() {
+    on_ranks(3, |comm| {
+        let variables = map(comm.rank(), &["a", "b", "c"].map(|name| (name, numbers(1, &[64], DType::F64))));
+        let [a, b, c] = ["a", "b", "c"].map(|name| var(&variables, name));
+        let loss = |cut: &mut dyn FnMut(&Tensor) -> candle_core::Result<Tensor>| {
+            let input = Tensor::full(comm.rank() as f64, 64, &Device::Cpu)?;
+            let first = all_reduce(&(input * a.as_tensor())?, &comm, ReduceOp::Sum)?;
+            let second = all_reduce(&(cut(&first)? * b.as_tensor())?, &comm, ReduceOp::Sum)?;
+            (cut(&second)? * c.as_tensor())?.sum_all()
+        };
+        let options = Options::DEFAULT.limits(EACH);
+        let mut replicas = DataParallel::with_options(&variables, &comm, options).unwrap();
+        for _ in 0..20 {
+            let mut segments = Segments::new();
+            let cut = loss(&mut |tensor| segments.cut(tensor)).unwrap();
+            let (gradients, _) = replicas.backward(&cut, segments).unwrap();
+            let mut whole = loss(&mut |tensor| Ok(tensor.clone())).unwrap().backward().unwrap();
+            sync_gradients(&variables, &mut whole, &comm).unwrap();
+            assert_eq!(bits(&variables, &gradients), bits(&variables, &whole));
+        }
+    });
 }
 
 #[test]
