@@ -5,6 +5,7 @@
 mod agreement;
 mod averages;
 mod consensus;
+mod encoded;
 mod faults;
 mod memory;
 mod optimizers;
