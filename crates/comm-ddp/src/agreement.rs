@@ -27,42 +27,47 @@ pub fn check_parameters<M: Kernels>(comm: &Comm<M>, parameters: &ParameterSet) -
 pub fn check_parameters_by(
     parameters: &ParameterSet,
     size: usize,
-    mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
+    all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
 ) -> Result<()> {
     let description = mismatch::encode(parameters.sorted());
-    let length = description.len() as u64;
-    let own: [u8; 16] = wire::words([mismatch::fingerprint(&description), length]);
+    let Some(descriptions) = gather_unequal_by(&description, size, all_gather)? else { return Ok(()) };
+    let models: Vec<Vec<Parameter>> =
+        descriptions.iter().map(|bytes| mismatch::decode(bytes).map_err(malformed)).collect::<Result<_>>()?;
+    // Unequal fingerprints of equal descriptions would be a bug of the encoding.
+    Err(mismatch::find(&models)
+        .map_or_else(|| malformed("it is equal, its hash is not"), |found| Error::Mismatch(Box::new(found))))
+}
+
+/// Returns the descriptions of all ranks, in rank order, or `None` if all are equal. This is a
+/// collective.
+pub(crate) fn gather_unequal<M: Kernels>(comm: &Comm<M>, description: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
+    gather_unequal_by(description, comm.size(), |own, all| all_gather(comm, own, all))
+}
+
+fn gather_unequal_by(
+    description: &[u8],
+    size: usize,
+    mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
+) -> Result<Option<Vec<Vec<u8>>>> {
+    let own: [u8; 16] = wire::words([mismatch::fingerprint(description), description.len() as u64]);
     let mut all = vec![0; 16 * size];
     all_gather(&own, &mut all)?;
     let (all, _) = all.as_chunks::<16>();
     if all.iter().all(|other| *other == own) {
-        return Ok(());
+        return Ok(None);
     }
     let length = |other| {
         let [_, length] = wire::read_words(other);
         usize::try_from(length).unwrap_or(usize::MAX)
     };
     let lengths: Vec<usize> = all.iter().map(length).collect();
-    let models = gather_models(&description, &lengths, all_gather)?;
-    // Unequal fingerprints of equal descriptions would be a bug of the encoding.
-    Err(mismatch::find(&models)
-        .map_or_else(|| malformed("it is equal, its hash is not"), |found| Error::Mismatch(Box::new(found))))
-}
-
-/// Returns the parameters of every rank, in rank order.
-fn gather_models(
-    description: &[u8],
-    lengths: &[usize],
-    mut all_gather: impl FnMut(&[u8], &mut [u8]) -> comm_core::Result<()>,
-) -> Result<Vec<Vec<Parameter>>> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let mut own = description.to_vec();
     own.resize(longest, 0);
     let mut all = vec![0_u8; longest * lengths.len()];
     all_gather(&own, &mut all)?;
-    let model =
-        |(rank, &len): (usize, &usize)| mismatch::decode(&all[rank * longest..][..len]).map_err(malformed);
-    lengths.iter().enumerate().map(model).collect()
+    let of_rank = |(rank, &len): (usize, &usize)| all[rank * longest..][..len].to_vec();
+    Ok(Some(lengths.iter().enumerate().map(of_rank).collect()))
 }
 
 /// Gathers as many bytes of every rank, in rank order.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use comm_core::{AsView, AsViewMut, Comm, DType, Erased, Kernels, ReduceOp, Result, Shape};
 
 use crate::Clock;
+use crate::hook::{GradBucket, RegisteredHook};
 use crate::status::Status;
 
 /// The memory of a bucket: its gradients, then the status of the step if the bucket carries it.
@@ -33,7 +34,7 @@ pub(crate) enum Exchange {
 
 /// The treatment of a bucket besides the average.
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub(crate) struct Launch<M: Kernels> {
     pub(crate) exchange: Exchange,
     /// The factor of this rank's gradients before they are averaged.
     pub(crate) factor: f64,
@@ -41,7 +42,17 @@ pub(crate) struct Launch {
     pub(crate) found_infinite: Option<Arc<AtomicBool>>,
     /// The status to send with the gradients.
     pub(crate) status: Option<Status>,
+    /// The hook that averages instead, if it is not the bucket of the status.
+    pub(crate) hook: Option<BucketHook<M>>,
     pub(crate) clock: Clock,
+}
+
+/// A hook and the position of the bucket that it averages.
+#[derive(Debug)]
+pub(crate) struct BucketHook<M: Kernels> {
+    pub(crate) hook: RegisteredHook<M>,
+    pub(crate) index: usize,
+    pub(crate) is_last: bool,
 }
 
 /// A bucket that was averaged, and the times at which the collective ran.
@@ -66,6 +77,11 @@ impl<M: Kernels> BucketBuffer<M> {
             Exchange::ReduceScatter => gradients.next_multiple_of(comm.size()),
         };
         Ok(Self { buffer: M::allocate(comm, dtype, padded + status)?, gradients, padded, status })
+    }
+
+    /// Returns the number of elements of gradients.
+    pub(crate) const fn len(&self) -> usize {
+        self.gradients
     }
 
     /// Returns the size of the gradients in bytes.
@@ -99,7 +115,7 @@ impl<M: Kernels> BucketBuffer<M> {
     }
 
     /// Averages the bucket. Runs on the communication thread.
-    pub(crate) fn average(mut self, comm: &Comm<M>, launch: Launch) -> Result<Completed<M>> {
+    pub(crate) fn average(mut self, comm: &Comm<M>, launch: Launch<M>) -> crate::Result<Completed<M>> {
         let started = (launch.clock)();
         if let Some(found) = &launch.found_infinite
             && !M::is_finite(comm, self.view(0..self.gradients)?)?
@@ -116,7 +132,10 @@ impl<M: Kernels> BucketBuffer<M> {
             let bytes = status.to_bytes(view.dtype());
             M::write(comm, view, &bytes)?;
         }
-        if launch.exchange == Exchange::ReduceScatter && self.status == 0 {
+        if let Some(BucketHook { hook, index, is_last }) = launch.hook {
+            M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
+            hook.average(comm, &mut GradBucket::new(&mut self, index, is_last))?;
+        } else if launch.exchange == Exchange::ReduceScatter && self.status == 0 {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             comm.reduce_scatter_in_place(&mut self.elements(0..self.padded), ReduceOp::Avg)?;
         } else {
@@ -126,7 +145,7 @@ impl<M: Kernels> BucketBuffer<M> {
     }
 
     /// Gives every rank the blocks of all ranks. Runs on the communication thread.
-    pub(crate) fn all_gather(mut self, comm: &Comm<M>, clock: Clock) -> Result<Completed<M>> {
+    pub(crate) fn all_gather(mut self, comm: &Comm<M>, clock: Clock) -> crate::Result<Completed<M>> {
         let started = clock();
         comm.all_gather_in_place(&mut self.elements(0..self.padded))?;
         Ok(Completed { buffer: self, started, completed: clock() })

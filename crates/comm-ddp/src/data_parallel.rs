@@ -248,6 +248,9 @@ impl<M: Kernels> DataParallel<M> {
             let plan = BucketPlan::new(self.parameters.sorted(), order, self.options.limits);
             if plan != *self.reducer.plan() {
                 self.reducer.set_plan(plan)?;
+                if let Some(hook) = self.reducer.hook() {
+                    hook.set_plan(self.parameters.sorted(), self.reducer.plan());
+                }
             }
             self.rebuild = Rebuild::Settled;
         }

@@ -9,10 +9,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of data parallel training.
 ///
-/// [`Error::Comm`], [`Error::Mismatch`], [`Error::Disagreement`], [`Error::Setting`],
-/// [`Error::Refused`], [`Error::Exhausted`], [`Error::Diverged`], [`Error::Abandoned`] and
-/// [`Error::Poisoned`] concern all ranks. The others are errors in the
-/// arguments of this rank: nothing was sent and nothing has changed.
+/// [`Error::Comm`], [`Error::Mismatch`], [`Error::HookMismatch`], [`Error::Hook`],
+/// [`Error::Disagreement`], [`Error::Setting`], [`Error::Refused`], [`Error::Exhausted`],
+/// [`Error::Diverged`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others
+/// are errors in the arguments of this rank: nothing was sent and nothing has changed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -119,6 +119,39 @@ pub enum Error {
     /// The next step of local training accesses the parameters, so it cannot be skipped.
     #[error("the next step sends or applies parameters and cannot be skipped")]
     SyncDue,
+    /// A communication hook was already registered; it stays.
+    #[error("the communication hook {registered:?} is registered; {refused:?} was refused")]
+    HookRegistered {
+        /// The hook that stays.
+        registered: String,
+        /// The hook that was refused.
+        refused: String,
+    },
+    /// The ranks registered different communication hooks. Every rank gets this error, and none has
+    /// a hook.
+    #[error(
+        "the communication hook is {found:?} on {}, unlike {expected:?} on rank {reference}", list(.ranks)
+    )]
+    HookMismatch {
+        /// The description of the hook that most ranks have.
+        expected: String,
+        /// The description of the hook of the first rank that differs.
+        found: String,
+        /// The ranks that differ from the majority.
+        ranks: Vec<usize>,
+        /// The lowest rank of the majority.
+        reference: usize,
+    },
+    /// The communication hook of this rank failed.
+    #[error("the communication hook {hook:?} failed in bucket {bucket}")]
+    Hook {
+        /// The hook.
+        hook: String,
+        /// The position of the bucket.
+        bucket: usize,
+        /// The error of the hook.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// A step ended without `finish` after gradients had been sent.
     #[error("a step was dropped without `finish` after some of its gradients had been sent")]
     Abandoned,

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use comm_core::{Comm, DType, Kernels, Work, Worker};
 
-use crate::bucket_buffer::{BucketBuffer, Completed, Exchange, Launch};
+use crate::bucket_buffer::{BucketBuffer, BucketHook, Completed, Exchange, Launch};
+use crate::hook::RegisteredHook;
 use crate::ready::ReadyQueue;
 use crate::status::{GroupStatus, Status};
 use crate::{BucketPlan, BucketTimes, Clock, Error, Location, Result, Timeline};
@@ -23,11 +24,13 @@ pub(crate) struct Reducer<M: Kernels> {
     worker: Worker<M>,
     plan: BucketPlan,
     queue: ReadyQueue,
-    /// The buckets of the plan, and another for the status unless the last one carries it.
+    /// The buckets of the plan, and another for the status unless the last one carries it. Hooks
+    /// never see the status, so with a hook there is another.
     buckets: Vec<ReducerBucket<M>>,
     /// The status of the current step on this rank.
     pub(crate) status: Status,
     exchange: Exchange,
+    hook: Option<RegisteredHook<M>>,
     found_infinite: Option<Arc<AtomicBool>>,
     began: Instant,
     clock: Clock,
@@ -45,7 +48,7 @@ struct ReducerBucket<M: Kernels> {
 #[derive(Debug)]
 enum BucketState<M: Kernels> {
     Idle(BucketBuffer<M>),
-    InFlight(Work<Completed<M>>),
+    InFlight(Work<Result<Completed<M>>>),
     /// Its collective failed and dropped the buffer.
     Lost,
 }
@@ -71,6 +74,7 @@ impl<M: Kernels> Reducer<M> {
             plan,
             status: Status::new(1.0, true),
             exchange,
+            hook: None,
             found_infinite: check_finite.then(Arc::default),
             began: clock(),
             clock,
@@ -90,6 +94,20 @@ impl<M: Kernels> Reducer<M> {
         self.allocate().map_err(|error| self.poison(error))
     }
 
+    /// Averages buckets by a hook from now on, between two steps.
+    ///
+    /// # Errors
+    /// As [`Reducer::set_plan`].
+    pub(crate) fn set_hook(&mut self, hook: RegisteredHook<M>) -> Result<()> {
+        self.hook = Some(hook);
+        self.allocate().map_err(|error| self.poison(error))
+    }
+
+    /// Returns the hook.
+    pub(crate) const fn hook(&self) -> Option<&RegisteredHook<M>> {
+        self.hook.as_ref()
+    }
+
     fn allocate(&mut self) -> Result<()> {
         // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
@@ -97,8 +115,10 @@ impl<M: Kernels> Reducer<M> {
         let (exchange, carrier) = (self.exchange, self.plan.buckets().len().saturating_sub(1));
         let mut is_carried = false;
         for (number, planned) in self.plan.buckets().iter().enumerate() {
-            let carries =
-                number == carrier && exchange == Exchange::AllReduce && Status::fits(planned.dtype());
+            let carries = number == carrier
+                && exchange == Exchange::AllReduce
+                && self.hook.is_none()
+                && Status::fits(planned.dtype());
             is_carried |= carries;
             let status = if carries { status } else { 0 };
             let buffer = BucketBuffer::new(&self.comm, planned.dtype(), planned.len(), status, exchange)?;
@@ -224,7 +244,7 @@ impl<M: Kernels> Reducer<M> {
         let Some(bucket) = self.buckets.get_mut(bucket) else { return };
         match std::mem::replace(&mut bucket.state, BucketState::Lost) {
             BucketState::Idle(buffer) => {
-                let work = self.worker.submit(move |comm| buffer.all_gather(comm, clock));
+                let work = self.worker.submit(move |comm| Ok(buffer.all_gather(comm, clock)));
                 bucket.state = BucketState::InFlight(work);
             }
             other => bucket.state = other,
@@ -259,7 +279,9 @@ impl<M: Kernels> Reducer<M> {
     /// Sends buckets. The last one carries the status.
     fn launch(&mut self, released: Range<usize>) {
         let (clock, exchange, carrier) = (self.clock, self.exchange, self.buckets.len() - 1);
+        let planned = self.plan.buckets().len();
         for number in released {
+            let hook = |hook| BucketHook { hook, index: number, is_last: number + 1 == planned };
             let bucket = &mut self.buckets[number];
             match std::mem::replace(&mut bucket.state, BucketState::Lost) {
                 BucketState::Idle(buffer) => {
@@ -269,9 +291,10 @@ impl<M: Kernels> Reducer<M> {
                         factor: self.status.weight,
                         found_infinite: self.found_infinite.clone(),
                         status: (number == carrier).then(|| self.status.clone()),
+                        hook: self.hook.clone().filter(|_| number < planned).map(hook),
                         clock,
                     };
-                    let work = self.worker.submit(move |comm| buffer.average(comm, launch));
+                    let work = self.worker.submit(move |comm| Ok(buffer.average(comm, launch)));
                     bucket.state = BucketState::InFlight(work);
                 }
                 other => bucket.state = other,
@@ -291,7 +314,7 @@ impl<M: Kernels> ReducerBucket<M> {
         let BucketState::InFlight(work) = std::mem::replace(&mut self.state, BucketState::Lost) else {
             return Err(comm_core::Error::Internal("a bucket was not sent".into()).into());
         };
-        let Completed { buffer, started, completed } = work.wait()?;
+        let Completed { buffer, started, completed } = work.wait()??;
         self.state = BucketState::Idle(buffer);
         let filled = self.filled.unwrap_or(backward_ended);
         let launched = self.launched.unwrap_or(backward_ended);

@@ -140,7 +140,11 @@ impl<'a, M: Kernels> Step<'a, M> {
             owner.reducer.scale(factor).map_err(|error| owner.reducer.poison(error))?;
         }
         if status.active > 0 {
-            owner.unit = unit_of(mean_weight * ranks as f64 / status.active as f64);
+            let unit = unit_of(mean_weight * ranks as f64 / status.active as f64);
+            let rescaled = unit / std::mem::replace(&mut owner.unit, unit);
+            if let Some(hook) = owner.reducer.hook().filter(|_| rescaled != 1.0) {
+                hook.rescale(rescaled);
+            }
         }
         Ok(Averaged { owner, timeline, status, total_weight: mean_weight * ranks as f64 })
     }

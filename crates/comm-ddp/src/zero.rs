@@ -7,7 +7,8 @@ use comm_core::{AsView, Comm, Host, Kernels, ReduceOp};
 use crate::bucket_buffer::Exchange;
 use crate::parameters::by_slot;
 use crate::{
-    Averaged, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, Step,
+    Averaged, CommHook, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar,
+    Step,
 };
 
 /// Averages gradients and updates parameters, with the state of the optimizer divided among the
@@ -127,6 +128,16 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     #[must_use]
     pub const fn parameters(&self) -> &ParameterSet {
         self.replicas.parameters()
+    }
+
+    /// Registers a communication hook, as [`DataParallel::register_comm_hook`]. Hooks average whole
+    /// buckets, so a step moves more bytes than with an equal all-reduce alone: those of the hook,
+    /// and the parameters in full.
+    ///
+    /// # Errors
+    /// As [`DataParallel::register_comm_hook`].
+    pub fn register_comm_hook(&mut self, hook: impl CommHook) -> Result<()> {
+        self.replicas.register_comm_hook(hook)
     }
 
     /// Starts a step, as [`DataParallel::step`].

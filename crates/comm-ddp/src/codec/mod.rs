@@ -1,15 +1,15 @@
 //! Block codecs: floats as small integers with a scale per block.
 //!
-//! A block has 64 elements, the last one of a slice perhaps fewer. It is encoded as its scale, a
-//! little-endian `f32`, and an integer per element: in two's complement, of 8 bits, or of 4 bits
-//! with the earlier element in the lower half of a byte. An element is its integer times the scale.
+//! A block has 64 elements, the last one of a slice perhaps fewer. It is encoded as its scale, an
+//! `f32` with the byte order of all elements, and an integer per element: in two's complement, of 8
+//! bits, or of 4 bits with the earlier element in the lower half of a byte. An element is its integer times the scale.
 //! The largest magnitude of a block is the largest integer, so integers are symmetric around zero.
 //! (Dettmers, 8-bit approximations for parallelism in deep learning, 2015; by blocks as in Wang et
 //! al., ZeRO++, 2023.)
 
 mod all_reduce;
 
-use comm_core::Invalid;
+use comm_core::{Invalid, bytemuck};
 
 pub use self::all_reduce::EncodedAllReduce;
 use crate::Result;
@@ -114,16 +114,16 @@ impl BlockCodec {
         check_len("the encoded elements", self.encoded_len(into.len()), encoded.len())?;
         let blocks = encoded.chunks(self.encoded_len(BLOCK));
         for (encoded, into) in blocks.zip(into.chunks_mut(BLOCK)) {
-            let Some((scale, integers)) = encoded.split_first_chunk() else { continue };
-            self.decode_block(f32::from_le_bytes(*scale), integers, into, visit);
+            let Some((scale, integers)) = encoded.split_first_chunk::<SCALE>() else { continue };
+            self.decode_block(bytemuck::cast(*scale), integers, into, visit);
         }
         Ok(())
     }
 
     fn encode_block(self, block: &[f32], into: &mut [u8]) {
-        let Some((scale_bytes, integers)) = into.split_first_chunk_mut() else { return };
+        let Some((scale_bytes, integers)) = into.split_first_chunk_mut::<SCALE>() else { return };
         let scale = scale(largest(block), self.levels());
-        *scale_bytes = scale.to_le_bytes();
+        *scale_bytes = bytemuck::cast(scale);
         if scale.is_nan() || scale == 0.0 {
             integers.fill(0);
             return;

@@ -7,6 +7,7 @@ mod averages;
 mod consensus;
 mod encoded;
 mod faults;
+mod hooks;
 mod memory;
 mod optimizers;
 mod overlap;
