@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::{bf16, f16};
 
+use super::squares::sum_of_squares;
 use super::{ErasedBuffer, Kernels};
 use crate::call::check_len;
 use crate::{
@@ -31,13 +32,13 @@ impl Kernels for Host {
 
     fn write(_: &Comm, into: HostViewMut<'_>, bytes: &[u8]) -> Result<()> {
         let size = into.dtype().size();
-        check_len("the written bytes", into.len() * size, bytes.len())?;
+        check_len("the slice of bytes", bytes.len(), into.len() * size)?;
         into.into_bytes().copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(_: &Comm, from: HostView<'_>, bytes: &mut [u8]) -> Result<()> {
-        check_len("the buffer for bytes", from.bytes().len(), bytes.len())?;
+        check_len("the buffer for bytes", bytes.len(), from.bytes().len())?;
         bytes.copy_from_slice(from.bytes());
         Ok(())
     }
@@ -48,7 +49,7 @@ impl Kernels for Host {
     }
 
     fn copy(_: &Comm, into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
-        check_len("the copied buffer", into.len(), from.len())?;
+        check_len("the copied buffer", from.len(), into.len())?;
         if into.dtype() == from.dtype() {
             into.into_bytes().copy_from_slice(from.bytes());
             Ok(())
@@ -58,7 +59,7 @@ impl Kernels for Host {
     }
 
     fn add(_: &Comm, into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
-        check_len("the added buffer", into.len(), from.len())?;
+        check_len("the added buffer", from.len(), into.len())?;
         if into.dtype() != from.dtype() {
             return Err(Invalid::DTypes { send: from.dtype(), recv: into.dtype() }.into());
         }
@@ -106,23 +107,8 @@ fn lacks<T: Pod>(bytes: &[u8], condition: impl Fn(T) -> bool) -> bool {
     words.chunks(BLOCK).all(|block| !block.iter().fold(false, |found, word| found | condition(*word)))
 }
 
-/// Adds squares in several sums, so that additions do not wait for each other.
-fn sum_of_squares<T: Pod + Into<f64>>(bytes: &[u8]) -> f64 {
-    let floats: &[T] = bytemuck::cast_slice(bytes);
-    let (blocks, rest) = floats.as_chunks::<16>();
-    let mut sums = [0.0; 16];
-    for block in blocks {
-        for (sum, float) in sums.iter_mut().zip(block) {
-            let float: f64 = (*float).into();
-            *sum += float * float;
-        }
-    }
-    let rest = rest.iter().map(|float| (*float).into().powi(2));
-    sums.into_iter().chain(rest).sum()
-}
-
 /// Converts floats of one type to another. Between 16 and 64 bits they are rounded to `f32` on the
-/// way.
+/// way. Every NaN becomes the positive quiet one without payload.
 fn convert(into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
     let (to, of) = (into.dtype(), from.dtype());
     for dtype in [to, of] {
@@ -142,16 +128,25 @@ fn convert(into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
             }
             None => floats.copy_from_slice(bytemuck::cast_slice(from)),
         }
+        // The bits of other NaN would depend on the instruction set.
+        floats.iter_mut().for_each(|float| *float = if float.is_nan() { NAN } else { *float });
         match Widening::of(to) {
             Some(widening) => widening.narrow(bytemuck::cast_slice(floats), into),
             None if to == DType::F64 => {
                 let into: &mut [f64] = bytemuck::cast_slice_mut(into);
-                into.iter_mut().zip(floats).for_each(|(wide, float)| *wide = f64::from(*float));
+                into.iter_mut().zip(floats).for_each(|(wide, float)| *wide = widen(*float));
             }
             None => into.copy_from_slice(bytemuck::cast_slice(floats)),
         }
     }
     Ok(())
+}
+
+/// The NaN of all results. The language does not specify the bits of `f32::NAN`.
+const NAN: f32 = f32::from_bits(0x7fc0_0000);
+
+fn widen(float: f32) -> f64 {
+    if float.is_nan() { f64::from_bits(0x7ff8_0000_0000_0000) } else { f64::from(float) }
 }
 
 #[cfg(test)]
@@ -198,6 +193,29 @@ mod tests {
             );
         }
         assert!(convert(HostViewMut::new(&mut [0_i32; 2]), HostView::new(&[0.0_f32; 2])).is_err());
+    }
+
+    #[test]
+    fn every_nan_is_converted_to_the_same() {
+        // Quiet and signalling, of both signs, in all parts of a block.
+        let nan = [0x7fc0_0001, 0xffc0_0000, 0x7f80_0001, 0xff80_0400].map(f32::from_bits).repeat(9);
+        let doubles: Vec<f64> = nan
+            .iter()
+            .map(|nan| f64::from_bits(u64::from(nan.to_bits() & 0x8040_0001) << 32 | 0x7ff0_1000_0000_0000))
+            .collect();
+        let halves: Vec<f16> =
+            nan.iter().map(|nan| f16::from_bits((nan.to_bits() >> 16) as u16 & 0x8200 | 0x7c01)).collect();
+        let brains: Vec<bf16> =
+            nan.iter().map(|nan| bf16::from_bits((nan.to_bits() >> 16) as u16 | 0x7f81)).collect();
+        let bits = |floats: Vec<f32>| floats.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for converted in [converted::<f64, f32>(&doubles), converted(&halves), converted(&brains)] {
+            assert_eq!(bits(converted), [0x7fc0_0000; 36]);
+        }
+        for converted in [converted::<f32, f64>(&nan), converted(&halves), converted(&brains)] {
+            assert!(converted.iter().all(|nan: &f64| nan.to_bits() == 0x7ff8 << 48));
+        }
+        assert!(converted::<f64, f16>(&doubles).iter().all(|nan| nan.to_bits() == 0x7e00));
+        assert!(converted::<f32, bf16>(&nan).iter().all(|nan| nan.to_bits() == 0x7fc0));
     }
 
     #[test]

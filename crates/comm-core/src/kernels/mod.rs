@@ -2,6 +2,7 @@
 
 mod erased;
 mod host;
+mod squares;
 
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +41,8 @@ pub trait Kernels: Memory<Communicator: Groups<Self>> {
     /// Sets all elements to zero.
     fn zero(comm: &Comm<Self>, into: Self::ViewMut<'_>) -> Result<()>;
 
-    /// Copies elements. Floats of another type are converted, rounded to nearest, ties to even.
+    /// Copies elements. Floats of another type are converted, rounded to nearest, ties to even, and
+    /// to `f32` in between. Every NaN that is converted becomes the positive quiet one.
     fn copy(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>) -> Result<()>;
 
     /// Adds elements of the same type: `into[i] += from[i]`.
@@ -49,7 +51,8 @@ pub trait Kernels: Memory<Communicator: Groups<Self>> {
     /// Multiplies floats by a factor.
     fn scale(comm: &Comm<Self>, into: Self::ViewMut<'_>, factor: f64) -> Result<()>;
 
-    /// Returns the sum of the squares of floats, computed in `f64`.
+    /// Returns the sum of the squares of floats, computed in `f64`. The order of additions depends
+    /// on the length alone, so the same elements give the same bits in any memory.
     fn sum_of_squares(comm: &Comm<Self>, from: Self::View<'_>) -> Result<f64>;
 
     /// Returns whether all floats are finite.
