@@ -53,6 +53,19 @@ pub(crate) struct Arguments {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Arguments {
+    /// Returns the arguments as numbers, lowest byte first. None has more than 8 bytes.
+    pub(crate) fn words(&self) -> Vec<u64> {
+        let mut rest = &self.bytes[..];
+        let word = |size: &usize| {
+            let (argument, after) = rest.split_at(*size);
+            rest = after;
+            argument.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        self.sizes.iter().map(word).collect()
+    }
+}
+
 /// A kernel and the sizes of its arguments, which on a real device are in its compiled code.
 #[derive(Debug, Clone)]
 pub(crate) struct Registered {

@@ -35,7 +35,8 @@
 //!   poisoned when it is allocated and when it is freed, addresses are not used twice, and each
 //!   access is checked. What a real device might tolerate is an error here, which stays with the
 //!   device, and a line in [`Control::take_faults`].
-//! - Kernels are functions of the test, by name.
+//! - Kernels in PTX are interpreted, as far as they compute with single elements. Others are
+//!   functions of the test, by name.
 //! - Ranks are threads or processes, and connect through the unique id; all resources are freed
 //!   when one of them dies. Operations of NCCL run on streams, and all of a group together.
 //! - Calls answer what a test planned for them, operations hang until they are aborted or have a
@@ -59,6 +60,7 @@ mod handles;
 mod injection;
 mod kernel;
 mod nccl;
+mod ptx;
 mod record;
 mod settings;
 mod sync;

@@ -1,9 +1,11 @@
 //! The memory that work on a device can access: that of every device, and pinned memory of the
 //! host, in one address space.
 
+use std::sync::Arc;
+
 use crate::ffi::HostMemory;
 
-use super::memory::AccessError;
+use super::memory::{AccessError, Allocation};
 use super::{of_address, pinned};
 
 /// Checks that `length` bytes at `address` are allocated, in one piece.
@@ -35,4 +37,39 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), AccessError> {
 
 fn host(address: u64) -> Option<HostMemory> {
     usize::try_from(address).ok().map(HostMemory::at)
+}
+
+/// The memory that a launch of a kernel accesses, element by element. It remembers the allocations
+/// that it has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    seen: Vec<Arc<Allocation>>,
+}
+
+impl Window {
+    /// Reads up to 8 bytes as a number, lowest byte first.
+    pub(crate) fn load(&mut self, address: u64, length: usize) -> Result<u64, AccessError> {
+        if let Some(number) = self.seen.iter().find_map(|allocation| allocation.load(address, length)) {
+            return Ok(number);
+        }
+        let bytes = read(address, length)?;
+        self.see(address, length)?;
+        Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// Writes up to 8 bytes of a number, lowest byte first.
+    pub(crate) fn store(&mut self, address: u64, length: usize, number: u64) -> Result<(), AccessError> {
+        if self.seen.iter().any(|allocation| allocation.store(address, length, number).is_some()) {
+            return Ok(());
+        }
+        write(address, number.to_le_bytes().get(..length).unwrap_or_default())?;
+        self.see(address, length)
+    }
+
+    fn see(&mut self, address: u64, length: usize) -> Result<(), AccessError> {
+        if let Some(device) = of_address(address) {
+            self.seen.push(device.memory.existing(address, length)?.0);
+        }
+        Ok(())
+    }
 }

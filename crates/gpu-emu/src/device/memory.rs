@@ -5,6 +5,7 @@
 //! bound: an access that corrupts memory or reads garbage on a real device is an error here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -56,13 +57,36 @@ pub(crate) fn ordinal_of(address: u64) -> Option<usize> {
 }
 
 #[derive(Debug)]
-struct Allocation {
+pub(crate) struct Allocation {
     base: u64,
     length: usize,
     owner: Owner,
     bytes: Mutex<Vec<u8>>,
-    /// False until the stream that allocates it has reached the allocation.
+    /// False until the stream that allocates it has reached the allocation, and after it is freed.
     exists: AtomicBool,
+}
+
+impl Allocation {
+    /// Returns up to 8 bytes as a number, or `None` unless they all lie in the allocation.
+    pub(crate) fn load(&self, address: u64, length: usize) -> Option<u64> {
+        let range = self.range_of(address, length)?;
+        let mut number = [0; 8];
+        number.get_mut(..length)?.copy_from_slice(lock(&self.bytes).get(range)?);
+        Some(u64::from_le_bytes(number))
+    }
+
+    /// Writes up to 8 bytes of a number. `None` unless they all lie in the allocation.
+    pub(crate) fn store(&self, address: u64, length: usize, number: u64) -> Option<()> {
+        let range = self.range_of(address, length)?;
+        lock(&self.bytes).get_mut(range)?.copy_from_slice(number.to_le_bytes().get(..length)?);
+        Some(())
+    }
+
+    fn range_of(&self, address: u64, length: usize) -> Option<Range<usize>> {
+        let start = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        let inside = start.checked_add(length)? <= self.length && self.exists.load(Ordering::SeqCst);
+        inside.then_some(start..start + length)
+    }
 }
 
 #[derive(Debug)]
@@ -155,7 +179,12 @@ impl Memory {
         lock(&self.0).in_use
     }
 
-    fn existing(&self, address: u64, length: usize) -> Result<(Arc<Allocation>, usize), AccessError> {
+    /// Returns the allocation of `length` bytes at `address`, and the index of the first.
+    pub(crate) fn existing(
+        &self,
+        address: u64,
+        length: usize,
+    ) -> Result<(Arc<Allocation>, usize), AccessError> {
         let (allocation, start) = lock(&self.0).find(address, length)?;
         let exists = allocation.exists.load(Ordering::SeqCst);
         if exists { Ok((allocation, start)) } else { Err(AccessError::NotYet { address }) }
@@ -191,6 +220,7 @@ impl Space {
     fn bury(&mut self, allocation: &Allocation) {
         self.in_use -= allocation.length;
         self.freed.insert(allocation.base, allocation.length as u64);
+        allocation.exists.store(false, Ordering::SeqCst);
         // Work that found the allocation just before may still hold it.
         lock(&allocation.bytes).fill(POISON);
     }

@@ -1,5 +1,5 @@
-//! Modules, kernels and host functions. The content of a module is ignored: a kernel is the
-//! function that a test registered under its name.
+//! Modules, kernels and host functions. The kernels of a module of PTX are interpreted. The content
+//! of any other module is ignored: a kernel is the function that a test registered under its name.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -8,33 +8,65 @@ use crate::ffi::{HostMemory, In, Out, Text};
 use crate::handles::{Handle, Handles};
 use crate::kernel::{self, Arguments, Launch, Registered};
 
+use crate::ptx;
+use crate::record;
+
 use super::context::current;
 use super::{CuError, CuResult, answer, given, recorded, stream};
 
 #[derive(Debug)]
-struct Module;
+struct Module {
+    kernels: Vec<Arc<ptx::Entry>>,
+}
+
+/// A kernel of a module.
+#[derive(Debug, Clone)]
+enum Function {
+    Registered(Registered),
+    Interpreted(Arc<ptx::Entry>),
+}
+
+impl Function {
+    fn sizes(&self) -> Vec<usize> {
+        match self {
+            Self::Registered(kernel) => kernel.sizes.clone(),
+            Self::Interpreted(kernel) => kernel.sizes(),
+        }
+    }
+}
 
 static MODULES: Handles<Module> = Handles::new("module", 0x30);
-static FUNCTIONS: Handles<Registered> = Handles::new("function", 0xF0);
+static FUNCTIONS: Handles<Function> = Handles::new("function", 0xF0);
 
 const THREADS_MAX: u64 = 1024;
 
-fn load(module: &Out<Handle>, is_null: bool) -> CuResult {
-    current()?;
-    if is_null || module.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    given(module.put(MODULES.insert(Arc::new(Module))))
+/// Loads a module from its content, which is text.
+fn load(module: &Out<Handle>, image: Option<&str>) -> CuResult {
+    let device = current()?;
+    let image = image.filter(|_| !module.is_null()).ok_or(CuError::INVALID_VALUE)?;
+    let kernels = if ptx::is_ptx(image) {
+        ptx::parse(image).map_err(|error| {
+            record::fault(Some(device.ordinal), &format!("PTX: {error}"));
+            CuError::INVALID_PTX
+        })?
+    } else {
+        Vec::new()
+    };
+    let kernels = kernels.into_iter().map(Arc::new).collect();
+    given(module.put(MODULES.insert(Arc::new(Module { kernels }))))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(module: Out<Handle>, image: HostMemory) -> i32 {
-    answer(|| load(&module, image.is_null()))
+extern "C" fn cuModuleLoadData(module: Out<Handle>, image: Text) -> i32 {
+    recorded("cuModuleLoadData", &"", || load(&module, image.read().as_deref()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoad(module: Out<Handle>, path: Text) -> i32 {
-    answer(|| load(&module, path.read().is_none()))
+    answer(|| {
+        let image = path.read().and_then(|path| std::fs::read_to_string(path).ok());
+        load(&module, image.as_deref())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -45,10 +77,13 @@ extern "C" fn cuModuleUnload(module: Handle) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) -> i32 {
     answer(|| {
-        MODULES.get(module).ok_or(CuError::INVALID_HANDLE)?;
+        let module = MODULES.get(module).ok_or(CuError::INVALID_HANDLE)?;
         let name = name.read().ok_or(CuError::INVALID_VALUE)?;
-        let kernel = kernel::named(&name).ok_or(CuError::NOT_FOUND)?;
-        given(function.put(FUNCTIONS.insert(Arc::new(kernel))))
+        let interpreted = module.kernels.iter().find(|kernel| kernel.name == name).cloned();
+        let found = interpreted.map(Function::Interpreted);
+        let found =
+            found.or_else(|| kernel::named(&name).map(Function::Registered)).ok_or(CuError::NOT_FOUND)?;
+        given(function.put(FUNCTIONS.insert(Arc::new(found))))
     })
 }
 
@@ -70,13 +105,29 @@ extern "C" fn cuLaunchKernel(
     let described = format_args!("grid={grid_x} block={block_x} stream={stream:p}").to_string();
     recorded("cuLaunchKernel", &described, || {
         let kernel = FUNCTIONS.get(function).ok_or(CuError::INVALID_HANDLE)?;
+        let kernel = Function::clone(&kernel);
         let stream = stream::of_handle(stream)?;
         let threads: u64 = block.iter().map(|side| u64::from(*side)).product();
         if grid.contains(&0) || threads == 0 || threads > THREADS_MAX {
             return Err(CuError::INVALID_VALUE);
         }
-        let arguments = copy_arguments(&arguments, &kernel.sizes)?;
-        stream.add(move |_| (kernel.function)(&Launch::new(grid, block, shared_bytes, &arguments)));
+        let arguments = copy_arguments(&arguments, &kernel.sizes())?;
+        match kernel {
+            Function::Registered(kernel) => {
+                stream.add(move |_| (kernel.function)(&Launch::new(grid, block, shared_bytes, &arguments)));
+            }
+            // No interpreted kernel knows another direction.
+            Function::Interpreted(_) if [grid_y, grid_z, block_y, block_z] != [1; 4] => {
+                return Err(CuError::INVALID_VALUE);
+            }
+            Function::Interpreted(kernel) => {
+                stream.add(move |device| {
+                    if let Err(error) = kernel.run(grid_x, block_x, &arguments.words()) {
+                        device.fail(CuError::ILLEGAL_ADDRESS, &format!("{}: {error}", kernel.name));
+                    }
+                });
+            }
+        }
         Ok(())
     })
 }
