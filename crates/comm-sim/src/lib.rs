@@ -9,6 +9,7 @@
 //! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
 //! - [`conformance`]: a test suite that every transport must pass;
 //! - [`mod@communicator_conformance`]: a test suite that every communicator must pass;
+//! - [`kernels_conformance`]: a test suite that the computations on every kind of memory must pass;
 //! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`MemoryStore`]: a store of one process, which executes last wills;
@@ -26,6 +27,7 @@ mod endpoint;
 pub mod exact;
 pub mod hostile;
 pub mod in_process;
+pub mod kernels_conformance;
 mod memory_store;
 pub mod mutate;
 pub mod network;
