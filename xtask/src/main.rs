@@ -8,6 +8,7 @@ mod docs;
 mod error;
 mod features;
 mod gpu_check;
+mod kernels;
 mod nccl;
 mod package;
 mod packages;
@@ -42,6 +43,7 @@ enum Task {
     /// Compile every published package without features and with each feature alone
     Features,
     GpuCheck(gpu_check::GpuCheck),
+    Kernels(kernels::Kernels),
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
     /// Pack the published packages, and run a program that depends on them
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Task::Docs { check } => docs::run(check, out),
         Task::Features => features::run(out),
         Task::GpuCheck(check) => check.execute(out),
+        Task::Kernels(kernels) => kernels.execute(out),
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),
         Task::Package => package::run(out),

@@ -41,16 +41,43 @@ impl Health {
 pub(crate) struct CallRecord {
     health: Arc<Health>,
     sequence: u64,
+    /// Calls of other communicators whose results were combined with it.
+    others: Vec<Self>,
 }
 
 impl CallRecord {
     pub(crate) const fn new(health: Arc<Health>, sequence: u64) -> Self {
-        Self { health, sequence }
+        Self { health, sequence, others: Vec::new() }
     }
 
     /// Returns an error if the call was lost. This is known once the call has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.health.kept(self.sequence)
+        self.health.kept(self.sequence)?;
+        self.others.iter().try_for_each(Self::check)
+    }
+
+    /// Returns the record of a computation with the results of several calls.
+    pub(crate) fn of_all(records: impl IntoIterator<Item = Self>) -> Option<Self> {
+        records.into_iter().reduce(|mut all, mut record| {
+            let others = std::mem::take(&mut record.others);
+            for record in others.into_iter().chain([record]) {
+                all.include(record);
+            }
+            all
+        })
+    }
+
+    /// Adds a record without others. Of the calls of one communicator only the last matters: if an
+    /// earlier one was lost, so was that.
+    fn include(&mut self, record: Self) {
+        let is_same = |known: &&mut Self| Arc::ptr_eq(&known.health, &record.health);
+        if Arc::ptr_eq(&self.health, &record.health) {
+            self.sequence = self.sequence.max(record.sequence);
+        } else if let Some(known) = self.others.iter_mut().find(is_same) {
+            known.sequence = known.sequence.max(record.sequence);
+        } else {
+            self.others.push(record);
+        }
     }
 }
 
@@ -60,6 +87,22 @@ mod tests {
 
     fn aborted(reason: &str) -> Error {
         Error::Aborted { by: 1, reason: reason.into() }
+    }
+
+    #[test]
+    fn a_result_of_several_calls_is_lost_with_any_of_them() {
+        let [first, second, third] = [(); 3].map(|()| Arc::new(Health::default()));
+        let record = |health: &Arc<Health>, sequence| CallRecord::new(Arc::clone(health), sequence);
+        let pair = CallRecord::of_all([record(&first, 2), record(&second, 1)]).unwrap();
+        let all =
+            CallRecord::of_all([record(&second, 5), pair, record(&third, 1), record(&first, 1)]).unwrap();
+        assert_eq!(all.others.len(), 2);
+        third.fail(aborted("third"), 2);
+        first.fail(aborted("first"), 3);
+        assert!(all.check().is_ok());
+        second.fail(aborted("second"), 5);
+        assert!(all.check().unwrap_err().to_string().contains("second"));
+        assert!(CallRecord::of_all([]).is_none());
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! - A [`Device`] has [`Stream`]s and [`DeviceBuffer`]s. A buffer records its last uses, so that
 //!   work on it runs in the order in which it was enqueued, on any stream. [`CudaView::from_raw`]
 //!   makes a view of a framework's memory.
+//! - [`Cuda`] has [`Kernels`](comm_core::Kernels), so data parallel training computes on devices
+//!   as on the host, with the same bits. The driver compiles the kernels from PTX.
 //! - A [`Library`] is the loaded NCCL.
 //! - [`NcclCommunicator::connect`] connects the ranks of any communicator for the host, and
 //!   [`NcclCommunicator::with_id`] ranks that got a [`UniqueId`] in another way.
@@ -24,6 +26,7 @@
 //! | pinned memory of the host | `pinned.rs`, `transfer.rs` |
 //! | the order of uses of memory | `usage.rs`, `stream.rs`, `work.rs` |
 //! | views of buffers | `view.rs`, `memory.rs` |
+//! | computations on buffers, as kernels in PTX | `kernels/` |
 //! | the comparison of ranks, and the unique id | `capabilities.rs`, `unique_id.rs` |
 //! | the checks of a call, and its calls of NCCL as data | `plan/`, `dtype.rs` |
 //! | the calls of NCCL | `handle/`, `library.rs` |
@@ -65,6 +68,7 @@ mod environment;
 mod error;
 mod handle;
 mod health;
+mod kernels;
 mod library;
 mod memory;
 mod pinned;
@@ -84,6 +88,7 @@ pub use capabilities::Capabilities;
 pub use communicator::{Batch, NcclCommunicator, Registration, ShrinkMode};
 pub use config::NcclConfig;
 pub use device::Device;
+pub use kernels::ErasedDeviceBuffer;
 pub use library::Library;
 pub use memory::{Cuda, DeviceComm, DeviceCommunicator};
 pub use nccl_sys::{Search, Version};

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use comm_core::{AsView, AsViewMut, DType, Erased, Error, Result, Shape};
 
 use crate::health::CallRecord;
@@ -45,6 +47,17 @@ impl<'a> Span<'a> {
     /// Returns the address of the element at this index.
     pub(crate) const fn at(&self, elements: usize) -> u64 {
         self.pointer + (elements * self.dtype.size()) as u64
+    }
+
+    /// Returns a range of the elements, or `None` if there are fewer.
+    pub(crate) fn get(self, range: Range<usize>) -> Option<Self> {
+        let inside = range.start <= range.end && range.end <= self.len;
+        inside.then(|| Self { pointer: self.at(range.start), len: range.len(), ..self })
+    }
+
+    /// Returns the number of bytes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.len * self.dtype.size()
     }
 
     /// Returns an error for memory of another device.

@@ -13,6 +13,7 @@ use clap::builder::PossibleValuesParser;
 use crate::error::Result;
 use crate::places;
 use releases::Release;
+pub(crate) use wheel::Wheel;
 
 /// Generate nccl-sys/src/bindings.rs from NCCL's header.
 ///

@@ -10,19 +10,19 @@ use crate::error::{Error, Result};
 
 /// A wheel and the files to extract.
 #[derive(Debug)]
-pub(super) struct Wheel {
-    pub(super) package: &'static str,
-    pub(super) version: &'static str,
+pub(crate) struct Wheel {
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
     /// One hash per architecture.
-    pub(super) sha256: &'static [&'static str],
+    pub(crate) sha256: &'static [&'static str],
     /// Paths in the wheel, with different file names.
-    pub(super) files: &'static [&'static str],
+    pub(crate) files: &'static [&'static str],
 }
 
 impl Wheel {
     /// Puts the files into `folder`, unless it has them. The folder appears only once all files are
     /// downloaded and their hash is verified.
-    pub(super) fn fetch(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn fetch(&self, folder: &Path) -> Result<()> {
         self.fetch_with("python3".as_ref(), folder)
     }
 
