@@ -32,6 +32,15 @@ impl From<Failure> for CaseError {
     }
 }
 
+impl From<comm_ddp::Error> for CaseError {
+    fn from(error: comm_ddp::Error) -> Self {
+        match error {
+            comm_ddp::Error::Comm(error) => Self::Call(error),
+            other => Self::Wrong(other.to_string()),
+        }
+    }
+}
+
 impl CaseError {
     /// Adds the attempted operation.
     fn during(self, what: impl Display) -> Self {

@@ -49,6 +49,8 @@ const WRONG_BITS: &[Row] = &[
     ("shrink", 2, "0:wrong-bit 1", "the sum over them"),
     ("killed_rank", 2, "0:wrong-bit 3", "the sum over them"),
     ("eight_bits", 1, "0:wrong-bit 4", "element"),
+    ("training", 1, "0:wrong-bit 6", "the norm of step 2"),
+    ("training", 2, "1:wrong-bit 8", "rank 1: the norm of step 3"),
     ("sides", 1, "0:wrong-bit 0", "the sum on devices"),
     ("sides", 2, "1:wrong-bit 1", "the maximum before the barrier"),
 ];
@@ -57,6 +59,7 @@ const WRONG_BITS: &[Row] = &[
 const NOTHING_DONE: &[Row] = &[
     ("all_reduce", 1, "0:answer ncclAllReduce 0 3", "the receive buffer"),
     ("streams", 2, "0:answer ncclAllReduce 0 4", "the sum of round"),
+    ("kernels", 1, "0:answer cuLaunchKernel 0 1", "1 elements: byte"),
     ("barrier_device", 2, "0:answer ncclAllReduce 0 2", "timed out"),
     // Each round waits for six streams; the fault omits the wait of the joined stream. Its copy may
     // then come before the held stream has allocated the memory, which is another error.
@@ -77,6 +80,8 @@ const CODES: &[Row] = &[
     ("leaks", 1, "0:answer ncclCommDestroy 3 8", "round 6: nccl failed with code 3: ncclCommDestroy"),
     ("no_peer", 1, "0:answer ncclCommInitRankConfig 2 0", "a group whose peers never come"),
     ("split", 1, "0:answer ncclCommSplit 5 0", "code 5"),
+    ("kernels", 1, "0:answer cuModuleLoadData 218 4", "code 218: load kernels"),
+    ("training", 1, "0:answer cuLaunchKernel 1 0", "code 1: launch a kernel"),
     ("killed_rank", 2, "0:answer ncclCommInitRankConfig 2 1", "code 2"),
 ];
 

@@ -99,8 +99,17 @@ const GRAPH: [Node; 23] = [
     },
     Node {
         name: "gpu-check",
-        may_use: &["comm-core", "comm-hybrid", "comm-nccl", "comm-ring", "comm-sim", "comm-tcp", "nccl-sys"],
-        why: "tests collectives on devices; its ranks connect through a store",
+        may_use: &[
+            "comm-core",
+            "comm-ddp",
+            "comm-hybrid",
+            "comm-nccl",
+            "comm-ring",
+            "comm-sim",
+            "comm-tcp",
+            "nccl-sys",
+        ],
+        why: "tests collectives and training on devices; its ranks connect through a store",
     },
     Node { name: "digits", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {
@@ -128,7 +137,7 @@ const GRAPH: [Node; 23] = [
 /// The crates that tests of every crate but comm-core may use: ranks in one process, and
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
-/// The further crates that tests of one crate may use: the device emulator, and stores.
+/// The further crates that tests of one crate may use: the device emulator, stores, and training.
 const FOR_TESTS_OF: [(&str, &[&str]); 9] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
@@ -137,7 +146,7 @@ const FOR_TESTS_OF: [(&str, &[&str]); 9] = [
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-shm", &["comm-tcp"]),
-    ("comm-hybrid", &["gpu-emu", "nccl-sys"]),
+    ("comm-hybrid", &["comm-ddp", "gpu-emu", "nccl-sys"]),
     ("comm-world", &["gpu-emu"]),
     ("gpu-check", &["gpu-emu"]),
 ];

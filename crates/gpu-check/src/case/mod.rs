@@ -3,6 +3,7 @@
 mod conformance;
 mod failures;
 mod groups;
+mod kernels;
 mod lifecycle;
 mod losses;
 mod messages;
@@ -56,7 +57,7 @@ use Ranks::{One, OneAndSeveral, Several};
 pub(crate) const CONNECT: &str = "connect";
 
 /// All cases in the order of their runs.
-pub const CASES: [Case; 34] = [
+pub const CASES: [Case; 36] = [
     case(
         CONNECT,
         Several,
@@ -160,6 +161,18 @@ pub const CASES: [Case; 34] = [
         OneAndSeveral,
         "the host and device communicators of a group work side by side and fail together",
         sides::together,
+    ),
+    case(
+        "kernels",
+        One,
+        "computations on buffers have the bits of the host's, for every type",
+        kernels::kernels,
+    ),
+    case(
+        "training",
+        OneAndSeveral,
+        "gradients in device memory are averaged, checked and limited",
+        kernels::training,
     ),
     case(
         "registration",
