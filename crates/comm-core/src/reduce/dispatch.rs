@@ -7,7 +7,7 @@ use super::Reduction;
 #[cfg(target_arch = "x86_64")]
 use super::f16c::{Block, BlockOp, whole_blocks};
 use super::isa::Isa;
-use super::ops::{And, Combine, Divide, Max, Min, Or, Prod, Scale, Sum, Xor};
+use super::ops::{And, Average, Combine, Divide, Max, Min, Or, Prod, Scale, Sum, Xor};
 use super::pass::{Pass, PassBuffers};
 use crate::{DType, ReduceOp};
 
@@ -55,6 +55,18 @@ pub(super) fn combine(isa: Isa, reduction: Reduction, operands: PassBuffers<'_>)
         ReduceOp::BitOr => operands.combine::<u8, _>(isa, Or),
         ReduceOp::BitXor => operands.combine::<u8, _>(isa, Xor),
         ReduceOp::User(operator) => operator.combine(isa, operands),
+    }
+    whole
+}
+
+/// Combines sums of `f32` or `f64` and divides the results. Returns the size of whole elements.
+pub(super) fn average(isa: Isa, dtype: DType, operands: PassBuffers<'_>, divisor: f64) -> usize {
+    let whole = operands.len() / dtype.size() * dtype.size();
+    let (operands, _) = operands.split_at(whole);
+    if dtype == DType::F64 {
+        operands.combine::<f64, _>(isa, Average(divisor));
+    } else {
+        operands.combine::<f32, _>(isa, Average(divisor as f32));
     }
     whole
 }

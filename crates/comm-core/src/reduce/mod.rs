@@ -39,6 +39,8 @@ use crate::{DType, Invalid, RecvBuf, ReduceOp, Result};
 pub struct Reduction {
     op: ReduceOp,
     dtype: DType,
+    /// The number of contributions if [`combine`](Self::combine) completes the reduction, else 0.
+    completes: usize,
 }
 
 impl Reduction {
@@ -53,7 +55,7 @@ impl Reduction {
         if dtype.is_float8() && !matches!(op, ReduceOp::User(_)) {
             return Err(Invalid::BackendOp { backend: "the host", op, dtype }.into());
         }
-        Ok(Self { op, dtype })
+        Ok(Self { op, dtype, completes: 0 })
     }
 
     /// Returns the operator.
@@ -77,7 +79,30 @@ impl Reduction {
     /// buffer needs alignment.
     #[inline]
     pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
-        dispatch::combine(Isa::best(), self, PassBuffers { dst, left: addend, right: from })
+        if self.completes == 0 || !self.has_finish() {
+            return dispatch::combine(Isa::best(), self, PassBuffers { dst, left: addend, right: from });
+        }
+        self.combine_and_finish(dst, addend, from)
+    }
+
+    /// Combines the last contributions, and completes the results.
+    fn combine_and_finish(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
+        let operands = PassBuffers { dst: &mut *dst, left: addend, right: from };
+        if matches!(self.dtype, DType::F32 | DType::F64) {
+            return dispatch::average(Isa::best(), self.dtype, operands, self.completes as f64);
+        }
+        let whole = dispatch::combine(Isa::best(), self, operands);
+        self.finish(&mut dst[..whole], self.completes);
+        whole
+    }
+
+    /// Returns a reduction that combines the last contributions: its [`combine`](Self::combine)
+    /// also does what [`finish`](Self::finish) of `ranks` contributions does, in the same pass over
+    /// memory unless elements have 16 bits.
+    #[must_use]
+    #[inline]
+    pub const fn completing(self, ranks: usize) -> Self {
+        Self { completes: ranks, ..self }
     }
 
     /// Returns whether [`start`](Self::start) changes the contributions of this many ranks.

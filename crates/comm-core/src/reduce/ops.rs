@@ -86,3 +86,14 @@ impl<T: Float> Combine<T, T::Wide> for Divide {
         T::narrow(left.widen() / right)
     }
 }
+
+/// Adds, and divides the sum by a number of the type in which elements are computed.
+#[derive(Clone, Copy)]
+pub(super) struct Average<W>(pub(super) W);
+
+impl<T: Float> Combine<T> for Average<T::Wide> {
+    #[inline(always)]
+    fn combine(&self, left: T, right: T) -> T {
+        T::narrow((left.widen() + right.widen()) / self.0)
+    }
+}

@@ -18,6 +18,8 @@ pub struct LoweredStep {
     /// The conflicting ones of the 63 steps before: the highest bit is the step directly before,
     /// and so on backwards.
     pub(super) deps: u64,
+    /// Whether the step also completes the reduction of its blocks.
+    pub(super) completes: bool,
 }
 
 /// The bit of the step before.
@@ -62,7 +64,8 @@ impl Default for Lowering {
 }
 
 /// Lowers the steps of a schedule. Leaves out the steps that finish a reduction whose operator
-/// needs none.
+/// needs none, and those directly after the step that combines the same blocks, which then does
+/// both in one pass over memory.
 ///
 /// A step whose blocks an array does not hold fails when the executor runs it.
 pub fn lower(
@@ -73,10 +76,19 @@ pub fn lower(
     let mut lowering = Lowering::default();
     let finishes = reduction.is_some_and(Reduction::has_finish);
     // No other step may be left out, not even one without bytes: later steps depend on the same
-    // steps through it.
-    steps
-        .filter(move |step| finishes || step.action != Action::Finish)
-        .map(move |step| lowering.lower(step, layout))
+    // steps through it. What depends on a step that finishes depends on the one before it too.
+    let mut steps = steps.filter(move |step| finishes || step.action != Action::Finish).peekable();
+    std::iter::from_fn(move || {
+        let step = steps.next()?;
+        let completes = steps.next_if(|next| is_completed_by(&step, next)).is_some();
+        Some(LoweredStep { completes, ..lowering.lower(step, layout) })
+    })
+}
+
+/// Returns whether `next` finishes what `step` combines.
+fn is_completed_by(step: &Step, next: &Step) -> bool {
+    let combines = matches!(step.action, Action::Reduce { .. } | Action::RecvReduce { .. });
+    combines && next.action == Action::Finish && (next.place, next.blocks) == (step.place, step.blocks)
 }
 
 impl Lowering {
@@ -95,6 +107,7 @@ impl Lowering {
             bytes: bytes(step.place),
             src: step.src().map_or(ByteRange::NONE, bytes),
             deps: self.deps(&step),
+            completes: false,
         };
         self.recent[self.count % Self::LENGTH] = step;
         self.count += 1;
@@ -148,5 +161,27 @@ mod tests {
             [Step::recv(1, Place::Output, Blocks::one(1)), Step::finish(Place::Output, Blocks::one(1))];
         assert_eq!(lowered(&steps, ReduceOp::Avg).len(), 2);
         assert_eq!(lowered(&steps, ReduceOp::Sum).len(), 1);
+    }
+
+    #[test]
+    fn the_step_that_combines_blocks_last_also_finishes_them() {
+        let (block, other) = (Blocks::one(1), Blocks::one(0));
+        let finish = Step::finish(Place::Output, block);
+        let completes = |step: Step, finish: Step| {
+            let steps = [step, finish, Step::send(1, Place::Output, block)];
+            let lowered = lowered(&steps, ReduceOp::Avg);
+            let (first, last) = (lowered[0], lowered[lowered.len() - 1]);
+            assert_eq!(last.deps & PREVIOUS, PREVIOUS, "the send waits for the step before it");
+            (first.completes, lowered.len())
+        };
+        let received = Step::recv_reduce(1, Place::Output, Place::Output, block);
+        assert_eq!(completes(received, finish), (true, 2));
+        assert_eq!(completes(Step::reduce(Place::Output, SLOT, block), finish), (true, 2));
+        assert_eq!(completes(Step::recv(1, Place::Output, block), finish), (false, 3));
+        let elsewhere = Step::recv_reduce(1, SLOT, SLOT, block);
+        assert_eq!(lowered(&[elsewhere, finish], ReduceOp::Avg).len(), 2);
+        let of_other = Step::recv_reduce(1, Place::Output, Place::Output, other);
+        assert_eq!(lowered(&[of_other, finish], ReduceOp::Avg).len(), 2);
+        assert!(!lowered(&[received, finish], ReduceOp::Sum)[0].completes);
     }
 }

@@ -51,11 +51,14 @@ impl Job {
         Header::new(self.sequence, payload_bytes as u64, self.fingerprint)
     }
 
-    /// Returns the reduction of a receive, if it reduces.
+    /// Returns the reduction of a step, if it reduces.
     #[inline]
-    fn reduction_in(&self, action: Action) -> Result<Option<Reduction>> {
-        match action {
-            Action::RecvReduce { .. } => self.reduction.ok_or_else(no_reduction).map(Some),
+    fn reduction_in(&self, step: &LoweredStep) -> Result<Option<Reduction>> {
+        match step.action {
+            Action::Reduce { .. } | Action::RecvReduce { .. } => {
+                let reduction = self.reduction.ok_or_else(no_reduction)?;
+                Ok(Some(if step.completes { reduction.completing(self.ranks) } else { reduction }))
+            }
             _ => Ok(None),
         }
     }
@@ -318,7 +321,7 @@ impl Executor {
         let entry = self.window.entry(at);
         let before = entry.moved;
         let (payload, addend) = regions.recv(&entry.lowered)?;
-        let reduction = job.reduction_in(entry.lowered.action)?;
+        let reduction = job.reduction_in(&entry.lowered)?;
         if before == 0 && Header::BYTES + payload.len() <= EAGER_BYTES {
             match recv_eager(transport, from, job, payload, addend, reduction)? {
                 Some(used) => entry.moved = used,
@@ -393,7 +396,7 @@ fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()>
         }
         Action::Reduce { with } => {
             let (dst, src) = regions.pair(step, with)?;
-            job.reduction.ok_or_else(no_reduction)?.combine(dst, None, RecvBuf::from_slice(src));
+            job.reduction_in(step)?.ok_or_else(no_reduction)?.combine(dst, None, RecvBuf::from_slice(src));
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {

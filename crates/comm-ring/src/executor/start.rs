@@ -73,8 +73,7 @@ impl Executor {
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;
         if whole <= EAGER_BYTES
-            && let Some(used) =
-                recv_eager(transport, from, job, payload, addend, job.reduction_in(step.action)?)?
+            && let Some(used) = recv_eager(transport, from, job, payload, addend, job.reduction_in(step)?)?
         {
             moved = used;
         }

@@ -37,7 +37,7 @@ impl Entry {
     fn unused() -> Self {
         let (action, place, bytes) = (Action::Finish, Place::Output, ByteRange::NONE);
         Self {
-            lowered: LoweredStep { action, place, bytes, src: bytes, deps: 0 },
+            lowered: LoweredStep { action, place, bytes, src: bytes, deps: 0, completes: false },
             state: EntryState::Open,
             moved: 0,
             header: [0; Header::BYTES],

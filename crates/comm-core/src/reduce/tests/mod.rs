@@ -266,6 +266,41 @@ fn contributions_are_multiplied_before_and_averages_divided_after() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn the_last_combination_completes_with_the_bits_of_two_passes() {
+    for (reduction, ranks) in every_reduction().flat_map(|r| [1, 2, 3, 8, 70_000].map(|ranks| (r, ranks))) {
+        let samples = samples(reduction.dtype);
+        let from = to_bytes(reduction.dtype, samples.iter().copied());
+        for left in &samples {
+            let left = to_bytes(reduction.dtype, vec![*left; samples.len()]);
+            let mut expected = left.clone();
+            reduction.combine(&mut expected, None, RecvBuf::from_slice(&from));
+            reduction.finish(&mut expected, ranks);
+            let (last, mut in_place, mut apart) = (reduction.completing(ranks), left.clone(), from.clone());
+            assert_eq!(last.combine(&mut in_place, None, RecvBuf::from_slice(&from)), from.len());
+            last.combine(&mut apart, Some(&left), RecvBuf::from_slice(&from));
+            assert!(in_place == expected && apart == expected, "{reduction:?}, {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn instruction_sets_agree_on_sums_that_are_divided() {
+    for (isa, dtype) in Isa::all().into_iter().flat_map(|isa| [(isa, DType::F32), (isa, DType::F64)]) {
+        let (left, right): (Vec<_>, Vec<_>) = Random(3).zip(Random(4)).take(2001).unzip();
+        let [left, right] = [left, right].map(|elements| to_bytes(dtype, elements));
+        let averaged = |isa| {
+            let mut dst = left.clone();
+            let operands = PassBuffers { dst: &mut dst, left: None, right: RecvBuf::from_slice(&right) };
+            dispatch::average(isa, dtype, operands, 3.0);
+            dst
+        };
+        assert!(averaged(isa) == averaged(Isa::BASELINE), "{isa:?}, {dtype}");
+    }
+}
+
+#[test]
 fn a_reduction_combines_on_the_best_instruction_set() {
     for reduction in every_reduction() {
         let (left, right): (Vec<_>, Vec<_>) = Random(9).zip(Random(10)).take(40).unzip();
