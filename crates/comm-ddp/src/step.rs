@@ -44,6 +44,19 @@ impl<'a, M: Kernels> Step<'a, M> {
         Ok(memory.elements(location.elements).into_view()?)
     }
 
+    /// Returns the memory of a gradient with unspecified values, for a backward that overwrites all
+    /// of them: [`Step::view_mut`] without the pass that sets them to zero. What was accumulated in
+    /// this step is lost.
+    ///
+    /// # Errors
+    /// As [`Step::view_mut`].
+    pub fn overwrite_view(&mut self, index: usize) -> Result<M::ViewMut<'_>> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, location) = locate(owner, index)?;
+        owner.written[slot] = true;
+        Ok(owner.reducer.buffer_mut(location.bucket)?.elements(location.elements).into_view()?)
+    }
+
     /// Adds to the gradient of a parameter without marking it as ready.
     ///
     /// # Errors
@@ -156,12 +169,24 @@ impl Step<'_, Host> {
     /// # Errors
     /// As [`Step::view_mut`], and [`Error::WrongType`] if the parameter has another type.
     pub fn gradient_mut<T: Element>(&mut self, index: usize) -> Result<&mut [T]> {
-        {
-            let owner = owner(&mut self.owner)?;
-            let (slot, _) = locate(owner, index)?;
-            owner.parameters().sorted()[slot].check_type::<T>()?;
-        }
+        self.check_type::<T>(index)?;
         self.view_mut(index).map(|view| HostViewMut::into_elements(view).unwrap_or_default())
+    }
+
+    /// Returns the memory of a gradient as a slice of unspecified values: [`Step::overwrite_view`]
+    /// for a type that is known.
+    ///
+    /// # Errors
+    /// As [`Step::gradient_mut`].
+    pub fn overwrite<T: Element>(&mut self, index: usize) -> Result<&mut [T]> {
+        self.check_type::<T>(index)?;
+        self.overwrite_view(index).map(|view| HostViewMut::into_elements(view).unwrap_or_default())
+    }
+
+    fn check_type<T: Element>(&mut self, index: usize) -> Result<()> {
+        let owner = owner(&mut self.owner)?;
+        let (slot, _) = locate(owner, index)?;
+        owner.parameters().sorted()[slot].check_type::<T>()
     }
 }
 

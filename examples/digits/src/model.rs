@@ -1,13 +1,11 @@
 //! A multilayer perceptron with forward and backward pass.
 //!
-//! Backward passes on gradients as they are computed, last layer first, so they can be sent while
+//! Backward writes gradients to memory of its caller, last layer first, so they can be sent while
 //! the layers below are computed.
 
-use crate::{
-    data::{Batch, PIXELS},
-    matmul::Matrix,
-    real::Real,
-};
+use comm::ddp::Step;
+
+use crate::{data::Batch, matmul::Matrix, real::Real};
 
 /// Fully connected layers with rectified linear units between them. Computes one logit per class.
 #[derive(Debug, Clone)]
@@ -32,8 +30,38 @@ pub struct Pass<T> {
     /// inputs.
     delta: Vec<T>,
     delta_below: Vec<T>,
-    weight_gradient: Vec<T>,
-    bias_gradient: Vec<T>,
+}
+
+/// The memory to which backward writes gradients. Parameters have the index of
+/// [`Mlp::parameters`].
+pub trait Gradients<T> {
+    /// The error of either method.
+    type Error;
+
+    /// Returns the memory of the gradient of a parameter. Backward overwrites all of it.
+    ///
+    /// # Errors
+    /// As the implementation defines.
+    fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error>;
+
+    /// Takes note that the gradient of a parameter was written.
+    ///
+    /// # Errors
+    /// As the implementation defines.
+    fn ready(&mut self, index: usize) -> Result<(), Self::Error>;
+}
+
+/// Gradients in the buckets of a step, which are sent as soon as they are complete.
+impl<T: Real> Gradients<T> for Step<'_> {
+    type Error = comm::ddp::Error;
+
+    fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error> {
+        self.overwrite(index)
+    }
+
+    fn ready(&mut self, index: usize) -> Result<(), Self::Error> {
+        self.mark_ready(index)
+    }
 }
 
 /// A parameter: name, shape and numbers.
@@ -48,14 +76,13 @@ pub struct Parameter<'a, T> {
 }
 
 impl<T: Real> Mlp<T> {
-    /// Creates layers from [`PIXELS`] inputs over `hidden` units to `classes` outputs. Equal seeds
+    /// Creates layers of these sizes: inputs, hidden units and one output per class. Equal seeds
     /// give equal weights; those of `f32` are rounded from `f64`.
     #[must_use]
-    pub fn new(hidden: &[usize], classes: usize, seed: u64) -> Self {
+    pub fn new(sizes: &[usize], seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let outputs = hidden.iter().copied().chain([classes]);
-        let inputs = std::iter::once(PIXELS).chain(hidden.iter().copied());
-        let layers = inputs.zip(outputs).map(|(inputs, outputs)| Layer::new(inputs, outputs, &mut random));
+        let layers =
+            sizes.array_windows().map(|[inputs, outputs]| Layer::new(*inputs, *outputs, &mut random));
         Self { layers: layers.collect() }
     }
 
@@ -85,25 +112,25 @@ impl<T: Real> Mlp<T> {
         &activations[self.layers.len()]
     }
 
-    /// Runs forward and backward. Returns the mean loss of the batch, and passes the gradient of
-    /// every parameter to `on_gradient(index, gradient)`, last layer first, with the index of
-    /// [`Mlp::parameters`].
+    /// Runs forward and backward. Returns the mean loss of the batch, and writes the gradient of
+    /// every parameter, last layer first.
     ///
     /// # Errors
-    /// The first error of `on_gradient`.
-    pub fn backward<E>(
+    /// The first error of `gradients`.
+    pub fn backward<G: Gradients<T>>(
         &self,
         pass: &mut Pass<T>,
         batch: &Batch<T>,
-        mut on_gradient: impl FnMut(usize, &[T]) -> Result<(), E>,
-    ) -> Result<T, E> {
+        gradients: &mut G,
+    ) -> Result<T, G::Error> {
         self.forward(pass, batch);
         pass.delta.clone_from(&pass.activations[self.layers.len()]);
         let loss = softmax_cross_entropy(&mut pass.delta, &batch.labels);
         for (index, layer) in self.layers.iter().enumerate().rev() {
-            pass.parameter_gradients(index, layer);
-            on_gradient(2 * index + 1, &pass.bias_gradient)?;
-            on_gradient(2 * index, &pass.weight_gradient)?;
+            pass.bias_gradient(gradients.memory(2 * index + 1)?);
+            gradients.ready(2 * index + 1)?;
+            pass.weight_gradient(index, layer, gradients.memory(2 * index)?);
+            gradients.ready(2 * index)?;
             if index > 0 {
                 pass.descend(index, layer);
             }
@@ -151,22 +178,20 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Pass<T> {
-    /// Computes the gradients of weight and bias from those of the outputs.
-    fn parameter_gradients(&mut self, index: usize, layer: &Layer<T>) {
-        let inputs = Matrix::new(&self.activations[index], layer.inputs());
-        self.weight_gradient.resize(layer.weight.len(), T::zero());
-        T::multiply(
-            inputs.transposed(),
-            Matrix::new(&self.delta, layer.outputs()),
-            &mut self.weight_gradient,
-        );
-        self.bias_gradient.clear();
-        self.bias_gradient.resize(layer.outputs(), T::zero());
-        for row in self.delta.chunks_exact(layer.outputs()) {
-            for (sum, &slope) in self.bias_gradient.iter_mut().zip(row) {
+    /// Computes the gradient of a bias from that of the outputs.
+    fn bias_gradient(&self, gradient: &mut [T]) {
+        gradient.fill(T::zero());
+        for row in self.delta.chunks_exact(gradient.len()) {
+            for (sum, &slope) in gradient.iter_mut().zip(row) {
                 *sum += slope;
             }
         }
+    }
+
+    /// Computes the gradient of a weight from that of the outputs.
+    fn weight_gradient(&self, index: usize, layer: &Layer<T>, gradient: &mut [T]) {
+        let inputs = Matrix::new(&self.activations[index], layer.inputs());
+        T::multiply(inputs.transposed(), Matrix::new(&self.delta, layer.outputs()), gradient);
     }
 
     /// Computes the gradient of the inputs from that of the outputs.
@@ -227,10 +252,8 @@ pub fn count_correct<T: Real>(logits: &[T], labels: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use super::*;
-    use crate::data::{CLASSES, Images};
+    use crate::data::{CLASSES, Images, PIXELS};
 
     fn batch(images: usize) -> Batch<f64> {
         let mut batch = Batch::default();
@@ -238,17 +261,40 @@ mod tests {
         batch
     }
 
-    fn loss(model: &Mlp<f64>, batch: &Batch<f64>) -> f64 {
-        let Ok(loss) = model.backward(&mut Pass::default(), batch, |_, _| Ok::<_, Infallible>(()));
-        loss
+    /// Gradients with the order in which they were written, and of which some are refused.
+    struct Recorded {
+        memory: Vec<Vec<f64>>,
+        order: Vec<usize>,
+        refused: Option<usize>,
     }
 
-    fn gradients(model: &Mlp<f64>, batch: &Batch<f64>) -> Vec<(usize, Vec<f64>)> {
-        let mut gradients = Vec::new();
-        let Ok(_) = model.backward(&mut Pass::default(), batch, |index, gradient| {
-            gradients.push((index, gradient.to_vec()));
-            Ok::<_, Infallible>(())
-        });
+    impl Recorded {
+        fn new(model: &Mlp<f64>) -> Self {
+            let memory = model.parameters().map(|parameter| vec![f64::NAN; parameter.numbers.len()]);
+            Self { memory: memory.collect(), order: Vec::new(), refused: None }
+        }
+    }
+
+    impl Gradients<f64> for Recorded {
+        type Error = &'static str;
+
+        fn memory(&mut self, index: usize) -> Result<&mut [f64], &'static str> {
+            if self.refused == Some(index) { Err("full") } else { Ok(&mut self.memory[index]) }
+        }
+
+        fn ready(&mut self, index: usize) -> Result<(), &'static str> {
+            self.order.push(index);
+            Ok(())
+        }
+    }
+
+    fn loss(model: &Mlp<f64>, batch: &Batch<f64>) -> f64 {
+        model.backward(&mut Pass::default(), batch, &mut Recorded::new(model)).unwrap()
+    }
+
+    fn gradients(model: &Mlp<f64>, batch: &Batch<f64>) -> Recorded {
+        let mut gradients = Recorded::new(model);
+        model.backward(&mut Pass::default(), batch, &mut gradients).unwrap();
         gradients
     }
 
@@ -266,9 +312,9 @@ mod tests {
 
     #[test]
     fn gradients_are_the_slopes_of_the_loss() {
-        let model = Mlp::<f64>::new(&[9, 7], CLASSES, 3);
+        let model = Mlp::<f64>::new(&[PIXELS, 9, 7, CLASSES], 3);
         let batch = batch(5);
-        for (parameter, gradient) in gradients(&model, &batch) {
+        for (parameter, gradient) in gradients(&model, &batch).memory.into_iter().enumerate() {
             for (at, &claimed) in gradient.iter().enumerate() {
                 let measured = slope(&model, &batch, parameter, at);
                 let error = (claimed - measured).abs();
@@ -279,14 +325,13 @@ mod tests {
 
     #[test]
     fn gradients_come_last_layer_first_and_once() {
-        let model = Mlp::<f64>::new(&[9, 7], CLASSES, 3);
-        let order: Vec<usize> = gradients(&model, &batch(5)).iter().map(|(index, _)| *index).collect();
-        assert_eq!(order, [5, 4, 3, 2, 1, 0]);
+        let model = Mlp::<f64>::new(&[PIXELS, 9, 7, CLASSES], 3);
+        assert_eq!(gradients(&model, &batch(5)).order, [5, 4, 3, 2, 1, 0]);
     }
 
     #[test]
     fn parameters_have_names_and_shapes() {
-        let model = Mlp::<f32>::new(&[9], CLASSES, 0);
+        let model = Mlp::<f32>::new(&[PIXELS, 9, CLASSES], 0);
         let described: Vec<_> = model.parameters().map(|p| (p.name, p.shape, p.numbers.len())).collect();
         let expected = [
             ("layer0.weight".to_owned(), vec![64, 9], 576),
@@ -299,13 +344,10 @@ mod tests {
 
     #[test]
     fn backward_stops_at_the_first_error() {
-        let model = Mlp::<f64>::new(&[9], CLASSES, 0);
-        let mut calls = 0;
-        let outcome = model.backward(&mut Pass::default(), &batch(2), |_, _| {
-            calls += 1;
-            Err("full")
-        });
-        assert_eq!((outcome, calls), (Err("full"), 1));
+        let model = Mlp::<f64>::new(&[PIXELS, 9, CLASSES], 0);
+        let mut gradients = Recorded { refused: Some(2), ..Recorded::new(&model) };
+        let outcome = model.backward(&mut Pass::default(), &batch(2), &mut gradients);
+        assert_eq!((outcome, gradients.order), (Err("full"), vec![3]));
     }
 
     #[test]

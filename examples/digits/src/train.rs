@@ -8,14 +8,14 @@ use comm::ddp::{
 };
 use comm::{Comm, ReduceOp};
 
-use crate::data::{Batch, CLASSES, Images};
+use crate::data::{Batch, CLASSES, Images, PIXELS};
 use crate::error::{Error, Result};
 use crate::model::{Mlp, Pass, count_correct};
 use crate::optimizer::{Optimizer, Rule};
 use crate::real::Real;
 
-/// Units of the hidden layers.
-const HIDDEN: [usize; 2] = [128, 128];
+/// Inputs, hidden units and outputs.
+const SIZES: [usize; 4] = [PIXELS, 128, 128, CLASSES];
 
 /// Smaller limits than the defaults, which are meant for models a hundred times as large. With
 /// these, each layer has its own bucket.
@@ -86,7 +86,7 @@ impl<T: Real> Trainer<T> {
         }
         // Every rank draws different weights: equal replicas come from the broadcast, not from the
         // seed.
-        let mut model = Mlp::new(&HIDDEN, CLASSES, settings.seed.wrapping_add(comm.rank() as u64));
+        let mut model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
         let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
         let options = Options::default().limits(LIMITS);
         let mut replicas = DataParallel::new(comm, parameters, options)?;
@@ -150,8 +150,7 @@ impl<T: Real> Trainer<T> {
     /// Forward, backward, average, update. Returns the loss of this rank's batch.
     fn step(&mut self) -> Result<(f64, Timeline)> {
         let mut step = self.replicas.step()?;
-        let send = |index: usize, gradient: &[T]| step.ready(index, gradient);
-        let loss = self.model.backward(&mut self.pass, &self.batch, send)?;
+        let loss = self.model.backward(&mut self.pass, &self.batch, &mut step)?;
         let averaged = step.finish()?;
         self.optimizer.step(self.model.parameters_mut().zip(averaged.iter()?));
         Ok((loss.widen(), averaged.timeline().clone()))

@@ -108,7 +108,11 @@ fn a_buffer_of_another_type_than_the_parameter_is_refused() {
         let refused = replicas.broadcast_parameters(values).unwrap_err();
         assert!(matches!(refused, Error::WrongType { expected: DType::F32, got: DType::F64, .. }));
         let mut step = replicas.step().unwrap();
-        let refused = [step.ready(2, &[0.0_f64; 8]), step.gradient_mut::<f64>(2).map(drop)];
+        let refused = [
+            step.ready(2, &[0.0_f64; 8]),
+            step.gradient_mut::<f64>(2).map(drop),
+            step.overwrite::<f64>(2).map(drop),
+        ];
         for refused in refused {
             assert!(matches!(refused, Err(Error::WrongType { name, .. }) if name == "head.weight"));
         }

@@ -118,6 +118,27 @@ fn gradients_can_be_written_in_place() {
 }
 
 #[test]
+fn gradients_can_be_overwritten_without_zeros_first() {
+    on_ranks(3, |comm| {
+        let mut replicas = replicas::<f64>(&comm);
+        for number in 0..3 {
+            let mut step = replicas.step().unwrap();
+            for index in (0..LENGTHS.len()).rev() {
+                // What was accumulated is lost.
+                step.accumulate(index, &vec![1.0; LENGTHS[index]]).unwrap();
+                let memory = step.overwrite::<f64>(index).unwrap();
+                memory.copy_from_slice(&gradient(comm.rank(), number, index));
+                step.mark_ready(index).unwrap();
+            }
+            let averaged = step.finish().unwrap();
+            for index in 0..LENGTHS.len() {
+                assert_eq!(averaged.get::<f64>(index).unwrap(), average(3, number, index));
+            }
+        }
+    });
+}
+
+#[test]
 fn backward_passes_add_up_before_they_are_averaged() {
     on_ranks(4, |comm| {
         let mut replicas = replicas::<f64>(&comm);

@@ -68,8 +68,12 @@ fn misuse_is_refused_and_changes_nothing() {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
         step.ready(0, &[1.0_f32, 2.0]).unwrap();
-        let again =
-            [step.ready(0, &[9.0_f32, 9.0]), step.mark_ready(0), step.gradient_mut::<f32>(0).map(drop)];
+        let again = [
+            step.ready(0, &[9.0_f32, 9.0]),
+            step.mark_ready(0),
+            step.gradient_mut::<f32>(0).map(drop),
+            step.overwrite::<f32>(0).map(drop),
+        ];
         for refused in again {
             assert!(matches!(refused, Err(Error::AlreadyReady { name }) if name == "p0"));
         }
