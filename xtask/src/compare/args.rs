@@ -16,8 +16,12 @@ use super::subject;
 /// command continues an interrupted run; other ranks, collectives or sizes are added.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// Numbers of ranks
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,4,8", value_parser = clap::value_parser!(u16).range(2..))]
+    /// Measure the overhead of data parallel training instead of collectives, beside PyTorch's
+    #[arg(long, conflicts_with_all = ["collectives", "min", "max", "factor", "peers"])]
+    pub(super) ddp: bool,
+
+    /// Numbers of ranks [default with --ddp: 2]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,4,8", default_value_if("ddp", "true", "2"), value_parser = clap::value_parser!(u16).range(2..))]
     pub(super) ranks: Vec<u16>,
 
     /// Collectives
@@ -36,16 +40,16 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..))]
     pub(super) factor: u32,
 
-    /// Number of rounds
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of rounds [default with --ddp: 7]
+    #[arg(long, value_name = "N", default_value = "5", default_value_if("ddp", "true", "7"), value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
 
-    /// Number of samples per size and round
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of samples per size and round; of pairs of samples per model with --ddp, by default 4
+    #[arg(long, value_name = "N", default_value = "7", default_value_if("ddp", "true", "4"), value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) samples: u32,
 
-    /// Minimum duration of a sample in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 20)]
+    /// Minimum duration of a sample in milliseconds [default with --ddp: 300]
+    #[arg(long, value_name = "MS", default_value = "20", default_value_if("ddp", "true", "300"))]
     pub(super) sample_ms: u32,
 
     /// Peers; ferrotorch takes minutes to build [default: all but ferrotorch]

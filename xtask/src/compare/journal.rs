@@ -7,8 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::machine::Environment;
 use super::record::{Missing, Record, Run, Version};
-use super::subject::Subjects;
 use crate::error::{Error, Result};
+
+/// The names and versions of libraries that are measured, and the names of missing ones with the
+/// reasons.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Libraries {
+    pub(crate) installed: Vec<(String, String)>,
+    pub(crate) missing: Vec<(String, String)>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -42,7 +49,7 @@ impl Journal {
 
     /// Returns the number of the run for new measurements: the last one, unless the machine or the
     /// library has changed.
-    pub(crate) fn start(&mut self, environment: Environment, subjects: &Subjects) -> Result<u64> {
+    pub(crate) fn start(&mut self, environment: Environment, libraries: &Libraries) -> Result<u64> {
         let last = self.records.iter().rev().find_map(|record| match record {
             Record::Run(run) => Some(run),
             _ => None,
@@ -58,11 +65,11 @@ impl Journal {
                 run
             }
         };
-        for (subject, version) in &subjects.installed {
-            let (subject, version) = (subject.name(), version.clone());
+        for (subject, version) in &libraries.installed {
+            let (subject, version) = (subject.clone(), version.clone());
             self.add_once(Record::Version(Version { run, subject, version }))?;
         }
-        for (subject, reason) in &subjects.missing {
+        for (subject, reason) in &libraries.missing {
             let (subject, reason) = (subject.clone(), reason.clone());
             self.add_once(Record::Missing(Missing { run, subject, reason }))?;
         }
@@ -148,7 +155,7 @@ mod tests {
     fn a_run_continues_until_the_library_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.jsonl");
-        let found = Subjects { installed: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
+        let found = Libraries { installed: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
         let run = |commit| Journal::open(&path, false).unwrap().start(environment(commit), &found).unwrap();
         let first = run("abc");
         assert_eq!(run("abc"), first);

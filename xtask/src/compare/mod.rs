@@ -19,6 +19,7 @@ mod ratio;
 mod record;
 mod rounds;
 mod subject;
+mod training;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -43,10 +44,13 @@ impl Compare {
             let records: Vec<Record> = journals.collect::<Result<Vec<_>>>()?.concat();
             return self.write(&records, out);
         }
+        if self.ddp {
+            return training::measure(self, out, |records, mut out| self.write(records, &mut out));
+        }
         let subjects = subject::find(self, out)?;
         build()?;
         let mut journal = Journal::open(&self.journal(), self.fresh)?;
-        let run = journal.start(machine::Environment::current()?, &subjects)?;
+        let run = journal.start(machine::Environment::current()?, &subjects.libraries())?;
         if !journal.records.iter().any(|record| matches!(record, Record::Limit(limit) if limit.run == run)) {
             writeln!(out, "measuring the limits of this machine")?;
             limits::measure(run, &mut journal)?;
@@ -57,17 +61,26 @@ impl Compare {
     }
 
     fn write(&self, records: &[Record], out: &mut impl Write) -> Result<()> {
+        let text = self.collectives_section(records)? + &training::section(records, &self.out)?;
+        if text.is_empty() {
+            return Err(Error::NoMeasurements);
+        }
+        document::update(&self.out, TITLE, &text).map_err(Error::file(&self.out))?;
+        writeln!(out, "wrote {} and its pictures", self.out.display())?;
+        Ok(())
+    }
+
+    /// Returns the report on collectives, after writing its plot. Returns an empty text if no
+    /// collective was measured.
+    fn collectives_section(&self, records: &[Record]) -> Result<String> {
         let comparison = ratio::Comparison::of(records);
         if comparison.is_empty() {
-            return Err(Error::NoMeasurements);
+            return Ok(String::new());
         }
         let picture = self.out.with_extension("svg");
         document::write_file(&picture, &plot::picture(&comparison).svg()?).map_err(Error::file(&picture))?;
         let name = picture.file_name().unwrap_or_default().to_string_lossy();
-        let text = page::text(&comparison, records, &name);
-        document::update(&self.out, TITLE, &text).map_err(Error::file(&self.out))?;
-        writeln!(out, "wrote {} and {}", self.out.display(), picture.display())?;
-        Ok(())
+        Ok(page::text(&comparison, records, &name))
     }
 }
 

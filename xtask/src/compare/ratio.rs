@@ -8,7 +8,7 @@ use super::record::{Case, Record};
 use super::subject::{BETTER_MPI, MPIS, is_fair, is_ours, position};
 
 /// A run and a round of it.
-type When = (u64, u32);
+pub(super) type When = (u64, u32);
 
 /// All times by case and size.
 #[derive(Debug, Default)]

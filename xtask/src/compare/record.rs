@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::collective::Collective;
 use super::machine::Machine;
+use super::training::TrainingCase;
 
 /// A line of a journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub(crate) enum Record {
     Limit(Limit),
     Time(Time),
     Failure(Failure),
+    StepTime(StepTime),
+    StepFailure(StepFailure),
 }
 
 /// A run: measurements of one commit on one machine.
@@ -86,5 +89,36 @@ pub(crate) struct Failure {
     pub(crate) subject: String,
     #[serde(flatten)]
     pub(crate) case: Case,
+    pub(crate) reason: String,
+}
+
+/// The median times of training steps in a round, in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepTime {
+    pub(crate) run: u64,
+    pub(crate) round: u32,
+    pub(crate) subject: String,
+    #[serde(flatten)]
+    pub(crate) case: TrainingCase,
+    pub(crate) with_us: f64,
+    pub(crate) without_us: f64,
+    /// The median difference of blocks with and without synchronization.
+    pub(crate) overhead_us: f64,
+    /// The time from the end of backward to the end of synchronization, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exposed_us: Option<f64>,
+    /// The first loss of rank 0.
+    pub(crate) loss: f64,
+    /// The norm of the first averaged gradients.
+    pub(crate) norm: f64,
+}
+
+/// A program for training that failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepFailure {
+    pub(crate) run: u64,
+    pub(crate) round: u32,
+    pub(crate) subject: String,
+    pub(crate) ranks: usize,
     pub(crate) reason: String,
 }

@@ -129,8 +129,8 @@ const GRAPH: [Node; 23] = [
     },
     Node {
         name: "benches",
-        may_use: &["comm-core", "comm-ring", "comm-sim", "comm-tcp"],
-        why: "measures single parts",
+        may_use: &["comm-cli", "comm-core", "comm-ring", "comm-sim", "comm-tcp", "comm-world", "digits"],
+        why: "measures single parts, and training with the model of an example",
     },
 ];
 

@@ -24,8 +24,11 @@ pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -
     text
 }
 
+/// A cell without a number.
+pub(super) const ABSENT: &str = "–";
+
 /// Formats a Markdown table whose first column is text and all others numbers.
-fn table(head: &[String], rows: &[Vec<String>]) -> String {
+pub(super) fn table(head: &[String], rows: &[Vec<String>]) -> String {
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let rule = format!("|---{}|\n", "|--:".repeat(head.len().saturating_sub(1)));
     let rows: String = rows.iter().map(|cells| row(cells)).collect();
@@ -33,7 +36,7 @@ fn table(head: &[String], rows: &[Vec<String>]) -> String {
 }
 
 /// Formats a ratio.
-fn ratio(ratio: f64) -> String {
+pub(super) fn ratio(ratio: f64) -> String {
     match ratio {
         r if r < 0.001 => "< 0.001".into(),
         r if r < 0.1 => format!("{r:.3}"),

@@ -7,9 +7,7 @@ use comm_cli::__private::units::{about, time};
 use super::super::bars::mean_of;
 use super::super::ratio::{Cell, Comparison, Ratio};
 use super::super::record::Case;
-use super::{ratio, table};
-
-const ABSENT: &str = "–";
+use super::{ABSENT, ratio, table};
 
 /// Returns the geometric means over all sizes: a table per number of ranks, a row per pair, and a
 /// column per collective.

@@ -12,12 +12,13 @@ use std::process::Command;
 
 use super::args::Compare;
 use super::collective::Collective;
+use super::journal::Libraries;
 use super::record::Case;
 use crate::error::{Error, Result};
 use crate::{chain, commands, places};
 
 /// The prefix of the names of this library.
-const OURS: &str = "comm";
+pub(super) const OURS: &str = "comm";
 
 /// The faster of Open MPI and MPICH with default settings in a round.
 pub(crate) const BETTER_MPI: &str = "better MPI";
@@ -123,6 +124,14 @@ pub(crate) struct Subjects {
     pub(crate) missing: Vec<(String, String)>,
 }
 
+impl Subjects {
+    /// Returns the names and versions for the journal.
+    pub(crate) fn libraries(&self) -> Libraries {
+        let versions = self.installed.iter().map(|(subject, version)| (subject.name(), version.clone()));
+        Libraries { installed: versions.collect(), missing: self.missing.clone() }
+    }
+}
+
 /// Finds the requested subjects, and prints the result.
 pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Subjects> {
     let mut found = Subjects { installed: ours::all(compare), missing: Vec::new() };
@@ -145,7 +154,7 @@ pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Subjects> 
 }
 
 /// Returns the output of a program, if it exists and succeeds.
-fn output(command: &mut Command) -> Option<String> {
+pub(super) fn output(command: &mut Command) -> Option<String> {
     commands::output(command).ok()
 }
 
@@ -155,7 +164,7 @@ fn build(command: &mut Command, product: &Path) -> Result<PathBuf, String> {
 }
 
 /// The folder of the programs that measure peers.
-fn sources() -> PathBuf {
+pub(super) fn sources() -> PathBuf {
     places::root().join("xtask/peers")
 }
 

@@ -1,0 +1,46 @@
+//! Plots the overhead of training over the number of parameters.
+
+use std::collections::BTreeSet;
+
+use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
+
+use super::overhead::Overheads;
+use crate::compare::subject::is_ours;
+
+const PARAMETERS: Axis =
+    Axis { name: "parameters", label: |count| format!("{:.1} M", count / 1e6), scale: Scale::Log(10.0) };
+
+/// Plots a chart with computation and one with a fixed time, for every number of ranks.
+pub(super) fn picture(overheads: &Overheads) -> Picture {
+    let kinds: BTreeSet<(usize, bool)> =
+        overheads.cases().map(|case| (case.ranks, case.model.is_fixed())).collect();
+    let mut subjects = overheads.subjects();
+    subjects.sort_by_key(|subject| !is_ours(subject));
+    let panels = kinds.into_iter().map(|kind| panel(overheads, kind, &subjects)).collect();
+    Picture {
+        title: "Overhead of data parallel training per step".into(),
+        panel_size: (480, 360),
+        columns: 2,
+        panels,
+        legend: Legend::Above,
+    }
+}
+
+fn panel(overheads: &Overheads, (ranks, is_fixed): (usize, bool), subjects: &[String]) -> Panel {
+    let series = |(at, subject): (usize, &String)| {
+        let cases = overheads.cases().filter(|case| (case.ranks, case.model.is_fixed()) == (ranks, is_fixed));
+        let points = cases.filter_map(|case| {
+            let overhead = overheads.median(case, subject, |time| Some(time.overhead_us))?;
+            Some((case.model.parameters() as f64, overhead))
+        });
+        let color = Color::PALETTE[at % Color::PALETTE.len()];
+        Series { name: subject.clone(), color, points: points.collect(), style: Style::Curve }
+    };
+    let what = if is_fixed { "fixed computation" } else { "perceptron" };
+    Panel {
+        title: format!("{what}, {ranks} ranks"),
+        axes: [PARAMETERS, Axis::time("overhead per step")],
+        // This library comes first, and is drawn on top.
+        series: subjects.iter().enumerate().map(series).rev().collect(),
+    }
+}
