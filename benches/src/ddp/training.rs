@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use comm::Comm;
-use comm::ddp::{DataParallel, Options, Parameter, ParameterSet};
+use comm::ddp::{CastHook, DataParallel, Options, Parameter, ParameterSet};
 
 use crate::Result;
 use crate::models::{LocalGradients, Model, Workload};
@@ -16,12 +16,15 @@ const LEARNING_RATE: f32 = 1e-3;
 pub(crate) enum Variant {
     /// As they are, in `f32`.
     Plain,
+    /// Sent as `bf16` by a hook.
+    Bf16,
 }
 
 impl Variant {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
+            Self::Bf16 => "bf16",
         }
     }
 }
@@ -48,10 +51,11 @@ impl Training {
         let lengths = model.lengths();
         let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("{index}"), [*len]);
         let parameters = ParameterSet::new(lengths.iter().enumerate().map(named))?;
-        let options = match variant {
-            Variant::Plain => Options::default(),
-        };
-        let replicas = DataParallel::new(comm, parameters, options)?;
+        let mut replicas = DataParallel::new(comm, parameters, Options::default())?;
+        match variant {
+            Variant::Plain => {}
+            Variant::Bf16 => replicas.register_comm_hook(CastHook::bf16())?,
+        }
         let local = LocalGradients(lengths.iter().map(|len| vec![1.0; *len]).collect());
         Ok(Self { workload: model.workload(comm.rank()), replicas, local, exposed: Vec::new() })
     }
@@ -98,6 +102,7 @@ impl Training {
         let norm = averaged.norm()?;
         let allowed = match variant {
             Variant::Plain => 0.0,
+            Variant::Bf16 => 1e-2,
         };
         if error.is_nan() || error > allowed * norm {
             return Err(format!("the averages differ by {error} from those of all ranks, {norm}").into());

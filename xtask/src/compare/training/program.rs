@@ -62,7 +62,7 @@ pub(super) fn ours(compare: &Compare) -> Vec<(Box<dyn TrainingProgram>, String)>
 
 impl TrainingProgram for TrainingByOurs {
     fn variants(&self) -> &'static [&'static str] {
-        &["plain"]
+        &["plain", "bf16"]
     }
 
     fn subject(&self, variant: &str) -> String {
