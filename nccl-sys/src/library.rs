@@ -92,7 +92,7 @@ impl Nccl {
     /// Returns every call of these bindings, with the version that introduced it and whether this
     /// library has it.
     pub fn calls(&self) -> impl Iterator<Item = Call> {
-        self.symbols.present().into_iter().map(|(name, present)| Call::new(name, present))
+        self.symbols.present().map(|(name, present)| Call::new(name, present))
     }
 
     /// Checks that the library has the call `symbol`.

@@ -89,6 +89,52 @@ fn since(symbol: &str) -> Version {
     row.map_or(Version::FLOOR, |(version, _)| *version)
 }
 
+/// Defines `Symbols`, the addresses of calls in a loaded library, and the methods of
+/// [`Nccl`](crate::Nccl) that make these calls.
+macro_rules! calls {
+    ($(pub fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty;)+) => {
+        /// The addresses of the calls in a loaded library.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct Symbols {
+            $(pub(crate) $name: Option<unsafe extern "C" fn($($argument: $kind),*) -> $result>,)+
+        }
+
+        impl Symbols {
+            /// Looks up all calls.
+            ///
+            /// # Safety
+            ///
+            /// Symbols of `library` with these names have NCCL's signatures, and no call runs after
+            /// the library is unloaded.
+            pub(crate) unsafe fn of(library: &::libloading::Library) -> Self {
+                Self { $($name: unsafe { crate::symbol::address(library, stringify!($name)) },)+ }
+            }
+
+            /// Returns every call of these bindings, and whether the library has it.
+            pub(crate) fn present(&self) -> impl Iterator<Item = (&'static str, bool)> + use<> {
+                [$((stringify!($name), self.$name.is_some()),)+].into_iter()
+            }
+        }
+
+        impl crate::Nccl {
+            $(
+                #[doc = concat!("Calls `", stringify!($name), "`, if the library has it.")]
+                pub unsafe fn $name(
+                    &self,
+                    $($argument: $kind),*
+                ) -> Result<$result, crate::MissingSymbol> {
+                    match self.symbols().$name {
+                        Some(call) => Ok(unsafe { call($($argument),*) }),
+                        None => Err(self.missing(stringify!($name))),
+                    }
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use calls;
+
 /// Returns the address of `symbol` in `library`, if it has one.
 ///
 /// # Safety

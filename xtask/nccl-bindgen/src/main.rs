@@ -1,8 +1,8 @@
 //! Generates the bindings of the crate `nccl-sys` from NCCL's header: `nccl-bindgen NCCL_H` writes
 //! them to standard output.
 //!
-//! bindgen translates types, constants and declarations. This program then replaces declarations by
-//! methods that look up their symbol at run time ([`calls`]), and translates the initializers of
+//! bindgen translates types, constants and declarations. This program then moves declarations into
+//! a macro whose calls are looked up at run time ([`calls`]), and translates the initializers of
 //! structs to constants ([`initializers`]), which bindgen ignores.
 
 #![forbid(unsafe_code)]
@@ -71,12 +71,12 @@ fn run() -> Result<(), Failure> {
     let header =
         fs::read_to_string(&path).map_err(|source| Failure::Header { path: path.clone(), source })?;
     let mut file = syn::parse_file(&translate(&path)?)?;
-    calls::rewrite(&mut file);
+    let calls = calls::take(&mut file);
     initializers::append(&mut file, &header)?;
     let version = ["NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"].map(|name| defined(&header, name));
     let [major, minor, patch] = version;
     let code = prettyplease::unparse(&file);
-    write!(stdout().lock(), "{HEAD} {}.{}.{}.\n{NOTICE}{code}", major?, minor?, patch?)?;
+    write!(stdout().lock(), "{HEAD} {}.{}.{}.\n{NOTICE}{code}\n{calls}", major?, minor?, patch?)?;
     Ok(())
 }
 
@@ -91,6 +91,8 @@ fn translate(header: &Path) -> Result<String, Failure> {
         .rust_target(target)
         .rust_edition(RustEdition::Edition2024)
         .use_core()
+        .raw_line("use core::ffi;")
+        .ctypes_prefix("ffi")
         // Later libraries return codes that this header does not define.
         .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
         .default_non_copy_union_style(NonCopyUnionStyle::BindgenWrapper)
