@@ -65,19 +65,32 @@ const fn mixed(a: u64, b: u64) -> u64 {
 #[must_use]
 pub const fn of_rank(op: ReduceOp, rank: usize) -> ReduceOp {
     match op {
-        ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum((rank as f64 + 1.0) * 0.5),
+        ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(weight(rank) as f64 * 0.5),
         op => op,
     }
 }
 
-/// Returns element `index` of the contribution to a reduction in a group of `size`: a multiple of
-/// the divisor, if there is one.
+/// Returns twice the factor of a rank.
+const fn weight(rank: usize) -> i64 {
+    1 + (rank % 3) as i64
+}
+
+/// Returns element `index` of the contribution to a reduction in a group of `size`.
+///
+/// No partial result exceeds 256, up to which floats of 16 bits hold all whole numbers: in large
+/// groups, some ranks contribute the neutral element of a sum or product, others for each index.
+/// Contributions to an average are multiples of the size, or equal on all ranks of large groups.
 #[must_use]
 pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) -> i64 {
+    let (number, turn) = (number(rank, index), (rank + index) % size);
     match op {
-        ReduceOp::Avg => number(rank, index) * size as i64,
-        ReduceOp::PreMulSum(_) => number(rank, index) * 2,
-        _ => number(rank, index),
+        ReduceOp::Avg if size > 9 => (mixed(0, index as u64) % (256 / size as u64 + 1)) as i64,
+        ReduceOp::Avg => number * size as i64,
+        ReduceOp::Sum if turn >= 85 => 0,
+        ReduceOp::PreMulSum(_) if turn >= 28 => 0,
+        ReduceOp::PreMulSum(_) => number * 2,
+        ReduceOp::Prod if turn >= 5 => 1,
+        _ => number,
     }
 }
 
@@ -85,35 +98,38 @@ pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) 
 /// the operators that ranks have by name.
 #[must_use]
 pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
-    let all = (0..size).map(|rank| (rank, number(rank, index)));
+    reduced_below(op, size, size, index)
+}
+
+/// Returns element `index` of the reduction of the contributions of the ranks below `end`, as
+/// [`reduced`].
+#[must_use]
+pub fn reduced_below(op: ReduceOp, size: usize, end: usize, index: usize) -> i64 {
+    let all = (0..end).map(|rank| contribution(op, size, rank, index));
     match op {
-        ReduceOp::PreMulSum(_) => all.map(|(rank, number)| number * (rank as i64 + 1)).sum(),
-        ReduceOp::Prod => all.map(|(_, number)| number).product(),
-        ReduceOp::Min => all.map(|(_, number)| number).fold(i64::MAX, i64::min),
-        ReduceOp::Max => all.map(|(_, number)| number).fold(i64::MIN, i64::max),
-        ReduceOp::BitAnd => all.map(|(_, number)| number).fold(-1, |a, b| a & b),
-        ReduceOp::BitOr => all.map(|(_, number)| number).fold(0, |a, b| a | b),
-        ReduceOp::BitXor => all.map(|(_, number)| number).fold(0, |a, b| a ^ b),
-        _ => all.map(|(_, number)| number).sum(),
+        ReduceOp::Avg => all.sum::<i64>() / size as i64,
+        ReduceOp::PreMulSum(_) => all.enumerate().map(|(rank, number)| number / 2 * weight(rank)).sum(),
+        ReduceOp::Prod => all.product(),
+        ReduceOp::Min => all.fold(i64::MAX, i64::min),
+        ReduceOp::Max => all.fold(i64::MIN, i64::max),
+        ReduceOp::BitAnd => all.fold(-1, |a, b| a & b),
+        ReduceOp::BitOr => all.fold(0, |a, b| a | b),
+        ReduceOp::BitXor => all.fold(0, |a, b| a ^ b),
+        _ => all.sum(),
     }
 }
 
 /// Returns whether every partial result of a reduction of [`contribution`]s is exact in the type.
 #[must_use]
 pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
-    let ranks_max = match (dtype.size(), op) {
-        // Floats of 8 bits hold whole numbers up to 16 or 8, and even ones up to 16.
-        (1, ReduceOp::Sum) if matches!(dtype, DType::F8E4M3) => 5,
-        (1, ReduceOp::Sum | ReduceOp::Avg) => 2,
-        (1, ReduceOp::Prod | ReduceOp::PreMulSum(_)) => 1,
-        // Floats of 16 bits hold whole numbers up to 256.
-        (2, ReduceOp::Prod) => 5,
-        (2, ReduceOp::Avg) => 9,
-        (2, ReduceOp::PreMulSum(_)) => 12,
-        (2, ReduceOp::Sum) => 85,
+    // Floats of 8 bits hold whole numbers up to 16 or 8, and even ones up to 16.
+    let ranks_max = match op {
+        ReduceOp::Sum if matches!(dtype, DType::F8E4M3) => 5,
+        ReduceOp::Sum | ReduceOp::Avg => 2,
+        ReduceOp::Prod | ReduceOp::PreMulSum(_) => 1,
         _ => usize::MAX,
     };
-    !dtype.is_float() || ranks <= ranks_max
+    !dtype.is_float8() || ranks <= ranks_max
 }
 
 /// Returns element `index` of the block that rank `from` sends to rank `to`.
@@ -165,18 +181,24 @@ mod tests {
 
     use super::*;
 
-    /// The largest group whose products are exact, too.
-    const LARGEST: usize = 5;
+    #[test]
+    fn partial_results_are_exact_in_groups_of_any_size() {
+        let sizes = [1, 2, 3, 5, 8, 9, 10, 17, 100, 256];
+        for (op, size) in ReduceOp::ALL.into_iter().flat_map(|op| sizes.map(|size| (op, size))) {
+            for index in 0..300 {
+                let given = (0..size).map(|rank| contribution(op, size, rank, index));
+                // An average is the sum of the contributions first.
+                let sum = if op == ReduceOp::Avg { given.clone().sum() } else { 0 };
+                let below = (1..=size).map(|end| reduced_below(op, size, end, index));
+                let exact = given.chain(below).chain([sum]).all(|number| (0..=256).contains(&number));
+                assert!(exact && sum % size as i64 == 0, "{op} of {size}, element {index}");
+            }
+        }
+    }
 
     #[test]
-    fn contributions_and_results_are_exact() {
+    fn numbers_up_to_256_differ_in_every_type() {
         fn check<T: Small>() {
-            let ops = ReduceOp::ALL.into_iter().filter(|op| op.supports(T::DTYPE));
-            for (op, index) in ops.flat_map(|op| (0..12).map(move |index| (op, index))) {
-                let given = (0..LARGEST).map(|rank| contribution(op, LARGEST, rank, index));
-                let mut numbers = given.chain([reduced(op, LARGEST, index)]);
-                assert!(numbers.all(|number| (0..256).contains(&number)), "{op}");
-            }
             let differs = |one: i64| (0..one).all(|other| T::of(one) != T::of(other));
             assert!((0..256).all(differs), "{}", T::DTYPE);
         }

@@ -3,14 +3,13 @@
 use std::ops::{DerefMut, Range};
 
 use comm::{Buffers, Call, Collective, Comm, Counts, Element, HostView, HostViewMut, ReduceOp};
-use comm_sim::exact::Small;
+use comm_sim::exact::{self, Small};
 
-use super::data::Data;
 use super::plan::{Layout, Plan};
 use crate::error::{CliError, Result};
 
 /// The value of a receive buffer before a call.
-const UNTOUCHED: u64 = 0xa5;
+const UNTOUCHED: i64 = 0xa5;
 
 /// The lengths in elements of the two buffers of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +66,8 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 
     /// Makes the call of the plan, with `root` instead of the plan's root.
     pub(crate) fn run(&mut self, comm: &Comm, root: usize) -> comm::Result<()> {
-        let (op, counts) = (self.plan.op.unwrap_or(ReduceOp::Sum), Counts::Equal);
+        let op = exact::of_rank(self.plan.op.unwrap_or(ReduceOp::Sum), self.rank);
+        let counts = Counts::Equal;
         let recv = HostViewMut::new(&mut self.recv[..]);
         let buffers = match self.plan.layout {
             Layout::InPlace => Buffers::InPlace(recv),
@@ -106,15 +106,24 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 
     fn count_wrong(&self) -> u64 {
         let wrong = self.result().filter(|&index| {
-            let expected = element::<T>(self.expected(index));
+            let expected = T::of(self.expected(index));
             let found = self.recv.get(index);
             found.is_none_or(|found| bytemuck::bytes_of(found) != bytemuck::bytes_of(&expected))
         });
         wrong.count() as u64
     }
 
-    fn data(&self) -> Data {
-        Data::new(self.plan.ranks, self.plan.op)
+    /// Element `index` of the contribution of `rank`.
+    fn contribution(&self, rank: usize, index: usize) -> i64 {
+        match self.plan.op {
+            Some(op) => exact::contribution(op, self.plan.ranks, rank, index),
+            None => exact::block_number(rank, 0, index),
+        }
+    }
+
+    /// Element `index` of the reduction of the contributions of the ranks below `end`.
+    fn reduced(&self, end: usize, index: usize) -> i64 {
+        exact::reduced_below(self.plan.op.unwrap_or(ReduceOp::Sum), self.plan.ranks, end, index)
     }
 
     fn block(&self) -> usize {
@@ -123,18 +132,18 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 
     /// Writes this rank's contribution, and overwrites all memory that receives a result.
     fn contribute(&mut self) {
-        let (data, rank, block) = (self.data(), self.rank, self.block());
-        self.recv.fill(element(UNTOUCHED));
-        let into = match (self.plan.collective, self.plan.layout) {
+        let (rank, block) = (self.rank, self.block());
+        self.recv.fill(T::of(UNTOUCHED));
+        let (range, is_sent) = match (self.plan.collective, self.plan.layout) {
             (Collective::Broadcast, _) if rank != self.plan.root => return,
-            (Collective::AllGather, Layout::InPlace) => {
-                self.recv.get_mut(rank * block..(rank + 1) * block).unwrap_or_default()
-            }
-            (_, Layout::OutOfPlace) => &mut self.send[..],
-            (_, Layout::InPlace) => &mut self.recv[..],
+            (Collective::AllGather, Layout::InPlace) => (rank * block..(rank + 1) * block, false),
+            (_, Layout::OutOfPlace) => (0..self.send.len(), true),
+            (_, Layout::InPlace) => (0..self.recv.len(), false),
         };
-        for (index, to) in into.iter_mut().enumerate() {
-            *to = element(data.contribution(rank, index));
+        for (index, at) in range.enumerate() {
+            let number = T::of(self.contribution(rank, index));
+            let into = if is_sent { &mut self.send } else { &mut self.recv };
+            into[at] = number;
         }
     }
 
@@ -149,29 +158,26 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     }
 
     /// The expected value of an element of the receive buffer.
-    fn expected(&self, index: usize) -> u64 {
+    fn expected(&self, index: usize) -> i64 {
         use Collective as C;
-        let (plan, data, rank, block) = (self.plan, self.data(), self.rank, self.block());
+        let (plan, rank, block) = (self.plan, self.rank, self.block());
+        let ranks = plan.ranks;
         match (plan.collective, plan.layout) {
-            (C::Reduce, Layout::InPlace) if rank != plan.root => data.contribution(rank, index),
-            (C::Scan, _) => data.reduced_below(rank + 1, index),
+            (C::Reduce, Layout::InPlace) if rank != plan.root => self.contribution(rank, index),
+            (C::Scan, _) => self.reduced(rank + 1, index),
             // The result of rank 0 is undefined; comm leaves the receive buffer unchanged.
-            (C::Exscan, Layout::InPlace) if rank == 0 => data.contribution(rank, index),
+            (C::Exscan, Layout::InPlace) if rank == 0 => self.contribution(rank, index),
             (C::Exscan, Layout::OutOfPlace) if rank == 0 => UNTOUCHED,
-            (C::Exscan, _) => data.reduced_below(rank, index),
-            (C::ReduceScatter, Layout::OutOfPlace) => data.reduced(rank * block + index),
-            (C::AllReduce | C::Reduce | C::ReduceScatter, _) => data.reduced(index),
-            (C::Broadcast, _) => data.contribution(plan.root, index),
-            (C::AllGather | C::Gather, _) => data.contribution(index / block, index % block),
-            (C::Scatter, _) => data.contribution(plan.root, rank * block + index),
-            (C::AllToAll, _) => data.contribution(index / block, rank * block + index % block),
+            (C::Exscan, _) => self.reduced(rank, index),
+            (C::ReduceScatter, Layout::OutOfPlace) => self.reduced(ranks, rank * block + index),
+            (C::AllReduce | C::Reduce | C::ReduceScatter, _) => self.reduced(ranks, index),
+            (C::Broadcast, _) => self.contribution(plan.root, index),
+            (C::AllGather | C::Gather, _) => self.contribution(index / block, index % block),
+            (C::Scatter, _) => self.contribution(plan.root, rank * block + index),
+            (C::AllToAll, _) => self.contribution(index / block, rank * block + index % block),
             _ => UNTOUCHED,
         }
     }
-}
-
-fn element<T: Small>(number: u64) -> T {
-    T::of(number as i64)
 }
 
 /// Allocates a buffer and writes to all of its pages: pages that are only read as zero need no
@@ -179,14 +185,14 @@ fn element<T: Small>(number: u64) -> T {
 fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Elements<T>> {
     if let Some(comm) = comm {
         let mut buffer = comm.alloc(len)?;
-        buffer.fill(element(UNTOUCHED));
+        buffer.fill(T::of(UNTOUCHED));
         return Ok(Box::new(buffer));
     }
     let mut buffer = Vec::new();
     let no_memory =
         |_| CliError::usage(format!("--max: no memory for {len} elements of {}", <T as Element>::DTYPE));
     buffer.try_reserve_exact(len).map_err(no_memory)?;
-    buffer.resize(len, element(UNTOUCHED));
+    buffer.resize(len, T::of(UNTOUCHED));
     Ok(Box::new(buffer))
 }
 

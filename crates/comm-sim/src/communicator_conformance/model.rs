@@ -57,8 +57,9 @@ impl Scenario<'_> {
         (0..len).map(|index| exact::contribution(self.op, self.ranks, rank, index)).collect()
     }
 
-    fn reduced(&self, ranks: usize, range: Range<usize>) -> Vec<i64> {
-        range.map(|index| exact::reduced(self.op, ranks, index)).collect()
+    /// Returns the reduction of the contributions of the ranks below `end`.
+    fn reduced(&self, end: usize, range: Range<usize>) -> Vec<i64> {
+        range.map(|index| exact::reduced_below(self.op, self.ranks, end, index)).collect()
     }
 
     fn block(from: usize, to: usize, len: usize) -> Vec<i64> {

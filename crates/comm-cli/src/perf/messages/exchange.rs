@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use comm::{Comm, ReduceOp, Source, Work};
+use comm_sim::exact;
 
 use super::Kind;
 use crate::error::{CliError, Result};
@@ -120,10 +121,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// A byte that differs between neighbouring places and ranks, and is not [`UNTOUCHED`].
 fn pattern(rank: usize, index: usize) -> u8 {
-    let byte = (index * 31 + index / 256 * 7 + rank * 101) as u8;
-    if byte == UNTOUCHED { 0 } else { byte }
+    exact::block_number(rank, 0, index) as u8
 }
 
 fn buffer(bytes: usize) -> Result<Vec<u8>> {
