@@ -15,33 +15,12 @@ const BANNED_OPENINGS: [&str; 13] = [
 /// Phrases that have no place in the first line of a doc comment.
 const BANNED_PHRASES: [&str; 3] = ["which is none", "takes note", "one behind the other"];
 
-/// Folders whose doc comments still have banned openings. Remove an entry when its folder has none.
-const OPENINGS_TO_FIX: &[&str] = &[];
-/// Folders whose comments still exceed 100 columns. Remove an entry when its folder has none.
-const WRAPS_TO_FIX: &[&str] = &[];
 /// A generated file.
 const BINDINGS: &str = "nccl-sys/src/bindings.rs";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let all = |rule: fn(&Path, &str) -> Vec<Finding>| -> Vec<Finding> {
-        tree.texts_with_extension("rs").flat_map(|(path, text)| rule(path, text)).collect()
-    };
-    let mut findings = except(all(check_openings), OPENINGS_TO_FIX, "OPENINGS_TO_FIX");
-    findings.extend(except(all(check_wraps), WRAPS_TO_FIX, "WRAPS_TO_FIX"));
-    findings
-}
-
-/// Removes findings in listed folders, and reports listed folders without findings.
-fn except(findings: Vec<Finding>, folders: &[&str], list: &str) -> Vec<Finding> {
-    let unused =
-        folders.iter().filter(|folder| !findings.iter().any(|finding| finding.path.starts_with(folder)));
-    let unused: Vec<_> = unused
-        .map(|folder| {
-            Finding::new(folder, 1, format!("clean: remove it from {list} in xtask/src/tidy/comments.rs"))
-        })
-        .collect();
-    let listed = |finding: &Finding| folders.iter().any(|folder| finding.path.starts_with(folder));
-    findings.into_iter().filter(|finding| !listed(finding)).chain(unused).collect()
+    let rules = |(path, text)| [check_openings(path, text), check_wraps(path, text)].concat();
+    tree.texts_with_extension("rs").flat_map(rules).collect()
 }
 
 /// Returns marker and text of a line that holds only a comment.
@@ -155,14 +134,5 @@ mod tests {
             assert_lines(check_wraps, &text, &[]);
         }
         assert_lines(check_wraps, &format!("/// ```\n/// ```\n/// {long}\n"), &[3]);
-    }
-
-    #[test]
-    fn the_lists_of_exceptions_only_shrink() {
-        let found = || vec![Finding::new("crates/a/src/b.rs", 3, "x"), Finding::new("crates/c/d.rs", 1, "y")];
-        assert_eq!(except(found(), &["crates/a"], "L"), found()[1..]);
-        let unused = except(found(), &["crates/a", "crates/c", "crates/e"], "L");
-        assert_eq!(unused.len(), 1);
-        assert_eq!(unused[0].path, Path::new("crates/e"));
     }
 }

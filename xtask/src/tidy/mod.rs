@@ -6,7 +6,6 @@
 mod changelog;
 mod comments;
 mod conformance;
-mod crate_docs;
 mod default_members;
 mod dependencies;
 mod edges;
@@ -33,11 +32,10 @@ use tree::Tree;
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// All rules with the names that their findings show.
-const RULES: [(&str, Rule); 17] = [
+const RULES: [(&str, Rule); 16] = [
     ("changelog", changelog::check),
     ("comments", comments::check),
     ("conformance", conformance::check),
-    ("crate-docs", crate_docs::check),
     ("default-members", default_members::check),
     ("dependencies", dependencies::check),
     ("edges", edges::check),
@@ -72,7 +70,7 @@ fn violations(tree: &Tree) -> Vec<Violation> {
 }
 
 /// A violation of a rule.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     /// Relative to the root of the repository.
     path: PathBuf,
