@@ -47,18 +47,6 @@ impl<T> Out<T> {
     }
 }
 
-impl Out<c_void> {
-    /// Wraps an address of a list that the caller promises to be writable.
-    pub(crate) unsafe fn listed(address: *mut c_void) -> Self {
-        Self(address)
-    }
-
-    /// Converts to the address of a result of another type.
-    pub(crate) fn cast<T>(&self) -> Out<T> {
-        Out(self.0.cast())
-    }
-}
-
 /// The address of values of the caller.
 #[repr(transparent)]
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Locks that ignore poisoning, and a flag with waiters.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// Locks `mutex`, ignoring poisoning: a test that panicked elsewhere must not make every other test
 /// of the process panic too.
@@ -17,28 +16,23 @@ pub(crate) fn wait_on<'a, T>(notify: &Condvar, guard: MutexGuard<'a, T>) -> Mute
 /// A point in a stream, which is reached once.
 #[derive(Debug, Default)]
 pub(crate) struct Marker {
-    reached: Mutex<Option<Instant>>,
+    reached: Mutex<bool>,
     notify: Condvar,
 }
 
 impl Marker {
     pub(crate) fn reach(&self) {
-        *lock(&self.reached) = Some(Instant::now());
+        *lock(&self.reached) = true;
         self.notify.notify_all();
     }
 
-    /// Returns the time when it was reached, if it was.
-    pub(crate) fn reached(&self) -> Option<Instant> {
-        *lock(&self.reached)
-    }
-
     pub(crate) fn is_reached(&self) -> bool {
-        self.reached().is_some()
+        *lock(&self.reached)
     }
 
     pub(crate) fn wait(&self) {
         let mut reached = lock(&self.reached);
-        while reached.is_none() {
+        while !*reached {
             reached = wait_on(&self.notify, reached);
         }
     }

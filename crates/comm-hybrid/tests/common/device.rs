@@ -1,8 +1,7 @@
 //! Ranks as threads, each with a device of the emulator.
 #![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{CallOptions, Comm, Element, Fabric, Host, HostCommunicator, HostView};
@@ -10,10 +9,8 @@ use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Search, Stream};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, InProcessFabric, run};
-use gpu_emu::{Control, Fault, Setting};
+use gpu_emu::{Control, Setting};
 
-/// The number of devices.
-const DEVICES: usize = 128;
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
 /// The time after which a test counts as hanging.
@@ -23,12 +20,7 @@ pub(crate) const JITTERS: [u64; 2] = [0, 300];
 
 /// The emulator, loaded before anything else.
 pub(crate) fn control() -> &'static Control {
-    static LOADED: OnceLock<&'static Control> = OnceLock::new();
-    LOADED.get_or_init(|| {
-        let control = Control::load().unwrap();
-        control.set(Setting::Devices, DEVICES as u64);
-        control
-    })
+    Control::load().unwrap()
 }
 
 /// Where the emulator's NCCL is.
@@ -38,22 +30,12 @@ pub(crate) fn library() -> Search {
 
 /// Numbers of devices that no other test of the process uses, as errors stay with a device.
 pub(crate) fn devices(count: usize) -> Vec<usize> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    control();
-    let first = NEXT.fetch_add(count, Ordering::SeqCst);
-    assert!(first + count <= DEVICES, "the emulator has no more devices: spread the tests over more files");
-    (first..first + count).collect()
+    control().reserve_devices(count)
 }
 
 /// Returns the faults of these devices so far. Faults of others are kept for their tests.
 pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
-    static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
-    let mut seen = SEEN.lock().unwrap();
-    seen.extend(control().take_faults());
-    let is_ours = |fault: &Fault| fault.device.is_none_or(|device| devices.contains(&device));
-    let (ours, others): (Vec<_>, Vec<_>) = seen.drain(..).partition(is_ours);
-    *seen = others;
-    ours.into_iter().map(|fault| fault.what).collect()
+    control().faults_of(devices)
 }
 
 pub(crate) fn options() -> CallOptions {

@@ -22,7 +22,7 @@ pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
 pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.tcp.member.timeout = SOON;
-    config.part = Some(host.into());
+    config.host_id = Some(host.into());
     config
 }
 

@@ -3,8 +3,6 @@
 
 pub(crate) mod process;
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,9 +11,6 @@ use comm_nccl::{Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, Sea
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::{Control, Setting};
-
-/// The number of devices.
-pub(crate) const DEVICES: usize = 128;
 
 /// Worlds that tests use.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
@@ -28,12 +23,7 @@ pub(crate) const JITTERS: [u64; 2] = [0, 300];
 
 /// The emulator, loaded before anything else.
 pub(crate) fn control() -> &'static Control {
-    static LOADED: OnceLock<&'static Control> = OnceLock::new();
-    LOADED.get_or_init(|| {
-        let control = Control::load().unwrap();
-        control.set(Setting::Devices, DEVICES as u64);
-        control
-    })
+    Control::load().unwrap()
 }
 
 /// The emulator's NCCL.
@@ -43,11 +33,7 @@ pub(crate) fn library() -> Library {
 
 /// Numbers of devices that no other test of the process uses, as errors stay with a device.
 pub(crate) fn devices(count: usize) -> Vec<usize> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    control();
-    let first = NEXT.fetch_add(count, Ordering::SeqCst);
-    assert!(first + count <= DEVICES, "the emulator has no more devices: spread the tests over more files");
-    (first..first + count).collect()
+    control().reserve_devices(count)
 }
 
 /// One rank, as its thread sees it.
@@ -167,12 +153,5 @@ pub(crate) fn in_all_worlds(body: impl Fn(Rank) + Sync) {
 
 /// Returns the faults of these devices so far. Those of other devices are kept.
 pub(crate) fn faults_of(devices: &[usize]) -> Vec<String> {
-    use std::sync::Mutex;
-    static SEEN: Mutex<Vec<gpu_emu::Fault>> = Mutex::new(Vec::new());
-    let mut seen = SEEN.lock().unwrap();
-    seen.extend(control().take_faults());
-    let is_ours = |fault: &gpu_emu::Fault| fault.device.is_none_or(|device| devices.contains(&device));
-    let (ours, others): (Vec<_>, Vec<_>) = seen.drain(..).partition(is_ours);
-    *seen = others;
-    ours.into_iter().map(|fault| fault.what).collect()
+    control().faults_of(devices)
 }

@@ -8,14 +8,17 @@ mod report;
 use std::ffi::{CStr, c_char, c_void};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
 use nccl_sys::ncclResult_t;
 
 use crate::control::Report;
+use crate::device::DEVICES_MAX;
 use crate::kernel::Kernel;
 use crate::settings::Setting;
+use crate::sync::lock;
 
 pub use report::{Call, Fault, Live};
 
@@ -119,6 +122,31 @@ impl Control {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns numbers of devices that no other test of this process uses, because errors stay with
+    /// a device. Sets the number of devices to the largest one.
+    ///
+    /// # Panics
+    /// If there are no more devices: then spread the tests over more files.
+    #[must_use]
+    pub fn reserve_devices(&self, count: usize) -> Vec<usize> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        self.set(Setting::Devices, DEVICES_MAX as u64);
+        let first = NEXT.fetch_add(count, Ordering::SeqCst);
+        assert!(first + count <= DEVICES_MAX, "the emulator has no more devices");
+        (first..first + count).collect()
+    }
+
+    /// Returns the faults of these devices, and of no known device, since the last time. Those of
+    /// other devices are kept.
+    #[must_use]
+    pub fn faults_of(&self, devices: &[usize]) -> Vec<String> {
+        static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
+        let mut seen = lock(&SEEN);
+        seen.extend(self.take_faults());
+        let is_one = |fault: &mut Fault| fault.device.is_none_or(|device| devices.contains(&device));
+        seen.extract_if(.., is_one).map(|fault| fault.what).collect()
     }
 
     /// Sets a number for the whole process.

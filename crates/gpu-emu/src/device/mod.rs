@@ -16,7 +16,8 @@ use crate::sync::lock;
 use memory::Memory;
 use stream::{Stream, StreamCore};
 
-const DEVICES_MAX: usize = 128;
+/// The largest number of devices.
+pub(crate) const DEVICES_MAX: usize = 128;
 
 /// One device, which exists as long as the process.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Memory of the host that a device may access: allocated for that, or registered.
+//! Memory of the host that was allocated for access by a device.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -17,8 +17,7 @@ struct Page([u8; PAGE]);
 #[derive(Debug)]
 struct Range {
     length: usize,
-    /// The pages if they were allocated here; `None` for memory that the caller registered.
-    owned: Option<Pages>,
+    _pages: Pages,
 }
 
 /// Pages whose address was returned to the caller, so that no reference to them exists until they
@@ -42,31 +41,13 @@ pub(crate) fn allocate(length: usize) -> HostMemory {
     let pages = vec![Page([POISON; PAGE]); length.div_ceil(PAGE)].into_boxed_slice();
     let pages = Box::into_raw(pages);
     let address = pages.cast::<Page>().expose_provenance();
-    lock(&RANGES).insert(address, Range { length, owned: Some(Pages(pages)) });
+    lock(&RANGES).insert(address, Range { length, _pages: Pages(pages) });
     HostMemory::at(address)
 }
 
 /// Frees memory of [`allocate`]. False if it is not such memory, or freed already.
 pub(crate) fn free(memory: HostMemory) -> bool {
-    remove(memory, |range| range.owned.is_some())
-}
-
-/// Registers memory of the caller. False if it is registered already.
-pub(crate) fn register(memory: HostMemory, length: usize) -> bool {
-    if contains(memory.address(), 1) {
-        return false;
-    }
-    lock(&RANGES).insert(memory.address(), Range { length, owned: None }).is_none()
-}
-
-pub(crate) fn unregister(memory: HostMemory) -> bool {
-    remove(memory, |range| range.owned.is_none())
-}
-
-fn remove(memory: HostMemory, suits: impl Fn(&Range) -> bool) -> bool {
-    let mut ranges = lock(&RANGES);
-    let found = ranges.get(&memory.address()).is_some_and(suits);
-    found && ranges.remove(&memory.address()).is_some()
+    lock(&RANGES).remove(&memory.address()).is_some()
 }
 
 /// Returns the number of ranges.
@@ -89,8 +70,7 @@ fn holds(ranges: &BTreeMap<usize, Range>, address: usize, length: usize) -> bool
 /// Reads bytes that are still pinned; `None` if they are not.
 pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
     let ranges = lock(&RANGES);
-    // SAFETY: the range is pinned and stays so while the table is locked; a caller that registered
-    // it keeps it until then.
+    // SAFETY: the range is pinned and stays so while the table is locked.
     holds(&ranges, memory.address(), length).then(|| unsafe { memory.read(length) })
 }
 

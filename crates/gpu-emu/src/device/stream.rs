@@ -120,10 +120,6 @@ impl Stream {
         Ok(stream)
     }
 
-    pub(crate) fn kind(&self) -> StreamKind {
-        self.line.kind
-    }
-
     /// Adds work. It is skipped if the device has failed by then; the marker is reached in any
     /// case.
     pub(crate) fn add(&self, work: impl FnOnce(&Arc<Device>) + Send + 'static) -> Arc<Marker> {

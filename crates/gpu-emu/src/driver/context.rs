@@ -1,6 +1,6 @@
 //! Primary contexts, and the current one of each thread.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ use crate::ffi::Out;
 use crate::handles::Handle;
 use crate::settings::{self, Setting};
 
-use super::{CuError, CuResult, answer, given};
+use super::{CuError, answer, given};
 
 /// A context is the number of its device, marked as an address that faults when it is dereferenced.
 const CONTEXTS: usize = 0x5E << 56 | 0xC0 << 48;
@@ -17,7 +17,7 @@ const CONTEXTS: usize = 0x5E << 56 | 0xC0 << 48;
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static STACK: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+    static CURRENT: Cell<Handle> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 pub(crate) fn is_initialized() -> bool {
@@ -42,8 +42,7 @@ pub(super) fn current() -> Result<Arc<Device>, CuError> {
     if !is_initialized() {
         return Err(CuError::NOT_INITIALIZED);
     }
-    let context = top().ok_or(CuError::INVALID_CONTEXT)?;
-    let device = device_of(context)?;
+    let device = device_of(CURRENT.get())?;
     device.healthy()?;
     Ok(device)
 }
@@ -51,11 +50,7 @@ pub(super) fn current() -> Result<Arc<Device>, CuError> {
 /// Returns the current device of the CUDA runtime, and so of NCCL: that of the context, and the
 /// first one if the thread has none.
 pub(crate) fn current_ordinal() -> usize {
-    top().and_then(|context| device_of(context).ok()).map_or(0, |device| device.ordinal)
-}
-
-fn top() -> Option<Handle> {
-    STACK.with_borrow(|stack| stack.last().copied()).filter(|context| !context.is_null())
+    device_of(CURRENT.get()).map_or(0, |device| device.ordinal)
 }
 
 pub(super) fn device_numbered(ordinal: i32) -> Result<Arc<Device>, CuError> {
@@ -99,53 +94,19 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: i32) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxGetState(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> i32 {
-    answer(|| {
-        let device = device_numbered(ordinal)?;
-        given(flags.put(0) && active.put(i32::from(device.is_retained())))
-    })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(context: Handle) -> i32 {
     answer(|| {
         if !context.is_null() {
             device_of(context)?;
         }
-        STACK.with_borrow_mut(|stack| {
-            stack.pop();
-            stack.push(context);
-        });
+        CURRENT.set(context);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetCurrent(context: Out<Handle>) -> i32 {
-    answer(|| given(context.put(top().unwrap_or(std::ptr::null_mut()))))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxPushCurrent_v2(context: Handle) -> i32 {
-    answer(|| {
-        device_of(context)?;
-        STACK.with_borrow_mut(|stack| stack.push(context));
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxPopCurrent_v2(context: Out<Handle>) -> i32 {
-    answer(|| {
-        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CuError::INVALID_CONTEXT)?;
-        let _caller_may_not_want_it = context.put(popped);
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetDevice(ordinal: Out<i32>) -> i32 {
-    answer(|| given(ordinal.put(i32::try_from(current()?.ordinal).unwrap_or(i32::MAX))))
+    answer(|| given(context.put(CURRENT.get())))
 }
 
 #[unsafe(no_mangle)]
@@ -160,20 +121,4 @@ extern "C" fn cuCtxSynchronize() -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetFlags(_flags: u32) -> i32 {
     answer(|| current().map(|_| ()))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> i32 {
-    answer(|| {
-        current()?;
-        given((least.is_null() || least.put(0)) && (greatest.is_null() || greatest.put(-5)))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxEnablePeerAccess(peer: Handle, _flags: u32) -> i32 {
-    answer(|| -> CuResult {
-        current()?;
-        device_of(peer).map(|_| ())
-    })
 }

@@ -36,14 +36,6 @@ impl End {
         }
     }
 
-    /// Creates an end from a unified address, which identifies its kind.
-    fn unified(address: u64, length: usize) -> Self {
-        match (crate::device::of_address(address), usize::try_from(address)) {
-            (None, Ok(host)) => Self::host(HostMemory::at(host), length),
-            _ => Self::Reachable(address),
-        }
-    }
-
     fn check(self, length: usize) -> Result<(), AccessError> {
         match self {
             Self::Reachable(address) => access::check(address, length),
@@ -179,18 +171,6 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, length: usize, stream: Ha
     run("cuMemcpyDtoDAsync", ends, length, stream, Wait::IfPageable)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpy(to: u64, from: u64, length: usize) -> i32 {
-    let ends = (End::unified(to, length), End::unified(from, length));
-    run("cuMemcpy", ends, length, NO_STREAM, Wait::Always)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(to: u64, from: u64, length: usize, stream: Handle) -> i32 {
-    let ends = (End::unified(to, length), End::unified(from, length));
-    run("cuMemcpyAsync", ends, length, stream, Wait::IfPageable)
-}
-
 /// The addresses identify their devices, so the contexts are only checked.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyPeerAsync(
@@ -215,28 +195,9 @@ fn run(name: &'static str, ends: (End, End), length: usize, stream: Handle, wait
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(address: u64, value: u8, count: usize) -> i32 {
-    cuMemsetD8Async(address, value, count, NO_STREAM)
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(address: u64, value: u8, count: usize, stream: Handle) -> i32 {
     let arguments = format_args!("to={address:#x} bytes={count} stream={stream:p}").to_string();
     recorded("cuMemsetD8Async", &arguments, || {
         fill("cuMemsetD8Async", address, vec![value; count], &*stream::of_handle(stream)?)
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32_v2(address: u64, value: u32, count: usize) -> i32 {
-    cuMemsetD32Async(address, value, count, NO_STREAM)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32Async(address: u64, value: u32, count: usize, stream: Handle) -> i32 {
-    let arguments = format_args!("to={address:#x} words={count} stream={stream:p}").to_string();
-    recorded("cuMemsetD32Async", &arguments, || {
-        let pattern = value.to_ne_bytes().repeat(count);
-        fill("cuMemsetD32Async", address, pattern, &*stream::of_handle(stream)?)
     })
 }

@@ -9,23 +9,9 @@ use crate::settings::{self, Setting};
 use super::context::{device_numbered, is_initialized};
 use super::{CuError, CuResult, answer, given};
 
-/// (attribute, value), under the numbers of `CUdevice_attribute`. All others are 0.
-const ATTRIBUTES: [(i32, i32); 13] = [
-    (1, 1024),    // threads in a block
-    (2, 1024),    // size of a block in x
-    (3, 1024),    // in y
-    (4, 64),      // in z
-    (5, 1 << 30), // size of a grid in x
-    (6, 65_535),  // in y
-    (7, 65_535),  // in z
-    (8, 49_152),  // shared memory of a block
-    (10, 32),     // threads in a warp
-    (16, 16),     // multiprocessors
-    (41, 1),      // one address space with the host
-    (75, 9),      // compute capability
-    (76, 0),
-];
-const PCI_BUS_ID: i32 = 33;
+/// Numbers of `CUdevice_attribute`. The minor number of the compute capability, and all other
+/// attributes, are 0.
+const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 const MEMORY_POOLS_SUPPORTED: i32 = 115;
 
 #[unsafe(no_mangle)]
@@ -49,11 +35,11 @@ extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, ordinal: i32) -> i32 {
     answer(|| {
-        let device = device_numbered(ordinal)?;
+        device_numbered(ordinal)?;
         let found = match attribute {
-            PCI_BUS_ID => i32::try_from(device.physical + 1).unwrap_or(0),
             MEMORY_POOLS_SUPPORTED => i32::from(settings::is_on(Setting::AsyncAllocation)),
-            other => ATTRIBUTES.iter().find(|row| row.0 == other).map_or(0, |row| row.1),
+            COMPUTE_CAPABILITY_MAJOR => 9,
+            _ => 0,
         };
         given(value.put(found))
     })
@@ -76,14 +62,6 @@ extern "C" fn cuDeviceGetName(name: Out<c_char>, capacity: i32, ordinal: i32) ->
     answer(|| {
         let device = device_numbered(ordinal)?;
         put_text(&name, capacity, &format!("Emulated device {}", device.physical))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetPCIBusId(name: Out<c_char>, capacity: i32, ordinal: i32) -> i32 {
-    answer(|| {
-        let device = device_numbered(ordinal)?;
-        put_text(&name, capacity, &format!("0000:{:02X}:00.0", device.physical + 1))
     })
 }
 
@@ -111,13 +89,4 @@ extern "C" fn cuDeviceGetUuid(out: Out<[u8; 16]>, ordinal: i32) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetUuid_v2(out: Out<[u8; 16]>, ordinal: i32) -> i32 {
     cuDeviceGetUuid(out, ordinal)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, ordinal: i32, peer: i32) -> i32 {
-    answer(|| {
-        device_numbered(ordinal)?;
-        device_numbered(peer)?;
-        given(can.put(i32::from(ordinal != peer)))
-    })
 }

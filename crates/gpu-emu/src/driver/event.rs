@@ -1,4 +1,4 @@
-//! Events: markers in streams, for waiting and for timing.
+//! Events: markers in streams.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,14 +10,13 @@ use crate::sync::{Marker, lock};
 use super::context::current;
 use super::{CuError, answer, given, recorded, stream};
 
-/// Flags of `cuEventCreate`: the way in which the host waits does not matter here; timing does.
+/// Flags of `cuEventCreate`, which do not matter here.
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Event {
     device: Arc<Device>,
-    has_time: bool,
     recorded: Mutex<Option<Arc<Marker>>>,
 }
 
@@ -47,8 +46,7 @@ extern "C" fn cuEventCreate(event: Out<Handle>, flags: u32) -> i32 {
         if event.is_null() || flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        let has_time = flags & DISABLE_TIMING == 0;
-        let created = Event { device: current()?, has_time, recorded: Mutex::default() };
+        let created = Event { device: current()?, recorded: Mutex::default() };
         given(event.put(EVENTS.insert(Arc::new(created))))
     })
 }
@@ -88,24 +86,4 @@ extern "C" fn cuEventSynchronize(event: Handle) -> i32 {
         }
         event.device.healthy()
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) -> i32 {
-    answer(|| {
-        let (start, end) = (of_handle(start)?, of_handle(end)?);
-        if !start.has_time || !end.has_time {
-            return Err(CuError::INVALID_HANDLE);
-        }
-        let times = [start.marker(), end.marker()].map(|marker| marker.map(|marker| marker.reached()));
-        let [Some(start), Some(end)] = times else { return Err(CuError::INVALID_HANDLE) };
-        let (start, end) = start.zip(end).ok_or(CuError::NOT_READY)?;
-        let elapsed = end.saturating_duration_since(start).as_secs_f32() * 1000.0;
-        given(milliseconds.put(elapsed))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) -> i32 {
-    cuEventElapsedTime(milliseconds, start, end)
 }

@@ -41,7 +41,6 @@ impl CuError {
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
-    pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const SYSTEM: Self = Self(999);
 }
 

@@ -55,11 +55,6 @@ extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: u32) -> i32 {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, _priority: i32) -> i32 {
-    cuStreamCreate(stream, flags)
-}
-
 /// Destroying a stream does not cancel its work.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: Handle) -> i32 {
@@ -76,11 +71,6 @@ extern "C" fn cuStreamSynchronize(stream: Handle) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamQuery(stream: Handle) -> i32 {
-    answer(|| if of_handle(stream)?.last().is_reached() { Ok(()) } else { Err(CuError::NOT_READY) })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) -> i32 {
     recorded("cuStreamWaitEvent", &format_args!("stream={stream:p} event={event:p}"), || {
         let marker = event::of_handle(event)?.marker();
@@ -90,19 +80,6 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) -> i
         }
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<i32>) -> i32 {
-    answer(|| {
-        let ordinal = of_handle(stream)?.device.ordinal;
-        given(device.put(i32::try_from(ordinal).unwrap_or(i32::MAX)))
-    })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetFlags(stream: Handle, flags: Out<u32>) -> i32 {
-    answer(|| given(flags.put(u32::from(of_handle(stream)?.kind() == StreamKind::NonBlocking))))
 }
 
 /// No stream of the emulator can be captured, so none is being captured.

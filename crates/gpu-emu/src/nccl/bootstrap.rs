@@ -20,7 +20,7 @@ use super::mesh::Mesh;
 /// The interval at which a rank tries to connect to one that has not come.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The part of a unique id that distinguishes meetings.
+/// The part of a unique id that distinguishes groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id([u8; Id::BYTES]);
 

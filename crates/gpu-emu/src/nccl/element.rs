@@ -1,5 +1,6 @@
 //! Types of elements, and their arithmetic.
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use nccl_sys::ncclDataType_t;
 
@@ -68,8 +69,8 @@ impl Element {
         match (self.0, bytes) {
             (ncclDataType_t::ncclFloat16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
             (ncclDataType_t::ncclBfloat16, &[a, b]) => bf16::from_ne_bytes([a, b]).to_f32(),
-            (ncclDataType_t::ncclFloat8e4m3, &[bits]) => E4M3.decode(bits),
-            (ncclDataType_t::ncclFloat8e5m2, &[bits]) => E5M2.decode(bits),
+            (ncclDataType_t::ncclFloat8e4m3, &[bits]) => F8E4M3::from_bits(bits).to_f32(),
+            (ncclDataType_t::ncclFloat8e5m2, &[bits]) => F8E5M2::from_bits(bits).to_f32(),
             (_, &[a, b, c, d]) => f32::from_ne_bytes([a, b, c, d]),
             _ => f32::NAN,
         }
@@ -80,95 +81,9 @@ impl Element {
         match self.0 {
             ncclDataType_t::ncclFloat16 => out.extend(f16::from_f32(value).to_ne_bytes()),
             ncclDataType_t::ncclBfloat16 => out.extend(bf16::from_f32(value).to_ne_bytes()),
-            ncclDataType_t::ncclFloat8e4m3 => out.push(E4M3.encode(value)),
-            ncclDataType_t::ncclFloat8e5m2 => out.push(E5M2.encode(value)),
+            ncclDataType_t::ncclFloat8e4m3 => out.push(F8E4M3::from_f32(value).to_bits()),
+            ncclDataType_t::ncclFloat8e5m2 => out.push(F8E5M2::from_f32(value).to_bits()),
             _ => out.extend(value.to_ne_bytes()),
         }
-    }
-}
-
-/// A floating point format of eight bits, as the OCP specification of 8-bit floating point defines
-/// it. Numbers that are too large become the largest finite one, as in CUDA's conversions.
-#[derive(Debug, Clone, Copy)]
-struct Float8 {
-    mantissa_bits: u32,
-    bias: i32,
-    largest_finite: u8,
-    infinity: Option<u8>,
-}
-
-const E4M3: Float8 = Float8 { mantissa_bits: 3, bias: 7, largest_finite: 0x7E, infinity: None };
-const E5M2: Float8 = Float8 { mantissa_bits: 2, bias: 15, largest_finite: 0x7B, infinity: Some(0x7C) };
-const SIGN: u8 = 0x80;
-const NAN: u8 = 0x7F;
-
-impl Float8 {
-    fn decode(self, bits: u8) -> f32 {
-        let magnitude = bits & !SIGN;
-        let sign = if bits & SIGN == 0 { 1.0 } else { -1.0 };
-        if Some(magnitude) == self.infinity {
-            return sign * f32::INFINITY;
-        }
-        if magnitude > self.largest_finite {
-            return f32::NAN;
-        }
-        let exponent = i32::from(magnitude >> self.mantissa_bits);
-        let fraction = f32::from(magnitude & ((1 << self.mantissa_bits) - 1));
-        let one = f32::from(1_u8 << self.mantissa_bits);
-        let (significand, power) =
-            if exponent == 0 { (fraction / one, 1) } else { (1.0 + fraction / one, exponent) };
-        sign * significand * 2_f32.powi(power - self.bias)
-    }
-
-    fn encode(self, value: f32) -> u8 {
-        let sign = if value.is_sign_negative() { SIGN } else { 0 };
-        if value.is_nan() {
-            return sign | NAN;
-        }
-        // Numbers of one sign are ordered like their bits, so binary search finds the neighbours.
-        let size = value.abs();
-        let (mut low, mut high) = (0, self.largest_finite);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if self.decode(middle) <= size { low = middle } else { high = middle }
-        }
-        let (below, above) = (size - self.decode(low), self.decode(high) - size);
-        let upwards = above < below || above == below && high & 1 == 0;
-        sign | if upwards { high } else { low }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_number_of_eight_bits_is_its_own_nearest() {
-        for format in [E4M3, E5M2] {
-            for bits in 0..=u8::MAX {
-                let value = format.decode(bits);
-                if value.is_finite() {
-                    assert_eq!(format.encode(value), bits, "{format:?} {value}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_formats_have_the_limits_of_their_specification() {
-        assert_eq!((E4M3.decode(0x7E), E5M2.decode(0x7B)), (448.0, 57_344.0));
-        assert_eq!((E4M3.decode(0x01), E5M2.decode(0x01)), (2_f32.powi(-9), 2_f32.powi(-16)));
-        assert!(E4M3.decode(0x7F).is_nan() && E5M2.decode(0x7D).is_nan());
-        assert_eq!(E5M2.decode(0xFC), f32::NEG_INFINITY);
-        assert_eq!((E4M3.encode(1e9), E5M2.encode(-1e9)), (0x7E, 0xFB));
-    }
-
-    #[test]
-    fn halves_go_to_the_even_neighbour() {
-        // Neighbours of 17 in three bits of mantissa are 16 and 18; of 19, 18 and 20.
-        assert_eq!(E4M3.decode(E4M3.encode(17.0)), 16.0);
-        assert_eq!(E4M3.decode(E4M3.encode(19.0)), 20.0);
-        assert_eq!(E5M2.decode(E5M2.encode(9.0)), 8.0);
-        assert_eq!(E5M2.decode(E5M2.encode(9.5)), 10.0);
     }
 }
