@@ -1,18 +1,38 @@
-//! Calls on many buffers.
+//! The calls that only communicators for devices have, such as those on many buffers.
+
+use std::sync::Arc;
 
 use comm_core::{Buffers, Call, CallOptions, ReduceOp, Result};
 
 use super::NcclCommunicator;
-use crate::memory::Cuda;
+use crate::health::CallRecord;
+use crate::memory::{Cuda, DeviceCommunicator};
 use crate::view::CudaViewMut;
+use crate::{Device, DeviceWork, Stream};
 
 /// The largest number of calls of NCCL in one group. More save nothing.
 const TOGETHER_MAX: usize = 256;
 
-impl NcclCommunicator {
-    /// Reduces each of many buffers; see
-    /// [`DeviceCommunicator::all_reduce_coalesced`](crate::DeviceCommunicator::all_reduce_coalesced).
-    pub(super) fn all_reduce_each(
+impl DeviceCommunicator for NcclCommunicator {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    fn stream(&self) -> &Stream {
+        self.stream()
+    }
+
+    fn work(&self) -> Result<DeviceWork> {
+        let _turn = self.engine.turn()?;
+        let last = CallRecord::new(Arc::clone(&self.engine.health), self.engine.last());
+        DeviceWork::until_call(&self.engine.stream, last)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.synchronize()
+    }
+
+    fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
         op: ReduceOp,
@@ -21,9 +41,7 @@ impl NcclCommunicator {
         self.together(buffers, options, |buffer| Call::AllReduce { buffers: Buffers::InPlace(buffer), op })
     }
 
-    /// Broadcasts each of many buffers; see
-    /// [`DeviceCommunicator::broadcast_coalesced`](crate::DeviceCommunicator::broadcast_coalesced).
-    pub(super) fn broadcast_each(
+    fn broadcast_coalesced(
         &self,
         root: usize,
         buffers: Vec<CudaViewMut<'_>>,
@@ -31,7 +49,9 @@ impl NcclCommunicator {
     ) -> Result<()> {
         self.together(buffers, options, |buffer| Call::Broadcast { root, buffer })
     }
+}
 
+impl NcclCommunicator {
     /// Makes a call for each buffer, in as few groups as possible. Nothing is enqueued before all
     /// calls have been checked.
     fn together<'a>(

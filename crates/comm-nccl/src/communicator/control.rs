@@ -40,7 +40,7 @@ const TO_SEND: Duration = Duration::from_secs(1 << 20);
 pub(super) enum Topic {
     /// A [`Notice`].
     Notice,
-    /// From a rank to the leader of those that go on after a failure.
+    /// From a rank to the leader of the ranks that shrink the group after a failure.
     Hello,
     /// The leader's answer.
     Answer,

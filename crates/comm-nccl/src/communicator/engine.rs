@@ -278,7 +278,7 @@ impl Engine {
         *count
     }
 
-    /// Returns the number of a new attempt to go on in a smaller group after a failure.
+    /// Returns the number of a new attempt to shrink the group after a failure.
     pub(super) fn count_attempt(&self) -> u64 {
         let mut state = lock(&self.state);
         state.attempts += 1;

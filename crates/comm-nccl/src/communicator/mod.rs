@@ -19,15 +19,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use comm_core::{CallOptions, Error, HostCommunicator, ReduceOp, Result};
+use comm_core::{CallOptions, Error, HostCommunicator, Result};
 
 use crate::config::NcclConfig;
 use crate::handle::{Handle, Progress, Setup};
-use crate::health::CallRecord;
-use crate::memory::DeviceCommunicator;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
-use crate::{Capabilities, Device, DeviceBuffer, DeviceWork, Library, Stream, UniqueId};
+use crate::{Capabilities, Device, DeviceBuffer, Library, Stream, UniqueId};
 use control::ControlChannel;
 use deadline::Deadline;
 use engine::{Engine, Parts, await_ready};
@@ -249,44 +247,6 @@ impl NcclCommunicator {
     /// one.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
-    }
-}
-
-impl DeviceCommunicator for NcclCommunicator {
-    fn device(&self) -> &Device {
-        self.device()
-    }
-
-    fn stream(&self) -> &Stream {
-        self.stream()
-    }
-
-    fn work(&self) -> Result<DeviceWork> {
-        let _turn = self.engine.turn()?;
-        let last = CallRecord::new(Arc::clone(&self.engine.health), self.engine.last());
-        DeviceWork::until_call(&self.engine.stream, last)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.synchronize()
-    }
-
-    fn all_reduce_coalesced(
-        &self,
-        buffers: Vec<CudaViewMut<'_>>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.all_reduce_each(buffers, op, options)
-    }
-
-    fn broadcast_coalesced(
-        &self,
-        root: usize,
-        buffers: Vec<CudaViewMut<'_>>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.broadcast_each(root, buffers, options)
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct State {
     history: VecDeque<Announcement>,
     /// The number of times that each group was made by shrinking.
     pub(super) shrunk: BTreeMap<Vec<usize>, u64>,
-    /// The number of times that this rank has tried to go on in a smaller group after a failure.
+    /// The number of times that this rank has tried to shrink the group after a failure.
     pub(super) attempts: u64,
     /// The number of the last collective that was announced.
     announced: u64,

@@ -1,5 +1,5 @@
-//! The rendezvous of the ranks that go on after a failure, over the control channel of the group
-//! that failed: all say hello to the leader, the first of them, and get its answer.
+//! The rendezvous of the ranks that shrink a group after a failure, over the control channel of the
+//! group that failed: all say hello to the leader, the first of them, and get its answer.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{During, Error, Group, Result};
@@ -9,7 +9,7 @@ use super::deadline::Deadline;
 use super::notice::REASON_MAX;
 use crate::{Capabilities, Library, UniqueId};
 
-/// The intention of a rank that goes on.
+/// The request of a rank to shrink the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The number of the rank's attempt, which its answer repeats.
@@ -19,8 +19,8 @@ pub(super) struct Hello {
     pub(super) capabilities: Capabilities,
 }
 
-/// The hellos of all ranks that go on, with their ranks, and the id that connects them: any bytes
-/// if the hellos do not fit together.
+/// The hellos of all remaining ranks, with their ranks, and the id that connects them: any bytes if
+/// the hellos do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     hellos: Vec<(usize, Hello)>,
@@ -31,13 +31,13 @@ struct Answer {
 pub(super) struct Rendezvous<'a> {
     pub(super) control: &'a ControlChannel,
     pub(super) group: Group,
-    /// The ranks that go on, lowest first; this rank is one of them.
+    /// The remaining ranks, lowest first; this rank is one of them.
     pub(super) members: &'a [usize],
     pub(super) deadline: Deadline,
 }
 
 impl Rendezvous<'_> {
-    /// Returns the id that connects the ranks, once all of them have said that they go on.
+    /// Returns the id that connects the ranks, once all of them have sent their hellos.
     pub(super) fn run(&self, hello: &Hello, library: &Library) -> Result<UniqueId> {
         let leader = self.members.first().copied().unwrap_or_default();
         let Answer { hellos, id } = match leader == self.group.rank() {

@@ -1,13 +1,31 @@
-//! Many buffers, one call after the other: each is staged through the host, where a small call is
-//! cheap.
+//! The calls that only communicators for devices have. Of many buffers, each is staged through the
+//! host in a call of its own, because a small call is cheap there.
 
 use comm_core::{Buffers, Call, CallOptions, Communicator, ReduceOp, Reduction, Result, Shape};
-use comm_nccl::CudaViewMut;
+use comm_nccl::{CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
 
 use super::StagedCommunicator;
 
-impl StagedCommunicator {
-    pub(super) fn all_reduce_each(
+impl DeviceCommunicator for StagedCommunicator {
+    fn device(&self) -> &Device {
+        self.device()
+    }
+
+    /// The stream for copies to the device. Copies from it have ended when a call returns.
+    fn stream(&self) -> &Stream {
+        self.streams.up()
+    }
+
+    fn work(&self) -> Result<DeviceWork> {
+        let _turn = self.turn()?;
+        DeviceWork::until_now(self.stream())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.synchronize()
+    }
+
+    fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
         op: ReduceOp,
@@ -21,7 +39,7 @@ impl StagedCommunicator {
         })
     }
 
-    pub(super) fn broadcast_each(
+    fn broadcast_coalesced(
         &self,
         root: usize,
         buffers: Vec<CudaViewMut<'_>>,
@@ -31,7 +49,9 @@ impl StagedCommunicator {
         self.check_places(&buffers)?;
         buffers.into_iter().try_for_each(|buffer| self.run(Call::Broadcast { root, buffer }, options))
     }
+}
 
+impl StagedCommunicator {
     /// Returns an error for memory of other devices before any call is made, because the other
     /// ranks would not know of a call that ends early.
     fn check_places(&self, buffers: &[CudaViewMut<'_>]) -> Result<()> {

@@ -9,8 +9,8 @@ mod pipeline;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use comm_core::{Call, CallOptions, Error, Failure, Group, HostCommunicator, HostViewMut, ReduceOp, Result};
-use comm_nccl::{CopyStreams, CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
+use comm_core::{Call, CallOptions, Error, Failure, Group, HostCommunicator, HostViewMut, Result};
+use comm_nccl::{CopyStreams, Device};
 
 use super::failure_link::is_known;
 use pipeline::Pipeline;
@@ -162,44 +162,6 @@ impl StagedCommunicator {
             self.fail(&error);
             self.failure.cause().map_or(error, |cause| (*cause).clone())
         })
-    }
-}
-
-impl DeviceCommunicator for StagedCommunicator {
-    fn device(&self) -> &Device {
-        self.device()
-    }
-
-    /// The stream for copies to the device. Copies from it have ended when a call returns.
-    fn stream(&self) -> &Stream {
-        self.streams.up()
-    }
-
-    fn work(&self) -> Result<DeviceWork> {
-        let _turn = self.turn()?;
-        DeviceWork::until_now(self.stream())
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.synchronize()
-    }
-
-    fn all_reduce_coalesced(
-        &self,
-        buffers: Vec<CudaViewMut<'_>>,
-        op: ReduceOp,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.all_reduce_each(buffers, op, options)
-    }
-
-    fn broadcast_coalesced(
-        &self,
-        root: usize,
-        buffers: Vec<CudaViewMut<'_>>,
-        options: &CallOptions,
-    ) -> Result<()> {
-        self.broadcast_each(root, buffers, options)
     }
 }
 
