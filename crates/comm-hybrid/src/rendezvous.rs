@@ -24,7 +24,7 @@ pub struct RendezvousConfig {
     /// The name of a part of this host. Ranks with another name, or none, are reached over TCP, as
     /// if they were on another host: for containers that must not share memory, or to emulate
     /// several hosts on one machine.
-    pub part: Option<String>,
+    pub host_id: Option<String>,
 }
 
 impl RendezvousConfig {
@@ -37,7 +37,7 @@ impl RendezvousConfig {
 
     fn memory(&self) -> comm_shm::RendezvousConfig {
         let mut memory = comm_shm::RendezvousConfig::new(self.tcp.member.membership());
-        memory.part.clone_from(&self.part);
+        memory.host_id.clone_from(&self.host_id);
         memory.shm = self.shm.clone();
         memory
     }
@@ -46,7 +46,7 @@ impl RendezvousConfig {
 /// Uses the TCP configuration, and defaults for the rest.
 impl From<comm_tcp::RendezvousConfig> for RendezvousConfig {
     fn from(tcp: comm_tcp::RendezvousConfig) -> Self {
-        Self { tcp, shm: SharedMemoryConfig::default(), part: None }
+        Self { tcp, shm: SharedMemoryConfig::default(), host_id: None }
     }
 }
 

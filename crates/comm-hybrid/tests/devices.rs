@@ -73,7 +73,7 @@ fn assert_works(comm: &HybridCommunicator) {
 }
 
 #[test]
-fn both_sides_work_beside_each_other_on_either_way() {
+fn host_and_device_calls_run_concurrently_with_and_without_nccl() {
     let devices = devices(5);
     for jitter in JITTERS {
         control().set(Setting::JitterMicroseconds, jitter);
@@ -114,7 +114,7 @@ fn an_id_that_rank_0_cannot_make_is_an_error_on_every_rank() {
 
 /// The calls of two threads on two sides come in any order.
 #[test]
-fn sides_do_not_wait_for_each_other() {
+fn host_and_device_calls_do_not_wait_for_each_other() {
     let devices = devices(3);
     for path in [DevicePath::Nccl, DevicePath::Staged] {
         world(path, &devices, |rank, comm| {
@@ -146,7 +146,7 @@ fn without_nccl(path: DevicePath, ordinal: usize) -> DeviceConfig {
 }
 
 #[test]
-fn a_rank_without_nccl_sends_all_through_the_host_if_that_is_allowed() {
+fn a_group_with_a_rank_without_nccl_stages_through_the_host_if_allowed() {
     let devices = devices(3);
     let configs = [config(DevicePath::Auto, devices[0]), without_nccl(DevicePath::Auto, devices[1])];
     let configs = [&configs[..], &[config(DevicePath::Auto, devices[2])]].concat();
@@ -247,7 +247,7 @@ fn a_failure_of_nccl_ends_the_hosts_side_everywhere_and_is_told() {
 }
 
 #[test]
-fn a_rank_that_cannot_be_connected_is_told_to_those_that_wait_for_it() {
+fn ranks_waiting_for_a_rank_that_cannot_connect_get_its_error() {
     let devices = devices(3);
     control().plan_answer(devices[1], c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
     let configs: Vec<_> = devices.iter().map(|ordinal| config(DevicePath::Nccl, *ordinal)).collect();
@@ -293,7 +293,7 @@ fn a_failure_of_the_hosts_side_ends_calls_on_devices_everywhere() {
 }
 
 #[test]
-fn an_abort_ends_both_sides_everywhere() {
+fn an_abort_ends_both_communicators_on_all_ranks() {
     for path in [DevicePath::Nccl, DevicePath::Staged] {
         let devices = devices(2);
         let (began, together) = (Instant::now(), Barrier::new(2));
@@ -338,7 +338,7 @@ fn an_abort_of_the_devices_side_ends_the_hosts_side_too() {
 }
 
 #[test]
-fn those_that_are_left_go_on_with_their_devices() {
+fn the_remaining_ranks_shrink_and_keep_their_devices() {
     let (devices, together) = (devices(3), Barrier::new(3));
     world(DevicePath::Nccl, &devices, |rank, comm| {
         assert_works(&comm);
@@ -371,7 +371,7 @@ fn a_rank_that_leaves_in_order_ends_nothing() {
             let mut elements = buffer(&comm, &[1; 10]);
             pair.all_reduce(&mut elements, ReduceOp::Sum).unwrap();
             assert_bits(&elements.to_vec().unwrap(), &[2; 10], "of those that are left");
-            // Both sides are still there, for what needs nobody else.
+            // The group and its host communicator still work.
             comm.synchronize().unwrap();
             comm.host().send(1 - rank, 5, &[rank as u8]).unwrap();
             let mut received = [9_u8];
@@ -383,7 +383,7 @@ fn a_rank_that_leaves_in_order_ends_nothing() {
 }
 
 #[test]
-fn nothing_is_left_when_a_group_is_gone() {
+fn the_host_communicator_outlives_the_group() {
     let devices = devices(2);
     world(DevicePath::Nccl, &devices, |_, comm| {
         let host = comm.host().clone();

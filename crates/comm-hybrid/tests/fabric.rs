@@ -198,7 +198,7 @@ fn a_rank_that_is_gone_is_lost_before_others_have_come() {
 }
 
 #[test]
-fn a_rank_that_can_share_no_memory_is_reached_through_tcp() {
+fn a_rank_without_shared_memory_is_reached_over_tcp() {
     for without in 0..4 {
         let (_server, store) = store();
         // In its place stands that it can share none.
@@ -254,7 +254,7 @@ fn sleep(channel: &mut HybridTransport, interest: &Interest) -> Result<()> {
 
 /// Whichever side a rank waits on, another thread's abort wakes it, and ends both.
 #[test]
-fn an_abort_ends_both_sides_with_the_first_cause() {
+fn an_abort_ends_both_communicators_with_the_first_cause() {
     let mut all = comm_sim::run_each(world("aab"), |fabric| (open(&fabric, WORLD).unwrap(), fabric));
     let (channel, _) = &mut all[0];
     let cause = |reason: &str| Error::Aborted { by: 0, reason: reason.into() };

@@ -36,7 +36,7 @@ fn assert_invalid(outcome: Result<()>, words: &str) {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_moves() {
+fn invalid_calls_fail_before_any_copy() {
     let devices = devices(3);
     staged(&devices[..2], PIECE, |rank| {
         let (comm, short, mut long) = (&rank.staged, rank.buffer(&[1_i32; 3]), rank.buffer(&[2_i32; 8]));
@@ -88,7 +88,7 @@ fn ranks_that_disagree_are_told_with_the_first_piece() {
 }
 
 #[test]
-fn a_rank_that_waits_for_its_own_device_says_so_and_is_named() {
+fn a_rank_that_waits_for_its_own_device_is_named_with_that_reason() {
     let devices = devices(2);
     // A call of NCCL that never ends, before the pieces can be copied.
     control().plan_hang(devices[1], 0);

@@ -94,7 +94,7 @@ fn structs_on_devices_are_combined_by_operators_of_the_program() {
 }
 
 #[test]
-fn many_buffers_are_one_call_for_whoever_makes_it() {
+fn calls_on_many_buffers_have_the_right_results() {
     in_all_worlds(PIECE, |rank| {
         let (mut floats, mut words) = (
             rank.buffer(&contribution::<f32>(rank.rank, 100)),

@@ -112,7 +112,7 @@ fn only_the_root_of_a_reduction_copies_anything_up() {
 }
 
 #[test]
-fn a_gather_goes_up_on_the_root_alone_and_not_what_it_has() {
+fn a_gather_copies_to_the_device_only_on_the_root_and_only_received_blocks() {
     let copied = traffic(3, (LONG, 3 * LONG), |rank, send, recv| rank.staged.gather(1, send, recv));
     assert_eq!(copied, [[LONG, 0], [LONG, 3 * LONG], [LONG, 0]]);
     let copied = traffic(3, (0, 3 * LONG), |rank, _, recv| {
@@ -127,7 +127,7 @@ fn a_gather_goes_up_on_the_root_alone_and_not_what_it_has() {
 }
 
 #[test]
-fn a_scatter_comes_down_from_the_root_alone_and_not_what_it_keeps() {
+fn a_scatter_copies_to_the_host_only_on_the_root_and_not_its_own_block() {
     let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| rank.staged.scatter(1, send, recv));
     assert_eq!(copied, [[0, LONG], [3 * LONG, LONG], [0, LONG]]);
     let copied = traffic(3, (3 * LONG, LONG), |rank, send, recv| {
@@ -150,7 +150,7 @@ fn blocks_are_copied_only_where_they_are_new() {
     assert_eq!(copied, [[3 * LONG, LONG]; 3]);
 }
 
-/// Looks until so many copies were made down and up, and a while longer: there are to be no more.
+/// Waits for this number of copies to the host and to the device, and asserts that no more follow.
 fn await_copies(seen: &mut Copies, down: usize, up: usize) {
     let began = Instant::now();
     while (seen.down.len(), seen.up.len()) != (down, up) {
@@ -166,7 +166,7 @@ fn await_copies(seen: &mut Copies, down: usize, up: usize) {
 /// Rank 1 makes the calls on the host itself, one by one: the work that rank 0 has enqueued in
 /// between is what overlaps with the wire.
 #[test]
-fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
+fn copies_of_the_next_and_last_pieces_overlap_with_the_wire() {
     const PIECES: usize = 6;
     let _alone = alone();
     let device = devices(1)[0];
@@ -195,7 +195,7 @@ fn while_a_piece_is_on_the_wire_the_next_comes_down_and_the_last_goes_up() {
         host.run(Call::Barrier, &options()).unwrap();
         let mut seen = Copies::default();
         for piece in 0..PIECES {
-            // The piece itself and the one behind it came down, and all before it went up.
+            // The piece and the next one are on the host, and all earlier ones are on the device.
             await_copies(&mut seen, (piece + 2).min(PIECES), piece);
             let mut own = [7; WIDTH];
             let buffers = Buffers::InPlace(HostViewMut::new(&mut own));

@@ -69,7 +69,7 @@ impl Allocation {
     pub(crate) fn clear(&self, offset: usize, bytes: usize) -> Result<()> {
         self.enqueue(Access::Write, offset, bytes, |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked, and it is freed behind
+            // SAFETY: the bytes are within the allocation, as was checked, and it is freed after
             // this on the same stream.
             unsafe { result::memset_d8_async(at, 0, bytes, stream) }
         })

@@ -173,7 +173,7 @@ fn allocate(len: usize) -> Result<NonNull<u8>> {
         code: 0,
         detail: "no pinned memory, and no error".into(),
     })?;
-    // SAFETY: so many bytes were allocated here, and nobody else knows them.
+    // SAFETY: `len` bytes were allocated above, and nothing else refers to them.
     unsafe { start.write_bytes(0, len) };
     Ok(start)
 }

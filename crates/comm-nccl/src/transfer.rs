@@ -192,17 +192,17 @@ impl PinnedCopy {
     fn down(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
-        // SAFETY: nobody else looks at them until the copy is done.
+        // SAFETY: nothing else accesses them until the copy is done.
         let to = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.bytes) };
         // SAFETY: the bytes are within the memory on the device, as was checked, which is freed
-        // behind its uses; the pinned buffer waits for the copy before anybody gets to it.
+        // after its uses; every access to the pinned buffer waits for the copy.
         unsafe { result::memcpy_dtoh_async(to, self.device, stream.as_cudarc().cu_stream()) }
     }
 
     fn up(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
-        // SAFETY: nobody writes them until the copy is done.
+        // SAFETY: nothing writes them until the copy is done.
         let from = unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) };
         // SAFETY: as in `down`.
         unsafe { result::memcpy_htod_async(self.device, from, stream.as_cudarc().cu_stream()) }

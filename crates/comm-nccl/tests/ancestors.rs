@@ -65,7 +65,7 @@ fn a_root_that_is_no_member_is_refused_and_nothing_else() {
 }
 
 #[test]
-fn a_single_rank_gets_back_what_it_gives() {
+fn a_single_rank_gets_its_own_input() {
     world(&devices(1), |rank| {
         let stream = rank.stream.clone();
         let comm = Comm::<Cuda>::over(Arc::new(rank.comm) as Arc<_>);
@@ -79,7 +79,7 @@ fn a_single_rank_gets_back_what_it_gives() {
 }
 
 #[test]
-fn the_communicator_says_who_and_where_it_is() {
+fn the_communicator_reports_its_device() {
     let devices = devices(2);
     let ordinals = world(&devices, |rank| {
         let comm: &NcclCommunicator = &rank.comm;

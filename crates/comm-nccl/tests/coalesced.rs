@@ -24,7 +24,7 @@ fn reduced<T: Small>(rank: &Rank, op: ReduceOp, len: usize) -> Vec<T> {
 }
 
 #[test]
-fn each_buffer_has_what_a_call_of_its_own_would_give() {
+fn each_buffer_has_the_result_of_a_separate_call() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     in_all_worlds(|rank| {
         for op in [ReduceOp::Sum, ReduceOp::Avg] {

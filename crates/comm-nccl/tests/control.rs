@@ -16,14 +16,14 @@ fn over_host<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     world_over_host(&devices(size), body)
 }
 
-/// A sum over so many elements, and its end on the device.
+/// Reduces `count` elements and waits for the device.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, count: usize, options: &CallOptions) -> Result<()> {
     let mut buffer = rank.buffer(&vec![1.0_f32; count]);
     comm.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, options)?;
     buffer.to_vec().map(drop)
 }
 
-/// The error behind that of a copy, which tells that there is no result.
+/// The root cause of a failed copy of a result.
 fn cause(outcome: Result<()>) -> Error {
     outcome.unwrap_err().root_cause().clone()
 }
@@ -37,7 +37,7 @@ fn assert_desync(error: &Error, rank: usize, calls: [&str; 2]) {
 }
 
 #[test]
-fn ranks_in_different_calls_are_told_both_on_both_sides() {
+fn ranks_in_different_calls_get_an_error_with_both_calls() {
     let began = Instant::now();
     let errors = over_host(2, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();
@@ -111,7 +111,7 @@ fn an_abort_ends_the_calls_of_all_ranks() {
 }
 
 #[test]
-fn a_failure_ends_the_calls_of_all_ranks_and_tells_why() {
+fn a_failure_ends_the_calls_of_all_ranks_with_its_cause() {
     let devices = devices(2);
     control().plan_answer(devices[1], c"ncclAllReduce", 1, ncclResult_t(99));
     world_over_host(&devices, |rank| {

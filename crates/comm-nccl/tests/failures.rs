@@ -60,7 +60,7 @@ fn code(error: &Error) -> Option<i64> {
 }
 
 #[test]
-fn codes_that_nobody_knows_come_back_with_their_number() {
+fn unknown_codes_keep_their_number() {
     for number in [8, 99] {
         let plan = |device| control().plan_answer(device, c"ncclAllReduce", 1, ncclResult_t(number));
         let errors = in_second_call(plan, SHORT);
@@ -95,7 +95,7 @@ fn a_call_that_hangs_ends_at_its_deadline_and_is_named() {
 }
 
 #[test]
-fn a_call_with_less_time_than_those_before_it_ends_at_its_own_deadline() {
+fn a_call_with_a_shorter_timeout_ends_at_its_own_deadline() {
     let devices = devices(2);
     control().plan_hang(devices[0], 0);
     world(&devices, |rank| {
@@ -117,13 +117,13 @@ fn copies_to_the_host_do_not_wait_for_ever_for_a_call_that_hangs() {
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1.0]);
         all_reduce(&rank, &mut buffer, &within(SHORT)).unwrap();
-        // The watchdog ends it: nobody else looks.
+        // The watchdog ends it: no other thread checks.
         assert!(matches!(buffer.to_vec(), Err(Error::Poisoned(_))));
     });
 }
 
 #[test]
-fn an_abort_ends_the_call_under_way_and_what_is_dropped_afterwards_is_no_harm() {
+fn an_abort_ends_the_call_under_way_and_later_drops_do_no_harm() {
     let devices = devices(2);
     control().plan_hang(devices[0], 0);
     world(&devices, |rank| {
@@ -172,7 +172,7 @@ fn an_initialization_that_never_ends_ends_at_its_deadline() {
 
 /// The others wait for it in NCCL, which does not tell them.
 #[test]
-fn a_rank_that_cannot_be_connected_is_told_to_those_that_wait_for_it() {
+fn ranks_waiting_for_a_rank_that_cannot_connect_get_its_error() {
     let devices = devices(3);
     control().plan_answer(devices[1], c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
     let began = Instant::now();
@@ -206,7 +206,7 @@ fn a_group_that_is_being_made_ends_with_its_parent() {
 }
 
 #[test]
-fn an_initialization_that_fails_tells_the_code() {
+fn a_failed_initialization_returns_the_code() {
     let ordinal = devices(1)[0];
     control().plan_answer(ordinal, c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
     let device = Device::open(ordinal).unwrap();
@@ -218,7 +218,7 @@ fn an_initialization_that_fails_tells_the_code() {
 }
 
 #[test]
-fn a_communicator_that_cannot_be_closed_in_order_is_aborted_and_tells() {
+fn a_communicator_that_cannot_be_closed_in_time_is_aborted() {
     let devices = devices(2);
     control().plan_hang(devices[0], 0);
     let quick = |rank, size| {

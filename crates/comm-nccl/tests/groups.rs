@@ -57,7 +57,7 @@ fn alone(rank: &Rank) -> NcclCommunicator {
 }
 
 #[test]
-fn a_shrunk_group_is_of_those_that_are_left() {
+fn a_shrunk_group_contains_the_remaining_ranks() {
     world(&devices(5), |rank| {
         assert_eq!(sum(&rank.comm, &rank, 1), 5);
         if rank.rank == 1 || rank.rank == 4 {
@@ -116,7 +116,7 @@ fn a_batch_of_messages_goes_around_in_a_circle() {
 }
 
 #[test]
-fn a_batch_of_collectives_does_what_they_do() {
+fn a_batch_has_the_results_of_its_collectives() {
     in_all_worlds(|rank| {
         let size = rank.size;
         let (mut total, mut largest) = (rank.buffer(&[1_i32, 2]), rank.buffer(&[rank.rank as u8]));

@@ -15,7 +15,7 @@ use common::{control, devices, faults_of, options, world};
 const LATE: u64 = 100;
 
 #[test]
-fn memory_stays_until_a_call_that_did_not_get_through_is_over() {
+fn memory_of_an_aborted_call_is_kept_until_the_call_is_over() {
     let devices = devices(2);
     control().set(Setting::CallMilliseconds, LATE);
     world(&devices, |rank| {

@@ -20,7 +20,7 @@ fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) {
     let len = buffer.len();
     let write = |pointer| {
         let handle = stream.as_cudarc().cu_stream();
-        // SAFETY: the buffer has so many bytes, and orders what comes before and after.
+        // SAFETY: the buffer has `len` bytes, and orders what comes before and after.
         unsafe { cudarc::driver::result::memset_d8_async(pointer, value, len, handle) }.unwrap();
         Ok(())
     };
@@ -49,7 +49,7 @@ fn a_call_waits_for_the_streams_that_used_its_buffers_and_they_for_it() {
                 let read = |from: u64| {
                     copied.as_mut_slice().write_on(&second, |to| {
                         let handle = second.as_cudarc().cu_stream();
-                        // SAFETY: both buffers have so many bytes, and order what comes before and
+                        // SAFETY: both buffers have 1000 bytes, and order what comes before and
                         // after.
                         unsafe { cudarc::driver::result::memcpy_dtod_async(to, from, 1000, handle) }.unwrap();
                         Ok(())
@@ -68,7 +68,7 @@ fn a_call_waits_for_the_streams_that_used_its_buffers_and_they_for_it() {
 }
 
 #[test]
-fn calls_return_before_they_are_done_and_a_barrier_does_not() {
+fn calls_are_asynchronous_and_a_barrier_is_not() {
     world(&devices(2), |rank| {
         let held = hold(rank.comm.stream());
         let mut buffer = rank.buffer(&[1.0_f32]);
@@ -109,7 +109,7 @@ fn a_barrier_waits_for_all_devices() {
 }
 
 #[test]
-fn a_buffer_is_freed_behind_the_call_that_uses_it() {
+fn a_buffer_is_freed_after_the_call_that_uses_it() {
     let devices = devices(2);
     world(&devices, |rank| {
         let held = hold(rank.comm.stream());
@@ -141,7 +141,7 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
             let stream = unsafe { Stream::from_raw(&rank.device, theirs.cu_stream().cast()) };
             for round in 1..20_u8 {
                 let held = hold(&stream);
-                // SAFETY: the memory has so many bytes.
+                // SAFETY: the memory has 64 bytes.
                 unsafe { cudarc::driver::result::memset_d8_async(pointer, round, 64, theirs.cu_stream()) }
                     .unwrap();
                 // SAFETY: the memory lives to the end of the test, and is used on their stream
@@ -152,7 +152,7 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
                     .unwrap();
                 let mut host = [0_u8; 64];
                 drop(held);
-                // SAFETY: both have so many bytes, and the host waits before it looks.
+                // SAFETY: both have 64 bytes, and the host waits before it reads.
                 unsafe { cudarc::driver::result::memcpy_dtoh_async(&mut host, pointer, theirs.cu_stream()) }
                     .unwrap();
                 theirs.synchronize().unwrap();

@@ -105,7 +105,7 @@ fn fill(buffer: &mut DeviceBuffer<u16>, stream: &Stream) {
     let bytes = 2 * buffer.len();
     let write = |pointer| {
         let handle = stream.as_cudarc().cu_stream();
-        // SAFETY: the buffer has so many bytes, and orders what comes before and after.
+        // SAFETY: the buffer has `bytes` bytes, and orders what comes before and after.
         unsafe { cudarc::driver::result::memset_d8_async(pointer, 7, bytes, handle) }.unwrap();
         Ok(())
     };
@@ -113,7 +113,7 @@ fn fill(buffer: &mut DeviceBuffer<u16>, stream: &Stream) {
 }
 
 #[test]
-fn whoever_looks_at_pinned_memory_waits_for_the_copy() {
+fn reading_pinned_memory_waits_for_the_copy() {
     let _alone = alone();
     let (device, stream, streams) = device();
     let mut buffer = DeviceBuffer::<u16>::zeros(&stream, 100).unwrap();
@@ -157,7 +157,7 @@ fn pinned_memory_is_not_freed_while_a_copy_is_under_way() {
 }
 
 #[test]
-fn memory_of_a_device_is_freed_behind_the_copies() {
+fn memory_of_a_device_is_freed_after_the_copies() {
     let _alone = alone();
     let (device, stream, streams) = device();
     let mut through = PinnedBuffer::new(&device, 400).unwrap();
@@ -202,7 +202,7 @@ fn an_upload_that_fails_after_it_was_enqueued_returns_when_its_source_was_read()
 }
 
 #[test]
-fn what_is_outside_of_a_buffer_is_refused_before_anything_is_copied() {
+fn a_range_outside_of_a_buffer_fails_before_any_copy() {
     let _alone = alone();
     let (device, stream, streams) = device();
     let (other, _, elsewhere) = self::device();
@@ -228,7 +228,7 @@ fn what_is_outside_of_a_buffer_is_refused_before_anything_is_copied() {
 }
 
 #[test]
-fn what_a_lost_call_was_to_write_is_no_result_on_the_host_either() {
+fn the_buffer_of_a_failed_call_cannot_be_read_on_the_host() {
     let _alone = alone();
     let devices = devices(1);
     control().plan_hang(devices[0], 0);

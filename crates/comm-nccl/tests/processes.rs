@@ -19,7 +19,7 @@ use common::{SOON, library, options};
 #[test]
 fn a_rank_plays_its_part() {
     let Some(Part { part, rank, size, host }) = process::part() else { return };
-    // Loads the emulator, before anybody asks for devices.
+    // Loads the emulator before any device is opened.
     let library = library();
     let device = Device::from_env().unwrap();
     assert_eq!(device.ordinal(), rank);
@@ -66,7 +66,7 @@ fn processes_meet_in_a_folder_and_reduce_together() {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_named_by_those_that_wait_for_it_who_go_on_without_it() {
+fn a_killed_rank_is_named_by_all_waiting_ranks_which_shrink_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut ranks: Vec<Child> =
         (0..3).map(|rank| process::start("wait", folder.path(), rank, 3, &[])).collect();

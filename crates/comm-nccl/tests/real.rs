@@ -14,8 +14,8 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::InProcessFabric;
 
 #[test]
-fn a_real_library_is_loaded_from_where_the_environment_says() {
-    libraries::for_each("a_real_library_is_loaded_from_where_the_environment_says", || {
+fn a_real_library_is_loaded_from_the_path_in_the_environment() {
+    libraries::for_each("a_real_library_is_loaded_from_the_path_in_the_environment", || {
         let library = Library::from_env().unwrap();
         assert!(library.version() >= Version::FLOOR);
         if library.path().starts_with(libraries::fetched()) {

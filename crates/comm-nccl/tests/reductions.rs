@@ -18,7 +18,7 @@ fn an_average_of_f16_does_not_overflow_where_the_sum_would() {
 }
 
 #[test]
-fn sums_in_f32_are_taken_where_they_are_what_nccl_has() {
+fn f32_accumulation_is_used_only_where_nccl_has_it() {
     in_all_worlds(|rank| {
         let mut wide = options();
         wide.accumulate = Accumulate::F32;

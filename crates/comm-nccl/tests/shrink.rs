@@ -1,4 +1,4 @@
-//! Those that are left after a failure go on in a smaller group.
+//! The remaining ranks shrink a group after a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -48,7 +48,7 @@ fn assert_left(left: &NcclCommunicator, rank: &Rank, position: usize, members: &
 }
 
 #[test]
-fn those_that_are_left_go_on_whoever_is_gone() {
+fn the_remaining_ranks_shrink_whichever_rank_is_gone() {
     for gone in [0, 1, 3] {
         world(&devices(4), |rank| {
             assert_eq!(sum(&rank.comm, &rank, 1, &options()).unwrap(), 4);
@@ -87,7 +87,7 @@ fn a_group_shrinks_again_and_again_until_one_is_left() {
             assert_left(&left, &rank, rank.rank, &members);
             rank.comm = left;
         }
-        // Whoever is alone needs nobody.
+        // A single rank needs no rendezvous.
         assert_left(&abort(&rank, &[], &options()).unwrap(), &rank, 0, &[0]);
     });
 }
@@ -149,7 +149,7 @@ fn a_call_that_hangs_elsewhere_ends_when_another_rank_shrinks() {
 }
 
 #[test]
-fn ranks_that_leave_out_unlike_ones_are_all_told_and_can_go_on() {
+fn ranks_that_exclude_different_ranks_get_an_error_and_can_retry() {
     let together = Barrier::new(3);
     world(&devices(4), |rank| {
         if rank.rank == 3 {
@@ -166,7 +166,7 @@ fn ranks_that_leave_out_unlike_ones_are_all_told_and_can_go_on() {
 }
 
 #[test]
-fn a_rank_that_is_lost_meanwhile_is_named_and_left_out_the_next_time() {
+fn a_rank_lost_during_a_shrink_is_named_and_excluded_from_the_next() {
     let together = Barrier::new(2);
     world(&devices(4), |rank| {
         match rank.rank {

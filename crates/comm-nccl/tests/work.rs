@@ -18,7 +18,7 @@ use hold::hold;
 const WHILE: Duration = Duration::from_millis(100);
 
 #[test]
-fn a_stream_that_is_joined_waits_for_the_calls_and_the_host_does_not() {
+fn joining_a_stream_waits_for_the_calls_on_the_device_and_not_on_the_host() {
     let devices = devices(2);
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1_u8; 100]);
@@ -33,12 +33,12 @@ fn a_stream_that_is_joined_waits_for_the_calls_and_the_host_does_not() {
         let (joined, other) = (rank.device.new_stream().unwrap(), rank.device.new_stream().unwrap());
         work.wait(&joined).unwrap();
         work.wait(rank.comm.stream()).unwrap();
-        let behind = DeviceWork::until_now(&joined).unwrap();
+        let after_join = DeviceWork::until_now(&joined).unwrap();
         DeviceWork::until_now(&other).unwrap().synchronize().unwrap();
         thread::sleep(WHILE);
-        assert!(!work.is_done().unwrap() && !behind.is_done().unwrap());
+        assert!(!work.is_done().unwrap() && !after_join.is_done().unwrap());
         drop(held);
-        behind.synchronize().unwrap();
+        after_join.synchronize().unwrap();
         assert!(work.is_done().unwrap());
         work.synchronize().unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2; 100]);
@@ -47,7 +47,7 @@ fn a_stream_that_is_joined_waits_for_the_calls_and_the_host_does_not() {
 }
 
 #[test]
-fn work_that_was_lost_is_no_result_and_what_came_before_is() {
+fn results_before_a_lost_call_remain_valid() {
     let devices = devices(1);
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1_u8; 100]);

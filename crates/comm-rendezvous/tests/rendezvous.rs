@@ -42,7 +42,7 @@ fn every_rank_gets_the_records_of_all() {
 }
 
 #[test]
-fn a_rank_with_another_setting_is_told_the_values_of_both_sides() {
+fn a_rank_with_another_setting_gets_an_error_with_both_values() {
     let store = MemoryStore::default();
     run_each(all(3), |rank| {
         let mut member = member(rank, 3);
@@ -117,7 +117,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_rank_comes_late_and_meets_all() {
+fn a_late_rank_connects_to_all_others() {
     let store = MemoryStore::default();
     run_each(all(3), |rank| {
         if rank == 2 {

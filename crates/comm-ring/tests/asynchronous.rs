@@ -223,7 +223,7 @@ fn many_buffers_at_once_between_other_calls() {
 }
 
 #[test]
-fn what_is_refused_in_the_background_does_not_disturb_what_follows() {
+fn a_refused_background_call_does_not_disturb_later_calls() {
     run(2, |comm| {
         let refused = [
             comm.all_to_all_v_async([1_u8; 2], vec![2], [0_u8; 4], vec![2, 2]).unwrap().wait().err(),

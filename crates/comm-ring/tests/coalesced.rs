@@ -67,7 +67,7 @@ fn every_collective<T: Small>(comm: &Comm, lengths: &[usize]) {
 }
 
 #[test]
-fn results_are_those_of_one_call_per_buffer() {
+fn results_equal_those_of_one_call_per_buffer() {
     for ranks in WORLDS {
         run(ranks, |comm| {
             for lengths in lists(ranks) {
@@ -180,7 +180,7 @@ fn the_fingerprint_of_the_handle_still_counts() {
 }
 
 #[test]
-fn what_is_refused_touches_nothing() {
+fn a_refused_call_changes_nothing() {
     run(3, |comm| {
         let mut buffers = [[1.0_f32; 2], [2.0; 2]];
         let mut one = [[0.0_f32; 6]; 1];
@@ -203,7 +203,7 @@ fn what_is_refused_touches_nothing() {
 }
 
 #[test]
-fn in_the_order_of_the_ranks_the_bits_are_those_of_one_call_per_buffer() {
+fn in_rank_order_the_bits_equal_those_of_one_call_per_buffer() {
     run(5, |comm| {
         let comm = comm.with_reduce_order(ReduceOrder::Deterministic);
         let lengths = [1, 9, 0, 1001];

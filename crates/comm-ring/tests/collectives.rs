@@ -66,7 +66,7 @@ fn the_smallest_window_and_tiny_buffers_do_not_deadlock() {
 }
 
 #[test]
-fn a_communicator_tells_the_links_that_it_chooses_by() {
+fn a_communicator_reports_the_links_that_it_chooses_by() {
     let link = Link { latency: 1.0, overhead: 2.0, per_byte: 3.0 };
     let mut config = RingConfig::default();
     config.links = Some(LinkModel::uniform(link, 4.0));

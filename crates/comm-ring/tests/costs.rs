@@ -41,7 +41,7 @@ fn assert_counts(row: &Algorithm, ranks: usize, segments: usize) {
 }
 
 #[test]
-fn simulated_programs_move_what_the_closed_forms_say() {
+fn simulated_programs_move_the_bytes_of_the_closed_forms() {
     for row in TABLE {
         for ranks in (1..=33).chain([64, 100]) {
             assert_counts(row, ranks, 1);

@@ -104,7 +104,7 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
 }
 
 #[test]
-fn every_row_computes_what_it_should_between_threads() {
+fn every_row_is_correct_between_threads() {
     let worlds: &[usize] = if cfg!(miri) { &[1, 3] } else { &[1, 2, 3, 4, 5, 8] };
     for row in TABLE {
         for &ranks in worlds {

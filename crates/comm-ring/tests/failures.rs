@@ -106,7 +106,7 @@ fn a_call_that_would_not_send_a_byte() {
 }
 
 #[test]
-fn a_rank_that_panics_is_not_said_to_have_left_in_order() {
+fn a_rank_that_panics_is_not_reported_as_finished() {
     let errors = run(3, |comm, _| {
         let call = catch_unwind(AssertUnwindSafe(move || {
             assert_ne!(comm.rank(), 1, "a bug of the program");
@@ -133,7 +133,7 @@ fn a_rank_that_finishes_first_and_leaves_is_no_failure() {
 }
 
 #[test]
-fn a_rank_that_left_before_the_call_is_named_without_waiting_for_its_neighbours() {
+fn a_rank_that_left_before_the_call_is_named_at_once() {
     let errors = run(6, |comm, clock| {
         comm.barrier().unwrap();
         if comm.rank() == 5 {
@@ -187,7 +187,7 @@ fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
 }
 
 #[test]
-fn a_call_for_which_all_is_done_completes_after_an_abort() {
+fn a_call_whose_data_has_arrived_completes_after_an_abort() {
     run(3, |comm, clock| {
         let mut buffer = [comm.rank() as u32 + 1; 8];
         // The abort arrives before the others look for the data.
@@ -240,7 +240,7 @@ fn explosive(
 
 /// After a caught panic no other rank reads the memory of the call, and none waits.
 #[test]
-fn a_call_that_panics_takes_back_what_it_sent_and_tells_everybody() {
+fn a_call_that_panics_retracts_its_sends_and_aborts_the_group() {
     let network = InProcessConfig::default().release(Release::OnConsume);
     for ranks in [2, 3, 5, 8] {
         let panicked = Barrier::new(ranks);

@@ -92,7 +92,7 @@ fn a_rank_that_makes_a_call_where_others_finalize_is_told() {
 }
 
 #[test]
-fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
+fn a_rank_whose_peers_have_left_gets_the_mismatch_error() {
     let errors = run(3, |comm, clock| {
         let root = if comm.rank() == 2 { 2 } else { 0 };
         let mut buffer = [comm.rank() as u8; 4];
@@ -106,10 +106,10 @@ fn a_rank_whose_peers_have_left_hears_of_the_mismatch() {
     assert_eq!(calls_of(errors[2].as_ref().unwrap()).len(), 2);
 }
 
-/// A rank that only sends is through with its call before anybody can contradict: the pair is found
-/// in a later call.
+/// A rank that only sends completes its call before another can detect the mismatch: it is found in
+/// a later call.
 #[test]
-fn unlike_calls_of_which_one_only_sends_are_named_and_not_the_calls_after_them() {
+fn a_mismatch_with_a_call_that_only_sends_names_that_call() {
     for seed in 0..20 {
         let errors = virtual_world(4, seed, &RingConfig::default(), |comm, _| {
             // Rank 3 only sends to rank 0, which is busy with what rank 1 has for it, as rank 2 is.

@@ -68,7 +68,7 @@ fn equal_keys_keep_the_order_of_ranks() {
 }
 
 #[test]
-fn a_rank_without_a_color_gets_no_group_and_goes_on() {
+fn a_rank_without_a_color_gets_no_group() {
     for ranks in [1, 2, 5, 8] {
         run(ranks, |comm| {
             let rank = comm.rank();
@@ -86,7 +86,7 @@ fn a_rank_without_a_color_gets_no_group_and_goes_on() {
 }
 
 #[test]
-fn a_group_has_the_order_of_its_list_and_ranks_outside_go_on_at_once() {
+fn a_group_has_the_order_of_its_list_and_other_ranks_return_at_once() {
     run(6, |comm| {
         let (rank, list) = (comm.rank(), [4, 1, 3]);
         let group = comm.new_group(&list).unwrap();

@@ -128,7 +128,7 @@ fn an_average_of_bf16_does_not_overflow_where_the_sum_would() {
 }
 
 #[test]
-fn an_average_of_infinities_and_nans_is_what_the_sum_is() {
+fn an_average_of_infinities_and_nans_is_their_sum() {
     world(3, &InProcessConfig::default(), &small_segments(), |comm| {
         let (infinity, nan) = (f16::INFINITY, f16::NAN);
         let contributions =

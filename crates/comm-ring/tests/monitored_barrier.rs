@@ -73,7 +73,7 @@ fn everybody_comes() {
 }
 
 #[test]
-fn nobody_leaves_before_the_last_one_comes() {
+fn no_rank_leaves_before_the_last_one_connects() {
     for seed in 0..SEEDS {
         virtual_world(5, seed, &RingConfig::default(), |comm, clock| {
             if comm.rank() == 3 {
@@ -106,7 +106,7 @@ fn a_plain_barrier_names_them_too() {
 }
 
 #[test]
-fn rank_0_knows_who_came_though_nobody_says_a_word() {
+fn rank_0_knows_the_connected_ranks_without_a_message() {
     let mut silent = RingConfig::default();
     (silent.announce_after, silent.diagnosis) = (HOUR, Duration::ZERO);
     // So that the first late rank keeps the messages of the others waiting.
@@ -152,7 +152,7 @@ fn a_plain_barrier_is_another_call() {
 }
 
 #[test]
-fn the_search_for_those_that_are_late_is_part_of_the_time_limit() {
+fn naming_late_ranks_takes_no_longer_than_the_timeout() {
     let mut config = talkative();
     config.diagnosis = Duration::from_secs(1);
     let timeout = Duration::from_secs(4);

@@ -153,7 +153,7 @@ fn prove_one_root(row: &Algorithm, world: &Params, root: usize) {
 }
 
 #[test]
-fn closed_forms_count_what_the_steps_do() {
+fn closed_forms_equal_the_counts_of_the_steps() {
     for row in TABLE {
         for ranks in 1..=33 {
             for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {

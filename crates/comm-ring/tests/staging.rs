@@ -43,7 +43,7 @@ impl Fabric for Staging {
 }
 
 #[test]
-fn memory_is_staged_for_what_several_ranks_read_and_kept() {
+fn a_shared_buffer_is_kept_for_data_that_several_ranks_read() {
     in_process::run(3, &InProcessConfig::default(), |fabric| {
         let (rank, asked) = (fabric.group().rank(), Asked::default());
         let timeout = Duration::from_secs(20);

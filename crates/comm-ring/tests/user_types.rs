@@ -293,7 +293,7 @@ fn complex_numbers_are_multiplied_and_added_with_the_same_bits_on_every_rank() {
 }
 
 #[test]
-fn operators_of_one_name_are_not_taken_for_each_other_on_a_rank() {
+fn a_rank_tells_operators_of_the_same_name_apart() {
     in_all_worlds(|comm| {
         for _ in 0..3 {
             let (mut blend, mut darken) = (pixels(comm.rank(), 5), pixels(comm.rank(), 5));
@@ -411,7 +411,7 @@ fn a_panic_in_an_operator_ends_the_call_on_every_rank() {
 }
 
 #[test]
-fn a_view_of_structs_knows_how_many_there_are() {
+fn a_view_of_structs_has_their_number() {
     let pixels = pixels(0, 4);
     assert_eq!(comm_core::HostView::new(&pixels).len(), 4);
 }

@@ -20,7 +20,7 @@ use crate::inline::InlineMessage;
 use crate::sync::Ordering;
 pub(crate) use control::Control;
 
-/// A reader that is behind publishes its head this many times per ring. While it has more to read,
+/// A reader of a full ring publishes its head this many times per ring. While it has more to read,
 /// the writer has at least the rest of the ring.
 const HEAD_UPDATES_PER_RING: u64 = 8;
 

@@ -14,7 +14,7 @@ pub struct RendezvousConfig {
     pub member: Member,
     /// Names a part of this host: ranks with another name, or none, count as being on another host.
     /// For containers that must not share memory, or to try several hosts on one machine.
-    pub part: Option<String>,
+    pub host_id: Option<String>,
     /// The configuration of the rings of channels. The rank with the higher number decides for a
     /// pair.
     pub shm: SharedMemoryConfig,
@@ -30,6 +30,6 @@ impl RendezvousConfig {
 
 impl From<Member> for RendezvousConfig {
     fn from(member: Member) -> Self {
-        Self { member, part: None, shm: SharedMemoryConfig::default() }
+        Self { member, host_id: None, shm: SharedMemoryConfig::default() }
     }
 }

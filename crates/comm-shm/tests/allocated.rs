@@ -182,7 +182,7 @@ fn is_shown(n: usize, call: fn(&Comm)) -> bool {
 }
 
 #[test]
-fn what_the_caller_gave_is_not_copied_when_it_is_sent_and_other_memory_is() {
+fn the_callers_memory_is_sent_without_a_copy_and_other_memory_is_copied() {
     fn all_to_all(comm: &Comm) {
         let (from, mut into) = (vec![1_u8; comm.size() << 20], vec![0_u8; comm.size() << 20]);
         comm.all_to_all(&from[..], &mut into[..]).unwrap();
@@ -216,7 +216,7 @@ fn some_ranks_may_lend_and_others_not() {
 /// place, in smaller ones that are not, and in more of them than are staged at once; also after a
 /// larger call, for which more was staged.
 #[test]
-fn what_is_staged_has_the_same_bits() {
+fn staged_calls_have_the_same_bits() {
     for n in [1, 2, 3, 5, 8] {
         comm_sim::run_each(common::lending_world(n, 8192, 64 << 10), |fabric| {
             let mut config = RingConfig::default();

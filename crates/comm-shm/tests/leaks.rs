@@ -96,7 +96,7 @@ fn child(store: &FileStore) {
 }
 
 #[test]
-fn nothing_is_left_behind_by_any_end() {
+fn no_end_of_a_process_leaks() {
     if let Some(store) = std::env::var_os(STORE) {
         return child(&FileStore::open(store).unwrap());
     }
@@ -107,7 +107,7 @@ fn nothing_is_left_behind_by_any_end() {
     for _ in 0..3 {
         let (_folder, store) = common::store();
         let mut other = Command::new(std::env::current_exe().unwrap())
-            .args(["nothing_is_left_behind_by_any_end", "--exact"])
+            .args(["no_end_of_a_process_leaks", "--exact"])
             .env(STORE, store.folder())
             .stdout(Stdio::null())
             .spawn()

@@ -28,8 +28,7 @@ const LAST: usize = 60_001;
 /// Far more than the ring holds.
 const LARGE: usize = 5_000_001;
 
-/// A process that runs a part. It is killed with the test, so that a failure leaves nothing
-/// behind.
+/// A child process that runs a rank. It is killed with the test, so that a failure leaks nothing.
 struct Rank {
     child: Child,
     lines: BufReader<ChildStdout>,

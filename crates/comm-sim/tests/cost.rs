@@ -43,7 +43,7 @@ fn a_message_takes_two_overheads_the_latency_and_its_bytes() {
 }
 
 #[test]
-fn what_is_reduced_keeps_the_rank_and_copies_do_not() {
+fn reductions_occupy_the_rank_and_copies_do_not() {
     let programs = [
         vec![Step::send(1, OUT, one(0))],
         vec![
@@ -57,7 +57,7 @@ fn what_is_reduced_keeps_the_rank_and_copies_do_not() {
 }
 
 #[test]
-fn messages_pass_a_port_one_behind_the_other() {
+fn messages_pass_a_port_in_order() {
     let fan_out = [
         vec![Step::send(1, OUT, one(0)), Step::send(2, OUT, one(1))],
         vec![Step::recv(0, OUT, one(0))],
@@ -73,7 +73,7 @@ fn messages_pass_a_port_one_behind_the_other() {
 }
 
 #[test]
-fn a_port_takes_what_arrives_first_whatever_the_program_says() {
+fn a_port_takes_messages_in_order_of_arrival() {
     // Rank 1 receives from rank 2 first, so that its own message comes 42 s later.
     let programs = [
         vec![Step::recv(1, OUT, one(0)), Step::recv(2, OUT, one(1))],
@@ -116,7 +116,7 @@ fn an_exchange_goes_both_ways_at_once_whichever_step_is_first() {
 }
 
 #[test]
-fn a_step_waits_for_what_it_conflicts_with_and_no_longer() {
+fn a_step_waits_only_for_steps_that_it_conflicts_with() {
     // The second send passes on what the receive brings; the third does not wait for it.
     let programs = [
         vec![Step::recv(1, OUT, one(0)), Step::send(2, OUT, one(0)), Step::send(2, OUT, one(1))],

@@ -59,7 +59,7 @@ fn lent_bytes_are_unreleased_until_they_are_consumed() {
 }
 
 #[test]
-fn a_sleeper_waits_for_the_release_of_what_it_sent() {
+fn a_sleeping_sender_wakes_when_its_bytes_are_released() {
     let [(_, mut sender), (_, mut receiver)] = opened(&released_on_consume()).unwrap();
     let mut interest = Interest::default();
     interest.add_send(1);
@@ -88,7 +88,7 @@ fn a_revoked_loan_never_counts_as_received() {
 }
 
 #[test]
-fn a_dead_receiver_releases_what_it_will_not_read() {
+fn a_dropped_receiver_releases_unread_bytes() {
     let [(_, mut sender), (_, receiver)] = opened(&released_on_consume()).unwrap();
     sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
     drop(receiver);
@@ -113,7 +113,7 @@ fn only_ranks_that_never_came_are_blamed() {
 }
 
 #[test]
-fn a_rank_that_left_is_not_waited_for() {
+fn a_rank_that_left_is_named_without_waiting() {
     let opened = in_process::run(2, &InProcessConfig::default(), |fabric| {
         let deadline = fabric.now() + Duration::from_secs(300);
         if fabric.group().rank() == 0 { Some(fabric.open(CHANNEL, deadline)) } else { None }
@@ -140,11 +140,11 @@ fn a_rank_that_gave_up_may_come_again() {
 
 #[test]
 fn a_channel_opens_again_once_every_rank_has_opened_it() {
-    let meetings = in_process::run(3, &InProcessConfig::default(), |fabric| {
+    let waits = in_process::run(3, &InProcessConfig::default(), |fabric| {
         let open = || fabric.open(CHANNEL, fabric.now() + Duration::from_secs(30));
         (0..50).map(|_| open()).filter(Result::is_ok).count()
     });
-    assert_eq!(meetings, [50; 3]);
+    assert_eq!(waits, [50; 3]);
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn a_wait_that_never_ends_is_a_deadlock_at_once() {
 }
 
 #[test]
-fn the_living_hear_of_a_death_and_go_on() {
+fn living_ranks_learn_of_a_death_and_continue() {
     for seed in 0..10 {
         let plan = FaultPlan::rough().and(20 * MS, Incident::Death { rank: 1 });
         let (network, talkers, outcome) = talk(4, seed, &plan, 3000).unwrap();
@@ -154,7 +154,7 @@ fn the_living_hear_of_a_death_and_go_on() {
 }
 
 #[test]
-fn bytes_that_left_before_a_death_arrive_and_others_do_not() {
+fn bytes_sent_before_a_death_arrive() {
     // A byte takes a millisecond to leave, and one to arrive.
     let plan = FaultPlan::calm().latency(MS).bytes_per_second(1000);
     let plan = plan.and(MS * 7 / 2, Incident::Death { rank: 0 });
@@ -194,7 +194,7 @@ fn closing_in_order_loses_nothing() {
 }
 
 #[test]
-fn a_sleeper_is_told_what_can_move() {
+fn arm_reports_the_peers_that_are_ready() {
     let plan =
         FaultPlan::calm().capacity(10).release(Release::OnConsume).and(MS, Incident::Death { rank: 2 });
     let (mut network, mut transports) = Network::new(3, 0, &plan).unwrap();

@@ -157,7 +157,7 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_contribution_that_comes_twice_is_found_where_it_comes() {
+fn a_duplicate_contribution_is_found_at_its_step() {
     let schedule = |rank: usize, spec: &Spec| match rank {
         0 => vec![Step::recv_reduce(1, OUT, OUT, all(spec)), Step::recv_reduce(1, OUT, OUT, all(spec))],
         _ => vec![Step::send(0, IN, all(spec)), Step::send(0, IN, all(spec))],
@@ -167,7 +167,7 @@ fn a_contribution_that_comes_twice_is_found_where_it_comes() {
 }
 
 #[test]
-fn what_a_receive_is_combined_with_must_be_there_and_other_than_what_comes() {
+fn the_addend_of_a_receive_must_exist_and_differ_from_the_received_data() {
     let check = |with: Place, buffers: Buffers| {
         let schedule = |rank: usize, spec: &Spec| match rank {
             0 => vec![
@@ -242,7 +242,7 @@ fn a_reduction_in_another_tree_than_asked_for_is_found() {
 }
 
 #[test]
-fn what_a_rank_must_not_touch_is_found() {
+fn steps_on_memory_that_is_not_theirs_are_found() {
     let one =
         |rank: usize, step: Step| move |at: usize, _: &Spec| if at == rank { vec![step] } else { vec![] };
     let reduce = Spec { buffers: Buffers::Separate, ..spec(Collective::Reduce, 2, 2) };

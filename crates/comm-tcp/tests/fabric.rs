@@ -233,7 +233,7 @@ fn connections_of_other_protocols_delay_no_rank() {
 }
 
 #[test]
-fn all_pairs_exchange_megabytes_through_tiny_buffers() {
+fn all_pairs_exchange_megabytes_through_small_buffers() {
     const LEN: usize = 8 << 20;
     let (_server, store) = store();
     let configs = (0..3).map(|rank| {

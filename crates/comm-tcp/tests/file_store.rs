@@ -20,7 +20,7 @@ fn store() -> (tempfile::TempDir, FileStore) {
 }
 
 #[test]
-fn operations_are_those_of_every_store() {
+fn operations_behave_as_in_c10d() {
     let (_folder, store) = store();
     store.set("a/b", b"1").unwrap();
     store.set("a/b", b"").unwrap();

@@ -43,7 +43,7 @@ fn live(store: &TcpStore, round: u64) {
 }
 
 #[test]
-fn neither_descriptors_nor_threads_are_left_behind() {
+fn no_descriptors_or_threads_are_leaked() {
     let (descriptors, threads) = (count("fd"), count("task"));
     {
         let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();

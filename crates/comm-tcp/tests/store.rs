@@ -38,7 +38,7 @@ fn pair(config: StoreConfig) -> (TcpStoreServer, TcpStore) {
 }
 
 #[test]
-fn operations_do_what_c10d_does() {
+fn operations_behave_as_in_c10d() {
     let (_server, store) = pair(StoreConfig::default());
     store.set("a", b"1").unwrap();
     assert_eq!(store.get("a", SOON).unwrap(), b"1");
@@ -124,7 +124,7 @@ fn additions_of_many_clients_each_count_once() {
 }
 
 #[test]
-fn compare_set_lets_one_win() {
+fn only_one_compare_set_succeeds() {
     let (_server, store) = pair(StoreConfig::default());
     let wins: usize = thread::scope(|scope| {
         let racers: Vec<_> = (0..8_u8)

@@ -112,7 +112,7 @@ fn a_draining_server_frees_its_address_and_serves_connected_clients() {
 }
 
 #[test]
-fn a_draining_server_ends_when_its_clients_have_left_or_its_grace_is_over() {
+fn a_draining_server_ends_when_its_clients_have_left_or_its_grace_period_has_passed() {
     let (server, store) = store();
     let began = Instant::now();
     thread::scope(|scope| {

@@ -82,7 +82,7 @@ fn against_real_pytorch() {
     for backend in ["libuv", "legacy"] {
         let (mut python, address) = Python::serve(backend);
         let store = TorchStore::connect(address, StoreConfig::default(), SOON).unwrap();
-        operations_do_what_c10d_does(&store);
+        operations_behave_as_in_c10d(&store);
         both_sides_see_the_same(&store, &mut python);
         waits_end_in_time(&store);
         errors_leave_the_store_usable(&store);
@@ -91,7 +91,7 @@ fn against_real_pytorch() {
     }
 }
 
-fn operations_do_what_c10d_does(store: &TorchStore) {
+fn operations_behave_as_in_c10d(store: &TorchStore) {
     store.set("a", b"1").unwrap();
     assert_eq!(store.get("a", SOON).unwrap(), b"1");
     assert_eq!(store.add("a", 41).unwrap(), 42);

@@ -118,13 +118,13 @@ struct Joined {
     #[cfg_attr(not(feature = "hybrid"), expect(dead_code, reason = "there is one way"))]
     reach: Reach,
     /// `None` in a world of one.
-    meeting: Option<Meeting>,
+    rendezvous: Option<RendezvousStore>,
 }
 
 impl Joined {
     /// Leaves the store, which is not needed once the channels are open.
     fn into_host(self) -> Arc<dyn HostCommunicator> {
-        self.meeting.into_iter().for_each(|meeting| meeting.close(Duration::ZERO));
+        self.rendezvous.into_iter().for_each(|rendezvous| rendezvous.close(Duration::ZERO));
         self.host
     }
 
@@ -135,7 +135,7 @@ impl Joined {
 }
 
 /// The store of a rendezvous.
-struct Meeting {
+struct RendezvousStore {
     store: Arc<dyn Store>,
     /// The address of the store as other hosts see it, if a process serves it.
     address: Option<SocketAddr>,
@@ -143,7 +143,7 @@ struct Meeting {
     server: Option<TcpStoreServer>,
 }
 
-impl Meeting {
+impl RendezvousStore {
     fn open(config: &Config, start: Instant) -> Result<Self> {
         if let StoreHost::Folder(folder) = &config.store {
             let store = FileStore::open(folder).map_err(|error| {
@@ -181,17 +181,17 @@ fn join(config: &Config) -> Result<Joined> {
     let start = Instant::now();
     if config.world_size == 1 {
         let host = communicator(TcpFabric::alone(&config.tcp)?, config, start)?;
-        return Ok(Joined { host, reach: Reach::Tcp, meeting: None });
+        return Ok(Joined { host, reach: Reach::Tcp, rendezvous: None });
     }
     loop {
-        let meeting = Meeting::open(config, start)?;
-        match meet(&*meeting.store, config, meeting.address, start) {
-            Ok((host, reach)) => return Ok(Joined { host, reach, meeting: Some(meeting) }),
+        let rendezvous = RendezvousStore::open(config, start)?;
+        match meet(&*rendezvous.store, config, rendezvous.address, start) {
+            Ok((host, reach)) => return Ok(Joined { host, reach, rendezvous: Some(rendezvous) }),
             // It was that of an earlier group, at the same address.
             Err(Error::Handshake { refusal: Refusal::StoreClosing, .. })
                 if !left(config, start).is_zero() => {}
             Err(error) => {
-                meeting.close(STORE_WAIT);
+                rendezvous.close(STORE_WAIT);
                 return Err(error);
             }
         }
@@ -273,14 +273,14 @@ fn member(config: &Config, start: Instant) -> Member {
 fn anywhere(config: &Config, master: Option<SocketAddr>, start: Instant) -> comm_hybrid::RendezvousConfig {
     let mut rendezvous = comm_hybrid::RendezvousConfig::from(over_tcp(config, master, start));
     rendezvous.shm = config.shm.clone();
-    rendezvous.part.clone_from(&config.host_id);
+    rendezvous.host_id.clone_from(&config.host_id);
     rendezvous
 }
 
 #[cfg(feature = "shm")]
 fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
     let mut rendezvous = comm_shm::RendezvousConfig::from(member(config, start));
-    rendezvous.part.clone_from(&config.host_id);
+    rendezvous.host_id.clone_from(&config.host_id);
     rendezvous.shm = config.shm.clone();
     rendezvous
 }

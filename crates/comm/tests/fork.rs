@@ -40,8 +40,8 @@ fn rank() {
         "abort in a child" => continue_while_a_child(comm, |comm| comm.abort("a child aborts")),
         "background in a child" => background(comm),
         "new communicator in a child" => continue_while_a_child(comm, |_| make_another()),
-        "leave a child behind" => leave_a_child_behind(comm, std::mem::forget),
-        "leave a child behind that drops" => leave_a_child_behind(comm, drop),
+        "leave a living child" => leave_a_living_child(comm, std::mem::forget),
+        "drop in a child that lives on" => leave_a_living_child(comm, drop),
         other => panic!("no such part: {other}"),
     }
 }
@@ -188,7 +188,7 @@ fn make_another() {
 }
 
 /// One rank leaves a sleeping child, and all make calls until one fails.
-fn leave_a_child_behind(comm: Comm, body: fn(Comm)) {
+fn leave_a_living_child(comm: Comm, body: fn(Comm)) {
     let mut handle = Some(comm.with_timeout(DEADLINE));
     drop(comm);
     if handle.as_ref().unwrap().rank() == FORKS {
@@ -294,16 +294,16 @@ fn assert_named_at_once(part: &str, transport: &str, ranks: usize) {
 /// The child holds copies of the sockets, so they do not close with the parent.
 #[cfg(feature = "hybrid")]
 #[test]
-fn a_killed_rank_that_left_a_child_behind_is_named_within_two_seconds_over_shared_memory() {
+fn a_killed_rank_with_a_living_child_is_named_within_two_seconds_over_shared_memory() {
     for ranks in [2, 3, 5] {
-        assert_named_at_once("leave a child behind", "auto", ranks);
+        assert_named_at_once("leave a living child", "auto", ranks);
     }
 }
 
 #[test]
-fn a_killed_rank_that_left_a_child_behind_is_named_at_the_deadline_over_tcp() {
+fn a_killed_rank_with_a_living_child_is_named_at_the_deadline_over_tcp() {
     for ranks in [2, 3] {
-        let (report, took) = kill_the_parent("leave a child behind", "tcp", ranks);
+        let (report, took) = kill_the_parent("leave a living child", "tcp", ranks);
         assert!(
             report.iter().all(|report| *report == format!("waited for [{FORKS}]")),
             "{ranks} ranks: {report:?}"
@@ -315,6 +315,6 @@ fn a_killed_rank_that_left_a_child_behind_is_named_at_the_deadline_over_tcp() {
 #[test]
 fn a_killed_rank_is_named_within_two_seconds_if_its_child_has_dropped_the_communicator() {
     for transport in TRANSPORTS {
-        assert_named_at_once("leave a child behind that drops", transport, 3);
+        assert_named_at_once("drop in a child that lives on", transport, 3);
     }
 }

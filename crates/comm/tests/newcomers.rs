@@ -76,7 +76,7 @@ fn the_root_broadcasts_data_that_it_only_borrows() {
 }
 
 #[test]
-fn a_message_of_unknown_length_comes_as_a_vector() {
+fn a_message_of_unknown_length_is_received_as_a_vector() {
     for ranks in WORLDS {
         world(ranks, |comm| {
             let message: Vec<i64> = (0..comm.rank() as i64 * 10_000).collect();

@@ -190,7 +190,7 @@ fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
 }
 
 #[test]
-fn a_killed_rank_is_named_by_those_that_exchange_messages_with_it() {
+fn a_killed_rank_is_named_by_its_message_partners() {
     for &topology in TOPOLOGIES {
         kill_one("messages", topology, 2, 0);
         kill_one("messages", topology, 4, 2);

@@ -175,7 +175,7 @@ fn ranks_that_are_late_for_a_barrier_are_named_by_all_that_are_not() {
 }
 
 #[test]
-fn a_rank_that_never_comes_is_named_by_all_at_the_deadline() {
+fn a_missing_rank_is_named_by_all_others_at_the_deadline() {
     let store = store();
     let errors = each(4, |rank| {
         (rank != 2).then(|| {

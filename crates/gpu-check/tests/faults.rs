@@ -156,7 +156,7 @@ fn codes_are_told_with_their_number_and_their_call() {
 }
 
 #[test]
-fn what_hangs_or_fails_on_the_device_ends_at_the_deadline() {
+fn a_hang_or_failure_on_the_device_ends_at_the_deadline() {
     all_fail(STUCK);
 }
 
@@ -168,6 +168,6 @@ fn processes_that_die_or_never_end_fail_their_case_and_are_killed() {
 
 /// A communicator whose abort has no effect keeps its threads.
 #[test]
-fn what_is_left_over_is_a_leak() {
+fn unconsumed_messages_are_a_leak() {
     all_fail(&[("leaks", 2, "0:answer ncclCommAbort 0 9", "after 50 communicators there are")]);
 }

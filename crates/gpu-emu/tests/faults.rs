@@ -20,7 +20,7 @@ fn a_copy_out_of_bounds_is_refused_and_nothing_is_written() {
     let memory = stream.clone_htod(&[1_u8, 2, 3, 4]).unwrap();
     let address = memory.device_ptr(&stream).0;
     for (at, length) in [(0, 5), (3, 2), (4, 1), (600, 1)] {
-        // SAFETY: the emulator checks the length, which is what is tried here.
+        // SAFETY: the emulator checks the length.
         let copied = unsafe { result::memcpy_htod_sync(address + at, &vec![9_u8; length]) };
         assert_eq!(copied.unwrap_err().0, INVALID, "{length} bytes at {at}");
     }
@@ -53,7 +53,7 @@ fn use_after_a_free_in_the_order_of_the_stream_stays_with_the_device() {
     let address = memory.device_ptr(&stream).0;
     let release = hold(&stream);
     drop(memory);
-    // SAFETY: nothing is written before the stream comes to it, and then it is refused.
+    // SAFETY: nothing is written: the emulator refuses it when the stream reaches it.
     unsafe { result::memset_d8_async(address, 0, 2, stream.cu_stream()) }.unwrap();
     drop(release);
     assert_eq!(stream.synchronize().unwrap_err().0, ILLEGAL);
@@ -71,7 +71,7 @@ fn memory_of_one_stream_is_not_there_for_another_before_it_is_allocated() {
     let release = hold(&first);
     // SAFETY: the memory is written before it is read.
     let address = unsafe { result::malloc_async(first.cu_stream(), 8) }.unwrap();
-    // SAFETY: the emulator refuses it, which is what is tried here.
+    // SAFETY: the emulator refuses it.
     unsafe { result::memset_d8_async(address, 0, 8, second.cu_stream()) }.unwrap();
     assert_eq!(second.synchronize().unwrap_err().0, ILLEGAL);
     drop(release);
@@ -125,7 +125,7 @@ fn the_host_cannot_follow_an_address_of_a_device() {
         let stream = context.default_stream();
         let memory = stream.clone_htod(&[1_u8]).unwrap();
         let address = memory.device_ptr(&stream).0 as usize;
-        // SAFETY: it is none; that the processor stops it is what is tried here.
+        // SAFETY: it is not host memory; the processor stops the read.
         let value = unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
         panic!("read {value}");
     }

@@ -173,7 +173,7 @@ fn a_communicator_is_split_by_color_and_ordered_by_key() {
 }
 
 #[test]
-fn a_communicator_goes_on_without_some_ranks() {
+fn a_communicator_is_shrunk_without_some_ranks() {
     let devices = devices(3);
     world(&devices, |member| {
         if member.rank != 1 {
@@ -183,7 +183,7 @@ fn a_communicator_goes_on_without_some_ranks() {
 }
 
 #[test]
-fn a_communicator_that_hangs_goes_on_without_the_rank_that_is_missing() {
+fn a_communicator_that_hangs_is_shrunk_without_the_missing_rank() {
     let devices = devices(3);
     world(&devices, |member| {
         if member.rank != 1 {

@@ -120,7 +120,7 @@ fn ranks_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn a_planned_answer_comes_once_and_only_on_its_device() {
+fn a_planned_result_applies_once_and_only_on_its_device() {
     let _alone = with(&[]);
     let devices = devices(2);
     for code in [8, 99] {

@@ -25,7 +25,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 #[test]
-fn a_chain_of_sources_says_nothing_twice() {
+fn a_chain_of_sources_repeats_no_message() {
     let io = Error::io("bind 10.0.0.1:29500", io::Error::other("address in use"));
     let errors = [
         (io.clone(), "address in use"),

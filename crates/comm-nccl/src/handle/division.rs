@@ -21,8 +21,8 @@ pub(crate) struct CommInit {
     setup: Setup,
 }
 
-// SAFETY: both point to memory of the heap that belongs to this value, or to a call of NCCL that
-// goes on; threads do not matter to either.
+// SAFETY: both point to memory of the heap that belongs to this value, or to a pending call of
+// NCCL; neither is tied to a thread.
 unsafe impl Send for CommInit {}
 
 impl CommInit {
@@ -51,7 +51,8 @@ impl Handle {
     pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(CommInit, Progress)> {
         let key = number(key)?;
         let init = CommInit::new(self, setup);
-        // SAFETY: the communicator exists, and both pointers are valid until the call is through.
+        // SAFETY: the communicator exists, and both pointers are valid until the call has
+        // completed.
         let code = unsafe { self.nccl.ncclCommSplit(self.comm, color, key, init.child, init.config) };
         let progress = self.progress_of("ncclCommSplit", code)?;
         Ok((init, progress))
@@ -63,8 +64,8 @@ impl Handle {
         let count = number(without.len())?;
         let init = CommInit::new(self, setup);
         let list = without.as_mut_ptr();
-        // SAFETY: the communicator exists, the list has so many entries and is read in the call,
-        // and the other pointers are valid until the call is through.
+        // SAFETY: the communicator exists, the list has this number of entries and is read in the
+        // call, and the other pointers are valid until the call has completed.
         let code = unsafe {
             self.nccl.ncclCommShrink(self.comm, list, count, init.child, init.config, NCCL_SHRINK_DEFAULT)
         };
@@ -96,5 +97,5 @@ impl Handle {
 #[derive(Debug)]
 pub(crate) struct RegistrationHandle(*mut c_void);
 
-// SAFETY: only NCCL looks behind it, which ties it to no thread.
+// SAFETY: only NCCL dereferences it, on any thread.
 unsafe impl Send for RegistrationHandle {}

@@ -49,8 +49,8 @@ impl Handle {
     /// plan's memory must be recorded as used by the stream.
     pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
         // SAFETY: the addresses are those of views, within which the plan stays, and which it
-        // checked to be on this device. Buffers are freed behind all work that is marked, and
-        // whoever made a view of raw memory promised as much.
+        // checked to be on this device. Buffers are freed after all recorded work, as the maker of
+        // a view of raw memory has promised, too.
         unsafe { self.launch(plan.ops(), stream) }
     }
 

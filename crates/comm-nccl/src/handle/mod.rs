@@ -112,7 +112,7 @@ impl Handle {
     /// Frees a communicator that was finalized.
     pub(crate) fn destroy(mut self) -> Result<()> {
         let comm = std::mem::replace(&mut self.comm, ncclComm_t::NULL);
-        // SAFETY: the communicator exists, and nobody uses it any more.
+        // SAFETY: the communicator exists, and is not used again.
         let code = unsafe { self.nccl.ncclCommDestroy(comm) };
         self.progress_of("ncclCommDestroy", code).map(|_| ())
     }
@@ -127,7 +127,7 @@ impl Handle {
         if comm.is_null() {
             return;
         }
-        // SAFETY: the communicator exists, and nobody uses it any more.
+        // SAFETY: the communicator exists, and is not used again.
         let code = unsafe { self.nccl.ncclCommAbort(comm) };
         if let Err(error) = self.progress_of("ncclCommAbort", code) {
             tracing::warn!(%error, "could not abort a communicator of NCCL");

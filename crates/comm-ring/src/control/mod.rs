@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
 
-/// The most bytes that wait to be sent to one peer. A peer that is further behind does not read,
+/// The most bytes that wait to be sent to one peer. A peer with more unread bytes does not read,
 /// and misses announcements; aborts and goodbyes are always queued.
 const OUTBOX_MAX: usize = 64 << 10;
 

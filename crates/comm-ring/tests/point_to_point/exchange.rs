@@ -99,7 +99,7 @@ fn small_messages_to_oneself_need_no_receiver_yet() {
 }
 
 #[test]
-fn a_probe_tells_and_takes_nothing() {
+fn a_probe_does_not_receive_the_message() {
     run_everywhere(2, |comm| {
         for len in [0, 10, 300] {
             if comm.rank() == 0 {

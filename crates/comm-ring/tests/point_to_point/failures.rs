@@ -81,7 +81,7 @@ fn a_thread_that_only_waits_times_out_too() {
 }
 
 #[test]
-fn a_send_that_nobody_receives_times_out_and_ends_messages_but_not_collectives() {
+fn an_unreceived_send_times_out_and_ends_messages_but_not_collectives() {
     run(3, |comm| {
         if comm.rank() == 0 {
             let short = comm.with_timeout(Duration::from_millis(100));
@@ -103,7 +103,7 @@ fn a_send_that_nobody_receives_times_out_and_ends_messages_but_not_collectives()
 }
 
 #[test]
-fn what_a_rank_sent_before_it_left_can_be_received() {
+fn messages_of_a_rank_that_left_can_be_received() {
     for seed in 0..20 {
         let plan = if seed % 2 == 0 { FaultPlan::calm() } else { FaultPlan::rough() };
         virtual_world_on(&plan, 3, seed, &crate::tight(), |comm, _| {
@@ -120,7 +120,7 @@ fn what_a_rank_sent_before_it_left_can_be_received() {
                 assert!(matches!(assert_lost(comm.recv(1, 1, &mut buffer), 1), Loss::Finished));
                 assert_lost(comm.send(1, 1, &buffer), 1);
                 assert_lost(comm.probe(1, ANY_TAG), 1);
-                // Another rank is left for a receive from anybody.
+                // A receive from any source still matches another rank.
                 comm.send(2, 3, &[1_u8]).unwrap();
                 assert_eq!(comm.recv(Source::Any, 4, &mut [0_u8]).unwrap().source, 2);
                 // And then none.
@@ -197,7 +197,7 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
 
 /// Rank 3 dies; rank 2 needs it and fails, leaves, and rank 1 needs rank 2, rank 0 rank 1.
 #[test]
-fn every_rank_names_the_one_that_died_and_none_that_left_because_of_it() {
+fn every_rank_names_the_killed_rank_and_no_other() {
     for in_collective in [false, true] {
         let connected = Barrier::new(4);
         let errors = in_process::run(4, &in_process::InProcessConfig::default(), |fabric| {

@@ -32,7 +32,7 @@ fn messages_between_two_ranks_do_not_overtake() {
 }
 
 #[test]
-fn receives_that_wait_get_messages_in_the_order_in_which_they_were_made() {
+fn pending_receives_match_messages_in_the_order_of_posting() {
     run_everywhere(2, |comm| {
         if comm.rank() == 0 {
             let first = comm.recv_async(Source::Any, ANY_TAG, vec![0_u32; 300]).unwrap();
@@ -76,7 +76,7 @@ fn tags_are_received_in_any_order() {
 }
 
 #[test]
-fn a_receive_from_anybody_starves_nobody() {
+fn a_receive_from_any_source_starves_no_rank() {
     const LAST: u64 = 2;
     let (has_received, quiet) = (AtomicBool::new(false), AtomicBool::new(true));
     run(5, |comm| match comm.rank() {

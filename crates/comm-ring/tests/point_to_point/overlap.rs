@@ -143,7 +143,7 @@ fn messages_do_not_wait_for_a_collective() {
                         buffer.fill(1);
                         comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
                     }
-                    // Rank 0 comes to the barrier only once all its messages are through.
+                    // Rank 0 enters the barrier only once all its messages have completed.
                     if comm.rank() != 0 {
                         comm.barrier().unwrap();
                     }

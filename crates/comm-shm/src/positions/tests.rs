@@ -71,7 +71,7 @@ fn only_a_sleeper_is_notified_and_only_once() {
 }
 
 #[test]
-fn little_space_is_published_only_when_nothing_is_left_to_read() {
+fn little_space_is_published_only_when_the_ring_is_empty() {
     let (control, mut writer, mut reader) = (Control::new(), Writer::new(64), Reader::new(64));
     writer.advance(20);
     let _ = writer.publish(&control);

@@ -229,7 +229,7 @@ impl Fabric for InProcessFabric {
         Instant::now()
     }
 
-    /// Returns an estimate of the cost of queues behind locks.
+    /// Returns an estimate of the cost of queues with locks.
     fn links(&self) -> LinkModel {
         LinkModel::uniform(Link { latency: 1e-6, overhead: 5e-7, per_byte: 2e-10 }, 1e-10)
     }

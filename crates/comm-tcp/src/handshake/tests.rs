@@ -29,7 +29,7 @@ fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Pr
 }
 
 #[test]
-fn sides_with_one_secret_and_job_connect_and_others_learn_the_difference() {
+fn processes_with_the_same_secret_and_job_connect_and_others_get_an_error() {
     let both = |progress: Progress| (progress.clone(), progress);
     let (job, secret) = (Progress::Refused(Refusal::Job), Progress::Refused(Refusal::Authentication));
     assert_eq!(meet(None, None, 7), both(Progress::Done));

@@ -67,7 +67,7 @@ fn frames_that_are_too_long_or_make_no_sense_close_their_connection_only() {
 }
 
 #[test]
-fn a_request_that_stalls_is_given_up_but_a_silent_client_is_not() {
+fn a_stalled_request_times_out_but_an_idle_client_does_not() {
     let config = StoreConfig { operation_timeout: Duration::from_millis(200), ..StoreConfig::default() };
     let (server, _store) = serve(config);
     let mut silent = raw(server.local_addr());
@@ -176,7 +176,7 @@ fn clients_that_do_not_read_a_large_value_share_it() {
 }
 
 #[test]
-fn requests_that_arrive_in_part_count_and_those_that_exceed_the_limit_are_answered() {
+fn partial_requests_are_completed_and_those_over_the_limit_are_answered() {
     let config = StoreConfig { stored_bytes_max: 4 << 20, ..StoreConfig::default() };
     let (server, store) = serve(config);
     let set = Request::Set { key: "k", value: &vec![0; 3 << 20] }.encode().unwrap();

@@ -95,7 +95,7 @@ fn elements_that_arrive_byte_by_byte_are_received_whole_and_in_order() {
 }
 
 #[test]
-fn a_part_of_an_element_lets_its_receiver_sleep_until_the_rest_comes() {
+fn a_receiver_of_a_partial_element_sleeps_until_the_rest_arrives() {
     let (mut transport, mut peer) = pair();
     peer.write_all(&[1, 2, 3]).unwrap();
     let waiting = interest(&[1], &[]);

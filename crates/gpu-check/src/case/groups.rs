@@ -24,7 +24,7 @@ pub(super) fn split(ctx: &RankContext) -> Outcome {
     equal("the sum over a group without its parent", sum(&*all, ctx, 2)?, 2 * ctx.size as i64)
 }
 
-/// All but the last go on.
+/// All ranks but the last shrink the group.
 pub(super) fn shrink(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (last, size) = (ctx.size - 1, ctx.size);

@@ -31,7 +31,7 @@ fn records() -> Vec<Record> {
 }
 
 #[test]
-fn a_page_says_where_and_what_passed_and_what_did_not() {
+fn a_page_names_the_machine_and_the_cases_that_passed_and_failed() {
     let page = page(&records());
     for wanted in [
         "| GPU | A device of a test, compute capability 0.0, 1024 MiB |",
@@ -50,7 +50,7 @@ fn a_page_says_where_and_what_passed_and_what_did_not() {
 }
 
 #[test]
-fn a_page_of_a_run_without_measurements_says_so() {
+fn a_page_of_a_run_without_measurements_states_it() {
     let page = page(&records()[..5]);
     assert!(page.ends_with("## Bandwidth\n\nNot measured.\n"), "{page}");
 }

@@ -88,7 +88,7 @@ fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<
 
 #[test]
 #[cfg_attr(miri, ignore = "about values, not memory")]
-fn every_pair_of_values_gives_what_the_reference_gives() {
+fn every_pair_of_values_gives_the_reference_result() {
     for (isa, reduction) in every_isa_and_reduction() {
         let samples = samples(reduction.dtype);
         for left in &samples {

@@ -59,7 +59,7 @@ fn the_position_of_a_byte_determines_its_socket() {
 }
 
 #[test]
-fn bytes_within_a_stripe_are_sent_at_once_through_one_socket() {
+fn bytes_of_one_stripe_are_sent_at_once_through_one_socket() {
     let (mut transport, mut peers) = striped_pair(Stripes { sockets: 4, bytes: 64 });
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[1; 24]), IoSlice::new(&[2; 40])]).unwrap(), 64);
     assert_eq!(transport.try_send(1, &[IoSlice::new(&[3; 65])]).unwrap(), 64);
@@ -146,7 +146,7 @@ fn the_end_of_an_idle_socket_wakes_a_sleeper() {
 
 /// A socket that is closed with unread bytes resets its connection.
 #[test]
-fn a_socket_that_breaks_out_of_turn_ends_the_stream_on_both_sides() {
+fn a_socket_that_breaks_out_of_turn_ends_the_stream_at_both_ends() {
     let (mut transport, mut peers) = striped_pair(STRIPES);
     for turn in 0..2 {
         assert_eq!(transport.try_send(1, &[IoSlice::new(&[turn; 12])]).unwrap(), 4);

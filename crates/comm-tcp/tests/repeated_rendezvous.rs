@@ -73,7 +73,7 @@ fn refusals(outcomes: Vec<Result<TcpFabric>>) -> Vec<(String, String, String, us
 }
 
 #[test]
-fn every_rank_learns_at_once_which_setting_differs() {
+fn every_rank_gets_an_error_that_names_the_differing_setting() {
     for n in [2, 3, 5] {
         for odd in 0..n {
             let (_server, store) = store();
