@@ -23,7 +23,7 @@
 //! | how do bytes move, and what wakes a sleeping rank | `transport.rs`, `both.rs` |
 //! | which path do device buffers take | `device/{config,capabilities,agreement}.rs` |
 //! | how are they copied through the host | `device/staging/` |
-//! | how do the two sides of a group fail together | `device/failure_link.rs`, `device/guard.rs` |
+//! | how do both communicators of a group fail together | `device/failure_link.rs`, `device/guard.rs` |
 //!
 //! # Example
 //!

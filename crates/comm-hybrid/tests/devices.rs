@@ -1,5 +1,5 @@
-//! Groups with a side for the host and one for devices: the path of device buffers, and common
-//! failures of both sides.
+//! Groups with a communicator for the host and one for devices: the path of device buffers, and
+//! common failures.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -63,7 +63,7 @@ fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<i32>> {
     buffer.to_vec()
 }
 
-/// Calls on both sides that show that everything works.
+/// Asserts that calls of both communicators work.
 fn assert_works(comm: &HybridCommunicator) {
     let size = comm.group().size() as i32;
     assert_bits(&sum(comm, 100).unwrap(), &[size; 100], "on devices");
@@ -112,7 +112,7 @@ fn an_id_that_rank_0_cannot_make_is_an_error_on_every_rank() {
     }
 }
 
-/// The calls of two threads on two sides come in any order.
+/// Two threads call the two communicators in any order.
 #[test]
 fn host_and_device_calls_do_not_wait_for_each_other() {
     let devices = devices(3);

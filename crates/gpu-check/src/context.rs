@@ -51,10 +51,10 @@ impl RankContext {
 
     pub(crate) fn connect_with(&self, config: NcclConfig) -> Result<NcclCommunicator> {
         let store = FileStore::open(self.spec.folder.join("store"))?;
-        let mut meeting = RendezvousConfig::new(Membership { rank: self.rank, size: self.size });
-        meeting.member.timeout = self.spec.call_timeout;
-        meeting.member.round = self.connections.replace(self.connections.get() + 1);
-        let fabric = TcpFabric::rendezvous(&store, &meeting)?;
+        let mut rendezvous = RendezvousConfig::new(Membership { rank: self.rank, size: self.size });
+        rendezvous.member.timeout = self.spec.call_timeout;
+        rendezvous.member.round = self.connections.replace(self.connections.get() + 1);
+        let fabric = TcpFabric::rendezvous(&store, &rendezvous)?;
         let host = RingCommunicator::new(fabric, RingConfig::default(), self.spec.call_timeout)?;
         NcclCommunicator::connect(&self.library, &self.device, &host, config)
     }

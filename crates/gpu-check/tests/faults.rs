@@ -41,7 +41,7 @@ const WRONG_BITS: &[Row] = &[
     ("streams", 1, "0:wrong-bit 4", "the sum of round"),
     ("foreign_memory", 1, "0:wrong-bit 4", "element 99999 of 100000"),
     ("joined_streams", 1, "0:wrong-bit 4", "what was read in round"),
-    ("freed_behind", 1, "0:wrong-bit 4", "round"),
+    ("freed_after_use", 1, "0:wrong-bit 4", "round"),
     ("registration", 1, "0:wrong-bit 1", "the maximum afterwards"),
     ("settings", 1, "0:wrong-bit 0", "the sum"),
     ("leaks", 1, "0:wrong-bit 30", "round"),
@@ -51,8 +51,8 @@ const WRONG_BITS: &[Row] = &[
     ("eight_bits", 1, "0:wrong-bit 4", "element"),
     ("training", 1, "0:wrong-bit 6", "the norm of step 2"),
     ("training", 2, "1:wrong-bit 8", "rank 1: the norm of step 3"),
-    ("sides", 1, "0:wrong-bit 0", "the sum on devices"),
-    ("sides", 2, "1:wrong-bit 1", "the maximum before the barrier"),
+    ("host_and_device", 1, "0:wrong-bit 0", "the sum on devices"),
+    ("host_and_device", 2, "1:wrong-bit 1", "the maximum before the barrier"),
 ];
 
 /// Calls that succeed without any effect.

@@ -94,7 +94,7 @@ fn all_succeed(children: impl IntoIterator<Item = Child>) {
     assert!(statuses.iter().all(ExitStatus::success), "{statuses:?}");
 }
 
-/// No socket of this meeting exists any more.
+/// No socket of this bootstrap exists any more.
 fn nothing_is_left(id: &ncclUniqueId) {
     let name = &to_text(id)[16..48];
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();

@@ -1,4 +1,4 @@
-//! The user's handle on a group with two sides.
+//! The user's handle on a group with a host and a device communicator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use super::guard::Guarded;
 use super::local_device::LocalDevice;
 use super::staging::StagedCommunicator;
 
-/// A group of ranks with two sides: one for host buffers, and one for device buffers, by NCCL or
-/// staged through the host.
+/// A group of ranks with two communicators: one for host buffers, and one for device buffers, by
+/// NCCL or staged through the host.
 ///
-/// The ranks are the same on both sides, and each has one device. Calls on one side do not wait for
-/// calls on the other, and may interleave with them in any order. But both sides fail together:
-/// when one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls
-/// return the first cause. A rank that waits for its device, outside any call of the host, learns
-/// of a death within milliseconds and not at the deadline of its call; so does a rank that waits
-/// for NCCL to connect the ranks. Groups that are made of one side are independent.
+/// Both have the same ranks, and each rank has one device. Calls on one communicator do not wait
+/// for calls on the other, and may interleave with them in any order. But they fail together: when
+/// one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls return
+/// the first cause. A rank that waits for its device, outside any call of the host, learns of a
+/// death within milliseconds and not at the deadline of its call; so does a rank that waits for
+/// NCCL to connect the ranks. Groups that are made of one communicator are independent.
 ///
 /// Dropping it closes the device's side in order, and the host's side if no other handle to it
 /// exists.
@@ -103,7 +103,7 @@ impl HybridCommunicator {
         &self.device
     }
 
-    /// Returns the group, seen by this member: the same on both sides.
+    /// Returns the group, seen by this member: the same for host and device.
     #[must_use]
     pub fn group(&self) -> Group {
         self.host.group()
@@ -149,7 +149,7 @@ impl HybridCommunicator {
         self.host.barrier()
     }
 
-    /// Aborts both sides, here and on every other rank.
+    /// Aborts both communicators, here and on every other rank.
     pub fn abort(&self, reason: &str) {
         self.host.abort(reason);
     }

@@ -1,7 +1,7 @@
-//! The link between the two sides of a group, by which they fail together.
+//! The link between the host and device communicators of a group, by which they fail together.
 //!
-//! A side that fails notifies all ranks, so each rank need only fail its other side: the host's
-//! side by an abort, which reaches all ranks, and the device's side likewise.
+//! One that fails notifies all ranks, so each rank need only fail its other one: that of the host
+//! by an abort, which reaches all ranks, and that of the device likewise.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl DeviceBackend {
 /// Fails a backend that still exists.
 type FailBackend = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// The state that the sides of a group share.
+/// The state that the communicators of a group share.
 pub(super) struct FailureLink {
     host: Arc<dyn HostCommunicator>,
     fail_backend: FailBackend,
@@ -65,7 +65,7 @@ pub(super) struct FailureLink {
 }
 
 impl FailureLink {
-    /// Links the sides: from now on they fail together.
+    /// Links both communicators: from now on they fail together.
     pub(super) fn new(host: &Arc<dyn HostCommunicator>, device: &DeviceBackend) -> Arc<Self> {
         let (host, failure) = (Arc::clone(host), Failure::default());
         let link = Arc::new(Self { host, fail_backend: device.fail_later(), failure });
@@ -125,7 +125,7 @@ impl FailureLink {
     }
 }
 
-/// Returns whether all ranks know a failure from another rank, which ends both sides itself.
+/// Returns whether all ranks know a failure from another rank, which ends both communicators.
 pub(super) fn is_known(cause: &Error, rank: usize) -> bool {
     matches!(cause, Error::Aborted { by, .. } if *by != rank)
 }

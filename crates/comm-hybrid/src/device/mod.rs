@@ -1,4 +1,5 @@
-//! Device buffers beside host buffers: one group with two sides, which live and fail together.
+//! Device buffers beside host buffers: one group with two communicators, which live and fail
+//! together.
 
 mod agreement;
 mod communicator;

@@ -49,9 +49,9 @@ pub(crate) fn part() -> Option<Part> {
     let number = |name| env::var(name).unwrap().parse().unwrap();
     let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
     let store = FileStore::open(env::var_os(FOLDER).unwrap()).unwrap();
-    let mut meeting = RendezvousConfig::new(Membership { rank, size });
-    meeting.member.timeout = super::SOON;
-    let fabric = TcpFabric::rendezvous(&store, &meeting).unwrap();
+    let mut config = RendezvousConfig::new(Membership { rank, size });
+    config.member.timeout = super::SOON;
+    let fabric = TcpFabric::rendezvous(&store, &config).unwrap();
     let host = RingCommunicator::new(fabric, RingConfig::default(), super::SOON).unwrap();
     Some(Part { part, rank, size, host: Box::new(host) })
 }

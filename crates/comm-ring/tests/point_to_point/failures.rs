@@ -152,18 +152,18 @@ fn a_death_wakes_a_rank_that_sleeps() {
 
 /// Runs three ranks. Rank 2 dies without a goodbye once the others have reached `dies`.
 fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
-    let meeting = Barrier::new(3);
+    let together = Barrier::new(3);
     in_process::run(3, &in_process::InProcessConfig::default(), |fabric| {
         let timeout = Duration::from_secs(20);
         if fabric.group().rank() < 2 {
             let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
             others(&Comm::new(communicator).with_timeout(timeout), &|| {
-                meeting.wait();
+                together.wait();
             });
         } else {
             // The channels of a rank that never sends a goodbye.
             let channels: Vec<_> = crate::hostile::channels(&fabric);
-            meeting.wait();
+            together.wait();
             drop(channels);
         }
     });

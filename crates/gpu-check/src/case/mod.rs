@@ -3,13 +3,13 @@
 mod conformance;
 mod failures;
 mod groups;
+mod host_and_device;
 mod kernels;
 mod lifecycle;
 mod losses;
 mod messages;
 mod order;
 mod refusals;
-mod sides;
 
 use comm_core::Collective;
 
@@ -124,7 +124,12 @@ pub const CASES: [Case; 36] = [
         "a stream that joins calls runs after them, also with untracked memory",
         order::joined_streams,
     ),
-    case("freed_behind", OneAndSeveral, "a buffer is freed after the call that uses it", order::freed_behind),
+    case(
+        "freed_after_use",
+        OneAndSeveral,
+        "a buffer is freed after the call that uses it",
+        order::freed_after_use,
+    ),
     case(
         "barrier_device",
         OneAndSeveral,
@@ -154,13 +159,13 @@ pub const CASES: [Case; 36] = [
         "staged",
         OneAndSeveral,
         "device buffers go through the host in pieces, with the exact results",
-        sides::staged,
+        host_and_device::staged,
     ),
     case(
-        "sides",
+        "host_and_device",
         OneAndSeveral,
         "the host and device communicators of a group work side by side and fail together",
-        sides::together,
+        host_and_device::together,
     ),
     case(
         "kernels",

@@ -98,7 +98,7 @@ pub(super) fn joined_streams(ctx: &RankContext) -> Outcome {
 }
 
 /// Memory that is freed too early would be reused and overwritten before the call.
-pub(super) fn freed_behind(ctx: &RankContext) -> Outcome {
+pub(super) fn freed_after_use(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;
     for round in 1..=5 {

@@ -160,7 +160,7 @@ fn read_hello(stream: &mut UnixStream, stop: &dyn Fn() -> Outcome) -> Outcome<[u
     while read < HELLO_BYTES {
         let count = retry(stop, || stream.read(&mut bytes[read..]))?;
         if count == 0 {
-            return Err(Failure::new(ncclResult_t::ncclRemoteError, "a rank left while all were meeting"));
+            return Err(Failure::new(ncclResult_t::ncclRemoteError, "a rank left during the bootstrap"));
         }
         read += count;
     }

@@ -21,9 +21,9 @@ const PIECE: usize = 64 << 10;
 /// Connects all ranks on host and device.
 fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
     let store = FileStore::open(ctx.spec.folder.join("store"))?;
-    let mut meeting = RendezvousConfig::new(Membership { rank: ctx.rank, size: ctx.size });
-    meeting.tcp.member.timeout = ctx.spec.call_timeout;
-    let fabric = HybridFabric::rendezvous(&store, &meeting).during("meeting as processes")?;
+    let mut config = RendezvousConfig::new(Membership { rank: ctx.rank, size: ctx.size });
+    config.tcp.member.timeout = ctx.spec.call_timeout;
+    let fabric = HybridFabric::rendezvous(&store, &config).during("rendezvous")?;
     let host: Arc<dyn HostCommunicator> =
         Arc::new(RingCommunicator::new(fabric, RingConfig::default(), ctx.spec.call_timeout)?);
     let mut config = DeviceConfig::with_path(path);
