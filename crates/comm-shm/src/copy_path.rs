@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-/// The way to copy a piece into the ring.
+/// The mode of one copy of a piece into the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum CopyMode {
     /// By this path.
     Plain(CopyPath),
     /// By this path, once the source is in the caches; the time is passed to
@@ -81,12 +81,12 @@ impl PathSelector {
     }
 
     /// Chooses the path of the next piece.
-    pub(crate) const fn choose(&mut self, bytes: usize) -> Choice {
+    pub(crate) const fn choose(&mut self, bytes: usize) -> CopyMode {
         if bytes < PIECE_MIN {
-            return Choice::Plain(CopyPath::Cached);
+            return CopyMode::Plain(CopyPath::Cached);
         }
         self.countdown = self.countdown.saturating_sub(1);
-        if self.countdown == 0 { Choice::Measured(self.measured) } else { Choice::Plain(self.path) }
+        if self.countdown == 0 { CopyMode::Measured(self.measured) } else { CopyMode::Plain(self.path) }
     }
 
     /// Records the time of a copy that was to be measured.
@@ -124,8 +124,8 @@ mod tests {
     /// number of non-temporal copies.
     fn copy(selector: &mut PathSelector, pieces: usize, cached: u64, non_temporal: u64) -> usize {
         let mut copy = || match selector.choose(16_384) {
-            Choice::Plain(path) => path,
-            Choice::Measured(path) => {
+            CopyMode::Plain(path) => path,
+            CopyMode::Measured(path) => {
                 let picoseconds = if path == CopyPath::Cached { cached } else { non_temporal };
                 selector.record(16_384, Duration::from_nanos(16_384 * picoseconds / 1000));
                 path
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn one_disturbed_measurement_changes_nothing() {
         let mut selector = PathSelector::new();
-        while selector.choose(16_384) != Choice::Measured(CopyPath::Cached) {}
+        while selector.choose(16_384) != CopyMode::Measured(CopyPath::Cached) {}
         selector.record(16_384, Duration::from_millis(4));
         assert_eq!(copy(&mut selector, 1000, 30, 10), 0);
     }
@@ -168,6 +168,6 @@ mod tests {
     #[test]
     fn small_pieces_are_never_measured() {
         let mut selector = PathSelector::new();
-        assert!((0..1000).all(|_| selector.choose(100) == Choice::Plain(CopyPath::Cached)));
+        assert!((0..1000).all(|_| selector.choose(100) == CopyMode::Plain(CopyPath::Cached)));
     }
 }

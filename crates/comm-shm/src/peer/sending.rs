@@ -7,7 +7,7 @@ use std::time::Instant;
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
-use crate::copy_path::{Choice, CopyPath};
+use crate::copy_path::{CopyMode, CopyPath};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::inline::INLINE_BYTES_MAX;
@@ -168,8 +168,8 @@ impl Peer {
             CopyPath::NonTemporal => segment.copy_in_non_temporal(*outgoing, position, bytes),
         };
         match self.path_selector.choose(bytes.len()) {
-            Choice::Plain(path) => copy(path),
-            Choice::Measured(path) => {
+            CopyMode::Plain(path) => copy(path),
+            CopyMode::Measured(path) => {
                 warm(bytes);
                 let begin = Instant::now();
                 copy(path);

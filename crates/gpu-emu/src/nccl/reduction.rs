@@ -89,12 +89,12 @@ impl Float for f64 {
 
 fn floats<T: Float>(reduction: Reduction, one_of_n: T) -> Rule<T> {
     let [sum, product, max, min] = T::COMBINE;
-    let as_it_is: Box<dyn Fn(T, T) -> T> = Box::new(|value, _| value);
+    let unchanged: Box<dyn Fn(T, T) -> T> = Box::new(|value, _| value);
     match reduction {
-        Reduction::Sum => Rule { prepare: as_it_is, combine: sum },
-        Reduction::Prod => Rule { prepare: as_it_is, combine: product },
-        Reduction::Max => Rule { prepare: as_it_is, combine: max },
-        Reduction::Min => Rule { prepare: as_it_is, combine: min },
+        Reduction::Sum => Rule { prepare: unchanged, combine: sum },
+        Reduction::Prod => Rule { prepare: unchanged, combine: product },
+        Reduction::Max => Rule { prepare: unchanged, combine: max },
+        Reduction::Min => Rule { prepare: unchanged, combine: min },
         Reduction::Avg => Rule { prepare: Box::new(move |value, _| value.times(one_of_n)), combine: sum },
         Reduction::PreMulSum => Rule { prepare: Box::new(|value, factor| value.times(factor)), combine: sum },
     }
@@ -104,12 +104,12 @@ fn floats<T: Float>(reduction: Reduction, one_of_n: T) -> Rule<T> {
 /// bytes.
 fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     let decode = |bytes: &[u8]| widen(bytes, signed);
-    let as_it_is: Box<dyn Fn(i128, i128) -> i128> = Box::new(|value, _| value);
+    let unchanged: Box<dyn Fn(i128, i128) -> i128> = Box::new(|value, _| value);
     let rule = match reduction {
-        Reduction::Sum | Reduction::Avg => Rule { prepare: as_it_is, combine: i128::wrapping_add },
-        Reduction::Prod => Rule { prepare: as_it_is, combine: i128::wrapping_mul },
-        Reduction::Max => Rule { prepare: as_it_is, combine: Ord::max },
-        Reduction::Min => Rule { prepare: as_it_is, combine: Ord::min },
+        Reduction::Sum | Reduction::Avg => Rule { prepare: unchanged, combine: i128::wrapping_add },
+        Reduction::Prod => Rule { prepare: unchanged, combine: i128::wrapping_mul },
+        Reduction::Max => Rule { prepare: unchanged, combine: Ord::max },
+        Reduction::Min => Rule { prepare: unchanged, combine: Ord::min },
         Reduction::PreMulSum => Rule { prepare: Box::new(i128::wrapping_mul), combine: i128::wrapping_add },
     };
     let sums = fold(size, parts, decode, &rule);
