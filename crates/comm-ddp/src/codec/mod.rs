@@ -2,10 +2,10 @@
 //!
 //! A block has 64 elements, the last one of a slice perhaps fewer. It is encoded as its scale, an
 //! `f32` with the byte order of all elements, and an integer per element: in two's complement, of 8
-//! bits, or of 4 bits with the earlier element in the lower half of a byte. An element is its integer times the scale.
-//! The largest magnitude of a block is the largest integer, so integers are symmetric around zero.
-//! (Dettmers, 8-bit approximations for parallelism in deep learning, 2015; by blocks as in Wang et
-//! al., ZeRO++, 2023.)
+//! bits, or of 4 bits with the earlier element in the lower half of a byte. An element is its
+//! integer times the scale. The largest magnitude of a block is the largest integer, so integers
+//! are symmetric around zero. (Dettmers, 8-bit approximations for parallelism in deep learning,
+//! 2015; by blocks as in Wang et al., ZeRO++, 2023.)
 
 mod all_reduce;
 

@@ -53,7 +53,7 @@ struct Member {
 #[derive(Debug)]
 struct Matrix {
     shape: MatrixShape,
-    /// What this rank's gradients lacked in earlier results.
+    /// The difference of this rank's gradients from earlier results, for error feedback.
     error: Vec<f32>,
     /// The right factor of the step before.
     right: Vec<f32>,

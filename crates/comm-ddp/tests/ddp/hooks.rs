@@ -199,8 +199,8 @@ const LOSSY: [(&str, Register); 5] = [
     ("power_sgd", |replicas| replicas.register_comm_hook(PowerSgdHook::new(2).start_step(2))),
 ];
 
-/// Minimizes the mean over ranks of `|weights - target of the rank|^2 / 2`, and returns the distance
-/// from the minimum before and after, and all weights.
+/// Minimizes the mean over ranks of `|weights - target of the rank|^2 / 2`, and returns the
+/// distance from the minimum before and after, and all weights.
 fn minimize(comm: &Comm, register: Option<Register>) -> ([f64; 2], Vec<Vec<f32>>) {
     let mut replicas = replicas(comm);
     register.map_or(Ok(()), |register| register(&mut replicas)).unwrap();
