@@ -19,6 +19,6 @@ pub(crate) fn take(file: &mut File) -> String {
         }
         _ => true,
     });
-    let declarations = File { shebang: None, attrs: Vec::new(), items: vec![all.into()] };
+    let declarations: File = parse_quote!(#all);
     prettyplease::unparse(&declarations).replacen(DECLARED, MACRO, 1)
 }
