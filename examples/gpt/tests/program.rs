@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Steps of the runs that are killed: enough that none is over before it is killed.
-const LONG: [&str; 6] = ["--steps", "1500", "--checkpoint-every", "50", "--validate-every", "70"];
+const LONG: [&str; 6] = ["--steps", "800", "--checkpoint-every", "50", "--validate-every", "70"];
 
 /// Each rank has parameters of its own when a checkpoint is saved.
 const LOCAL: [&str; 4] = ["--diloco", "7", "--fragments", "2"];
