@@ -7,6 +7,7 @@ mod averages;
 mod consensus;
 mod encoded;
 mod faults;
+mod hooked_steps;
 mod hooks;
 mod memory;
 mod optimizers;

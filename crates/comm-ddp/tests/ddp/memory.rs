@@ -6,7 +6,9 @@ use comm_core::{
     AsView, AsViewMut, Buffers, Call, CallOptions, Comm, Communicator, DType, Erased, ErasedBuffer, Error,
     Group, Groups, Host, HostView, HostViewMut, Kernels, Memory, Result, Shape,
 };
-use comm_ddp::{BucketLimits, DataParallel, Options, Parameter, ParameterSet};
+use comm_ddp::{
+    BucketLimits, CastHook, DataParallel, Options, Parameter, ParameterSet, PowerSgdHook, QuantizationHook,
+};
 
 use crate::on_ranks;
 
@@ -83,6 +85,9 @@ impl Communicator<Device> for Staged {
             }
             Call::AllGather { buffers: Buffers::InPlace(ViewMut(buffer)), counts } => {
                 Call::AllGather { buffers: Buffers::InPlace(buffer), counts }
+            }
+            Call::AllToAll { buffers: Buffers::InPlace(ViewMut(buffer)), send, recv } => {
+                Call::AllToAll { buffers: Buffers::InPlace(buffer), send, recv }
             }
             Call::Broadcast { root, buffer: ViewMut(buffer) } => Call::Broadcast { root, buffer },
             _ => return Err(Error::Internal("training does not make this call".into())),
@@ -163,18 +168,28 @@ impl Kernels for Device {
 }
 
 const LENGTHS: [usize; 3] = [5, 40, 3];
+const HOOKS: [&str; 5] = ["none", "f16", "int8", "int4", "power_sgd"];
 
 fn gradient(rank: usize, step: usize, index: usize) -> Vec<f32> {
     (0..LENGTHS[index]).map(|at| ((rank * 31 + step * 7 + at) as f32).sin() * (index + 1) as f32).collect()
 }
 
-/// Trains three steps in memory `M`, whose buffers `buffer` fills and `numbers` reads. Returns the
-/// bits of the averages and of the last norm.
-fn train<M: Kernels>(comm: &Comm<M>) -> Vec<u64> {
-    let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("p{index}"), [*len]);
+/// Trains three steps with a hook in memory `M`, whose buffers `buffer` fills and `numbers` reads.
+/// Returns the bits of the averages and of the last norm.
+fn train<M: Kernels>(comm: &Comm<M>, hook: &str) -> Vec<u64> {
+    // The second parameter is a matrix that PowerSGD compresses.
+    let shape = |len: usize| if len == 40 { vec![8, 5] } else { vec![len] };
+    let named = |(index, len): (usize, &usize)| Parameter::new::<f32>(format!("p{index}"), shape(*len));
     let parameters = ParameterSet::new(LENGTHS.iter().enumerate().map(named)).unwrap();
     let options = Options::default().limits(BucketLimits::DEFAULT.first_bytes(16).bytes(64));
     let mut replicas = DataParallel::new(comm, parameters, options).unwrap();
+    match hook {
+        "f16" => replicas.register_comm_hook(CastHook::f16()).unwrap(),
+        "int8" => replicas.register_comm_hook(QuantizationHook::int8()).unwrap(),
+        "int4" => replicas.register_comm_hook(QuantizationHook::int4()).unwrap(),
+        "power_sgd" => replicas.register_comm_hook(PowerSgdHook::new(1).start_step(1)).unwrap(),
+        _ => {}
+    }
     let buffer = |numbers: &[f32]| {
         let mut buffer = M::allocate(comm, DType::F32, numbers.len()).unwrap();
         M::write(comm, buffer.as_view_mut().unwrap(), comm_core::bytemuck::cast_slice(numbers)).unwrap();
@@ -223,13 +238,13 @@ impl<M: Memory, B: AsViewMut<M>> AsViewMut<M> for Mut<'_, B> {
 
 #[test]
 fn memory_that_the_host_cannot_access_gives_the_bits_of_the_host() {
-    for size in [1, 2, 3] {
-        let host = on_ranks(size, |comm| train::<Host>(&comm));
+    for (size, hook) in [1, 2, 3].into_iter().flat_map(|size| HOOKS.map(|hook| (size, hook))) {
+        let host = on_ranks(size, |comm| train::<Host>(&comm, hook));
         let device = on_ranks(size, |comm| {
             let communicator: std::sync::Arc<dyn DeviceCommunicator> = std::sync::Arc::new(Staged(comm));
-            train::<Device>(&Comm::over(communicator))
+            train::<Device>(&Comm::over(communicator), hook)
         });
-        assert_eq!(host, device);
-        assert!(host.iter().all(|bits| *bits == host[0]), "replicas differ");
+        assert_eq!(host, device, "{hook}");
+        assert!(host.iter().all(|bits| *bits == host[0]), "replicas differ with {hook}");
     }
 }
