@@ -2,7 +2,8 @@
 
 use comm_core::Work;
 
-use crate::{Optimizer, Result, Scalar, Sgd};
+use super::outer_gradient::OuterGradient;
+use crate::{LocalOptions, Optimizer, Result, Scalar, Sgd};
 
 /// A fragment of the parameters. Global values and momentum are equal on all ranks.
 #[derive(Debug)]
@@ -10,10 +11,10 @@ pub(super) struct Fragment<T> {
     pub(super) global: Vec<T>,
     /// Empty if the outer optimizer has none.
     pub(super) momentum: Vec<T>,
-    /// The outer gradient, averaged if an outer step is due. Empty while it is sent.
-    pub(super) outer_gradient: Vec<T>,
+    /// Empty while it is sent.
+    pub(super) outer_gradient: OuterGradient<T>,
     /// The call that averages the outer gradient in the background.
-    pub(super) work: Option<Work<Vec<T>>>,
+    pub(super) work: Option<Work<OuterGradient<T>>>,
     /// The inner step after which the average is applied.
     pub(super) due: Option<u64>,
     /// The number of outer steps so far.
@@ -22,12 +23,12 @@ pub(super) struct Fragment<T> {
 
 impl<T: Scalar> Fragment<T> {
     /// Creates a fragment of zeros.
-    pub(super) fn new(len: usize, outer: &Sgd) -> Self {
-        let has_momentum = outer.momentum != 0.0;
+    pub(super) fn new(len: usize, options: &LocalOptions) -> Self {
+        let has_momentum = options.outer.momentum != 0.0;
         Self {
             global: vec![T::zeroed(); len],
             momentum: vec![T::zeroed(); if has_momentum { len } else { 0 }],
-            outer_gradient: vec![T::zeroed(); len],
+            outer_gradient: OuterGradient::new(len, options.codec),
             work: None,
             due: None,
             updates: 0,
@@ -38,23 +39,27 @@ impl<T: Scalar> Fragment<T> {
     ///
     /// # Errors
     /// As [`Fragment::receive`].
-    pub(super) fn settle(&mut self) -> Result<()> {
-        self.work.take().map_or(Ok(()), |work| self.receive(work.wait()))
+    pub(super) fn settle(&mut self, options: &LocalOptions) -> Result<()> {
+        self.work.take().map_or(Ok(()), |work| self.receive(work.wait(), options))
     }
 
     /// Keeps the result of a call until it is applied.
     ///
     /// # Errors
     /// The error of the call. The fragment is then as if it had not been sent: the difference
-    /// between local and global parameters still contains what was lost.
-    pub(super) fn receive(&mut self, averaged: comm_core::Result<Vec<T>>) -> Result<()> {
+    /// between local and global parameters still contains what was lost, but for rounding errors.
+    pub(super) fn receive(
+        &mut self,
+        averaged: comm_core::Result<OuterGradient<T>>,
+        options: &LocalOptions,
+    ) -> Result<()> {
         match averaged {
             Ok(average) => {
                 self.outer_gradient = average;
                 Ok(())
             }
             Err(error) => {
-                self.outer_gradient = vec![T::zeroed(); self.global.len()];
+                self.outer_gradient = OuterGradient::new(self.global.len(), options.codec);
                 self.due = None;
                 Err(error.into())
             }
@@ -67,12 +72,12 @@ impl<T: Scalar> Fragment<T> {
         self.updates += 1;
         let mut states: Vec<&mut [T]> = Vec::new();
         states.extend((outer.momentum != 0.0).then_some(&mut self.momentum[..]));
-        outer.update(self.updates, &mut self.global, &self.outer_gradient, &mut states);
+        outer.update(self.updates, &mut self.global, &self.outer_gradient.values, &mut states);
     }
 
     /// Returns a digest of all that is equal on all ranks.
     pub(super) fn digest(&self) -> u64 {
-        let pending = if self.due.is_some() { &self.outer_gradient[..] } else { &[] };
+        let pending = if self.due.is_some() { &self.outer_gradient.values[..] } else { &[] };
         let parts = [&self.global[..], &self.momentum, pending];
         let parts = parts.map(|part| crate::consensus::digest(comm_core::bytemuck::cast_slice(part)));
         comm_core::wire::digest(parts.into_iter().chain([self.updates, self.due.unwrap_or(u64::MAX)]))

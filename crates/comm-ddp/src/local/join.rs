@@ -38,7 +38,7 @@ impl<T: Scalar> LocalTraining<T> {
         let values = typed.and_then(|()| by_slot(&parameters, values));
         let (standings, values) = meet(&comm, &parameters, &options, Standing::NEW, values)?;
         let plan = FragmentPlan::new(parameters.sorted(), options.fragments);
-        let fragments = plan.lens().iter().map(|len| Fragment::new(*len, &options.outer)).collect();
+        let fragments = plan.lens().iter().map(|len| Fragment::new(*len, &options)).collect();
         let mut training = Self {
             worker: worker(&comm, &options)?,
             comm,
@@ -121,6 +121,9 @@ impl<T: Scalar> LocalTraining<T> {
             self.broadcast_state(source)?;
             if is_behind {
                 self.write_global(&mut values);
+                self.fragments
+                    .iter_mut()
+                    .for_each(|fragment| fragment.outer_gradient.set_residual(Vec::new()));
             }
             self.has_state = true;
         }
@@ -137,7 +140,7 @@ impl<T: Scalar> LocalTraining<T> {
             self.comm.broadcast(source, &mut fragment.global)?;
             self.comm.broadcast(source, &mut fragment.momentum)?;
             if fragment.due.is_some() {
-                self.comm.broadcast(source, &mut fragment.outer_gradient)?;
+                self.comm.broadcast(source, &mut fragment.outer_gradient.values)?;
             }
         }
         Ok(())
@@ -186,7 +189,7 @@ impl<T: Scalar> LocalTraining<T> {
     pub(super) fn settle(&mut self) -> Result<()> {
         let mut first = Ok(());
         for fragment in &mut self.fragments {
-            first = first.and(fragment.settle());
+            first = first.and(fragment.settle(&self.options));
         }
         first.map_err(|error| self.poison(error))
     }

@@ -2,15 +2,20 @@
 //!
 //! Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023
 //! (arXiv 2311.08105), and Streaming DiLoCo with overlapping communication, 2025 (arXiv
-//! 2501.18512). In an outer step of a fragment of `n` bytes, each of `k` ranks sends and receives
-//! `2 n (k - 1) / k` bytes, as in one all-reduce.
+//! 2501.18512).
+//!
+//! For the outer step of a fragment of `n` bytes, each of `k` ranks sends and receives
+//! `2 n (k - 1) / k` bytes, as in one all-reduce. Data parallel training sends as many for all
+//! parameters in every step; with `H` steps between two outer steps, local training sends `1 / H`
+//! of that, whatever the number of fragments. A codec of 4 bits with a scale of 32 bits for 64
+//! elements takes 4.5 bits instead of 32.
 
 mod agreement;
-mod average;
 mod error;
 mod fragment;
 mod join;
 mod options;
+mod outer_gradient;
 mod plan;
 mod state;
 
@@ -21,6 +26,7 @@ use comm_core::{Comm, Worker, wire};
 pub use error::Disagreement;
 use fragment::Fragment;
 pub use options::LocalOptions;
+use outer_gradient::OuterGradient;
 use plan::FragmentPlan;
 pub use state::{LocalProgress, LocalState};
 
@@ -248,31 +254,32 @@ impl<T: Scalar> LocalTraining<T> {
         let fragment = &mut self.fragments[number];
         for (slot, elements) in self.plan.members(number) {
             let pairs = fragment.global[elements.clone()].iter().zip(values[slot].iter());
-            let gradient = fragment.outer_gradient[elements].iter_mut();
+            let gradient = fragment.outer_gradient.values[elements].iter_mut();
             gradient.zip(pairs).for_each(|(gradient, (global, local))| *gradient = *global - *local);
         }
         fragment.due = Some(due);
         // Ranks that have made different numbers of steps must not average.
         let key = wire::digest([self.inner_steps, number as u64, fragment.updates]);
-        let mut gradient = std::mem::take(&mut fragment.outer_gradient);
+        let mut gradient = std::mem::replace(&mut fragment.outer_gradient, OuterGradient::new(0, None));
         let average = move |comm: &Comm| {
-            average::average(&comm.with_extra_fingerprint(key), &mut gradient)?;
+            gradient.average(&comm.with_extra_fingerprint(key))?;
             Ok(gradient)
         };
         if let Some(worker) = &self.worker {
             fragment.work = Some(worker.submit(average));
         } else {
-            let averaged = fragment.receive(average(&self.comm));
+            let averaged = fragment.receive(average(&self.comm), &self.options);
             averaged.map_err(|error| self.poison(error))?;
         }
-        let bytes = average::bytes_sent::<T>(self.plan.lens()[number], self.comm.size());
+        let bytes =
+            OuterGradient::<T>::bytes_sent(self.options.codec, self.plan.lens()[number], self.comm.size());
         self.bytes_sent += bytes;
         Ok(bytes)
     }
 
     /// Performs the outer step of a fragment, and mixes the result into the rank's parameters.
     fn apply(&mut self, number: usize, alpha: f64, values: &mut [&mut [T]]) -> Result<()> {
-        let settled = self.fragments[number].settle();
+        let settled = self.fragments[number].settle(&self.options);
         settled.map_err(|error| self.poison(error))?;
         let fragment = &mut self.fragments[number];
         fragment.update(&self.options.outer);

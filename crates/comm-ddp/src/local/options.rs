@@ -1,6 +1,6 @@
 //! Options of local training.
 
-use crate::{Error, Result, Sgd};
+use crate::{BlockCodec, Error, Result, Sgd};
 
 /// Options of [`LocalTraining`](crate::LocalTraining), the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,6 +20,10 @@ pub struct LocalOptions {
     /// continues from the global parameters, and discards the inner steps that ran during the
     /// delay. Streaming DiLoCo uses 0.5 with a delay.
     pub alpha: f64,
+    /// The encoding of outer gradients, or none to send them as they are. With
+    /// [`BlockCodec::Int4`] a rank adds the rounding errors of an outer gradient to its next one
+    /// (error feedback). Gradients of type `f64` are converted to `f32` first.
+    pub codec: Option<BlockCodec>,
     /// The outer optimizer.
     pub outer: Sgd,
 }
@@ -28,22 +32,30 @@ impl LocalOptions {
     /// The outer optimizer of DiLoCo: Nesterov's momentum.
     pub const OUTER: Sgd = Sgd::new(0.7).momentum(0.9).nesterov(true);
 
-    /// Creates options with one fragment, without delay, with the outer optimizer of DiLoCo.
+    /// Creates options with one fragment, without delay and codec, with the outer
+    /// optimizer of DiLoCo.
     #[must_use]
     pub const fn new(sync_every: usize) -> Self {
-        Self { sync_every, fragments: 1, delay: 0, alpha: 0.0, outer: Self::OUTER }
+        Self { sync_every, fragments: 1, delay: 0, alpha: 0.0, codec: None, outer: Self::OUTER }
     }
 
-    comm_core::setters!(fragments: usize, delay: usize, alpha: f64, outer: Sgd);
+    comm_core::setters!(
+        fragments: usize,
+        delay: usize,
+        alpha: f64,
+        codec: Option<BlockCodec>,
+        outer: Sgd
+    );
 
     /// Returns everything that ranks must have in common.
     pub(super) fn settings(&self) -> [Setting; SETTINGS] {
-        let Self { sync_every, fragments, delay, alpha, outer } = *self;
+        let Self { sync_every, fragments, delay, alpha, codec, outer } = *self;
         [
             Setting::count("sync_every", sync_every),
             Setting::count("fragments", fragments),
             Setting::count("delay", delay),
             Setting::number("alpha", alpha),
+            Setting::codec("codec", codec),
             Setting::number("outer.learning_rate", outer.learning_rate),
             Setting::number("outer.momentum", outer.momentum),
             Setting::number("outer.dampening", outer.dampening),
@@ -54,7 +66,7 @@ impl LocalOptions {
 
     /// Returns an error if a setting is out of range for this number of parameters.
     pub(super) fn check(&self, parameters: usize) -> Result<()> {
-        let Self { sync_every, fragments, delay, alpha, outer } = *self;
+        let Self { sync_every, fragments, delay, alpha, outer, .. } = *self;
         let most = parameters.max(1);
         let requirements = [
             ("sync_every", sync_every > 0, "at least 1"),
@@ -72,7 +84,7 @@ impl LocalOptions {
 }
 
 /// The number of settings.
-pub(super) const SETTINGS: usize = 9;
+pub(super) const SETTINGS: usize = 10;
 
 /// A setting that ranks compare.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +98,20 @@ pub(super) struct Setting {
 impl Setting {
     const fn count(name: &'static str, count: usize) -> Self {
         Self { name, word: count as u64, text: |word| word.to_string() }
+    }
+
+    fn codec(name: &'static str, codec: Option<BlockCodec>) -> Self {
+        let word = match codec {
+            None => 0,
+            Some(BlockCodec::Int8) => 1,
+            Some(BlockCodec::Int4) => 2,
+        };
+        let text = |word| match word {
+            0 => "none".to_owned(),
+            1 => BlockCodec::Int8.name().to_owned(),
+            _ => BlockCodec::Int4.name().to_owned(),
+        };
+        Self { name, word, text }
     }
 
     const fn number(name: &'static str, number: f64) -> Self {

@@ -1,6 +1,7 @@
 //! The state of local training, for checkpoints.
 
 use super::fragment::Fragment;
+use super::outer_gradient::has_error_feedback;
 use super::plan::FragmentPlan;
 use crate::{Error, LocalTraining, Parameter, Result, Scalar};
 
@@ -64,8 +65,9 @@ impl<T: Scalar> LocalTraining<T> {
     /// are not yet applied. Waits for the averages that are still on their way. The list of parts
     /// depends on the options alone.
     ///
-    /// A run that continues from this state, from [`LocalTraining::progress`] and from each rank's
-    /// parameters and inner optimizer has the same bits as one that was not interrupted.
+    /// A run that continues from this state, from [`LocalTraining::progress`], and from each rank's
+    /// parameters, inner optimizer and [`LocalTraining::residual`] has the same bits as one that
+    /// was not interrupted.
     ///
     /// # Errors
     /// [`Error::Comm`] if averages cannot be received; [`Error::Poisoned`] after an error.
@@ -77,7 +79,7 @@ impl<T: Scalar> LocalTraining<T> {
         for (number, fragment) in self.fragments.iter_mut().enumerate() {
             let parameters = self.parameters.sorted();
             let Fragment { global, momentum, outer_gradient, .. } = fragment;
-            let pending = if has_delay { &mut outer_gradient[..] } else { &mut [] };
+            let pending = if has_delay { &mut outer_gradient.values[..] } else { &mut [] };
             let named = [("global", &mut global[..]), ("momentum", momentum), ("outer_gradient", pending)];
             for (state, values) in named.into_iter().filter(|(_, values)| !values.is_empty()) {
                 let split = split(&self.plan, number, values);
@@ -89,6 +91,49 @@ impl<T: Scalar> LocalTraining<T> {
             }
         }
         Ok(parts.into_iter())
+    }
+}
+
+impl<T: Scalar> LocalTraining<T> {
+    /// Returns the rounding errors that this rank will add to its next outer gradients: one per
+    /// element of all parameters, in an unspecified order, or none if the codec has no error
+    /// feedback. They differ from rank to rank. Waits as [`LocalTraining::state`].
+    ///
+    /// # Errors
+    /// As [`LocalTraining::state`].
+    pub fn residual(&mut self) -> Result<Vec<f32>> {
+        self.check()?;
+        self.settle()?;
+        if !has_error_feedback(self.options.codec) {
+            return Ok(Vec::new());
+        }
+        let mut residual = Vec::new();
+        for (fragment, len) in self.fragments.iter().zip(self.plan.lens()) {
+            let start = residual.len();
+            residual.extend_from_slice(fragment.outer_gradient.residual());
+            residual.resize(start + len, 0.0);
+        }
+        Ok(residual)
+    }
+
+    /// Sets the rounding errors that [`LocalTraining::residual`] returned on this rank.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there is not one per element, or none; and as [`LocalTraining::state`].
+    pub fn set_residual(&mut self, residual: &[f32]) -> Result<()> {
+        self.check()?;
+        self.settle()?;
+        let expected = self.plan.lens().iter().sum();
+        if !residual.is_empty() && residual.len() != expected {
+            return Err(Error::Length { name: "residual".to_owned(), expected, got: residual.len() });
+        }
+        let mut rest = residual;
+        for (fragment, len) in self.fragments.iter_mut().zip(self.plan.lens()) {
+            let (own, after) = rest.split_at((*len).min(rest.len()));
+            fragment.outer_gradient.set_residual(own.to_vec());
+            rest = after;
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ranks that cannot train together learn why, with the names of ranks.
 
 use comm_core::DType;
-use comm_ddp::{Difference, Error, LocalOptions, LocalTraining, Parameter, ParameterSet, Sgd};
+use comm_ddp::{BlockCodec, Difference, Error, LocalOptions, LocalTraining, Parameter, ParameterSet, Sgd};
 
 use crate::{Replica, initial, on_ranks, parameter_set, slices};
 
@@ -30,6 +30,7 @@ fn every_option_that_differs_is_named() {
     check(OPTIONS.outer(LocalOptions::OUTER.momentum(0.5)), "outer.momentum", "0.9", "0.5");
     check(OPTIONS.outer(LocalOptions::OUTER.learning_rate(1.0)), "outer.learning_rate", "0.7", "1");
     check(OPTIONS.outer(LocalOptions::OUTER.nesterov(false)), "outer.nesterov", "1", "0");
+    check(OPTIONS.codec(Some(BlockCodec::Int4)), "codec", "none", "int4");
     // Also if it is out of range there.
     check(OPTIONS.fragments(0), "fragments", "2", "0");
 }

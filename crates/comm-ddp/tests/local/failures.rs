@@ -7,7 +7,7 @@ use comm_ddp::{Error, LocalOptions};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
 
-use crate::{Replica, on_ranks, slices};
+use crate::{LEN, PARAMETERS, Replica, on_ranks, slices};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const RANKS: usize = 3;
@@ -28,8 +28,12 @@ fn train(replica: &mut Replica<f32>, steps: usize) -> Option<Error> {
     for _ in 0..steps {
         replica.move_on();
         let before = (replica.values.clone(), replica.global());
+        let outer_steps = replica.training.progress().outer_steps;
         let Err(error) = replica.training.step(slices(&mut replica.values)) else { continue };
         assert_eq!(before, (replica.values.clone(), replica.global()));
+        // The lost average is not applied later.
+        let progress = replica.training.progress();
+        assert!(progress.outer_steps == outer_steps && !progress.due.contains(&Some(progress.inner_steps)));
         let later = replica.training.step(slices(&mut replica.values)).unwrap_err();
         assert!(matches!(later, Error::Poisoned(_)), "{later}");
         let later = replica.training.synchronize(slices(&mut replica.values)).unwrap_err();
@@ -141,6 +145,35 @@ fn after_a_rank_was_lost_the_others_go_on_with_a_new_group() {
         });
         assert!(globals[0].is_some() && globals[0] == globals[1]);
     }
+}
+
+/// Rank 1 has made one more outer step than rank 0 when the group fails, as if rank 0 had not
+/// received the last average.
+#[test]
+fn a_rank_that_lacks_the_last_outer_step_gets_it_from_one_that_has_it() {
+    let options = LocalOptions::new(2);
+    let ends = on_ranks(2, |world| {
+        let mut replica = Replica::<f32>::new(&world, options).unwrap();
+        assert!(train(&mut replica, 4).is_none());
+        if world.rank() == 1 {
+            let mut progress = replica.training.progress();
+            progress.outer_steps[0] += 1;
+            replica.training.state().unwrap().for_each(|part| part.values.fill(0.5));
+            replica.training.set_progress(&progress).unwrap();
+        }
+        assert!(train(&mut replica, 2).is_some());
+        let own = replica.values.clone();
+        replica.training.rejoin(&world, slices(&mut replica.values)).unwrap();
+        let expected = if world.rank() == 1 { own } else { vec![vec![0.5; LEN]; PARAMETERS] };
+        assert_eq!(replica.values, expected);
+        assert_eq!(replica.training.progress().outer_steps, [3]);
+        assert!(train(&mut replica, 4).is_none());
+        (
+            replica.global(),
+            replica.training.state().unwrap().map(|part| part.values.to_vec()).collect::<Vec<_>>(),
+        )
+    });
+    assert_eq!(ends[0], ends[1]);
 }
 
 #[test]

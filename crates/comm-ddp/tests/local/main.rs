@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod agreement;
+mod bytes;
+mod codecs;
 mod equivalence;
 mod failures;
 mod membership;

@@ -1,7 +1,7 @@
 //! Ranks leave and join between outer steps.
 
 use comm_core::Comm;
-use comm_ddp::{Error, LocalOptions, LocalStep, LocalTraining, Sgd};
+use comm_ddp::{BlockCodec, Error, LocalOptions, LocalStep, LocalTraining, Sgd};
 
 use crate::{Replica, initial, on_ranks, parameter_set, slices};
 
@@ -41,7 +41,9 @@ fn run(options: LocalOptions) {
         });
         if let Some(comm) = world.new_group(third).unwrap() {
             let mut replica = if let Some(mut replica) = replica {
+                let own = replica.values.clone();
                 rejoin(&mut replica, &comm).unwrap();
+                assert_eq!(replica.values, own, "ranks that have the state keep their own parameters");
                 replica
             } else {
                 let replica = Replica::<f32>::new(&comm, options).unwrap();
@@ -69,6 +71,7 @@ fn ranks_come_and_go_between_outer_steps() {
     // With fragments on their way while the group changes.
     run(LocalOptions::new(4).fragments(2).delay(1).alpha(0.5));
     run(LocalOptions::new(5).fragments(3).delay(4).alpha(0.5));
+    run(LocalOptions::new(4).codec(Some(BlockCodec::Int4)));
 }
 
 /// Two pairs of ranks train for these numbers of steps and then meet. Returns the errors of all.

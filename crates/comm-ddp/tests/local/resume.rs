@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comm_ddp::{Error, LocalOptions, LocalProgress, Sgd};
+use comm_ddp::{BlockCodec, Error, LocalOptions, LocalProgress, Sgd};
 
 use crate::{Replica, on_ranks, slices};
 
@@ -13,6 +13,7 @@ const STEPS: usize = 23;
 struct Saved {
     tensors: BTreeMap<String, Vec<f32>>,
     progress: LocalProgress,
+    residual: Vec<f32>,
     values: Vec<Vec<f32>>,
 }
 
@@ -26,7 +27,9 @@ fn save(replica: &mut Replica<f32>) -> Saved {
     let progress = replica.training.progress();
     let state = replica.training.state().unwrap();
     let named = state.map(|part| (format!("{}/{}", part.state, part.parameter.name()), part.values.to_vec()));
-    Saved { tensors: named.collect(), progress, values: replica.values.clone() }
+    let tensors = named.collect();
+    let residual = replica.training.residual().unwrap();
+    Saved { tensors, progress, residual, values: replica.values.clone() }
 }
 
 fn load(replica: &mut Replica<f32>, saved: &Saved) {
@@ -54,6 +57,7 @@ fn check(ranks: usize, options: LocalOptions) {
         let resumed = on_ranks(ranks, |comm| {
             let mut replica = Replica::<f32>::new(&comm, options).unwrap();
             load(&mut replica, &saved[comm.rank()]);
+            replica.training.set_residual(&saved[comm.rank()].residual).unwrap();
             replica.values.clone_from(&saved[comm.rank()].values);
             train(&mut replica, STEPS - interrupted);
             save(&mut replica)
@@ -67,7 +71,10 @@ fn a_run_that_is_resumed_has_the_bits_of_one_that_was_not_interrupted() {
     for ranks in [1, 2, 3, 5] {
         check(ranks, LocalOptions::new(4));
         check(ranks, LocalOptions::new(4).outer(Sgd::new(0.8)));
-        check(ranks, LocalOptions::new(5).fragments(3).delay(4).alpha(0.5));
+        let streaming = LocalOptions::new(5).fragments(3).delay(4).alpha(0.5);
+        check(ranks, streaming);
+        check(ranks, streaming.codec(Some(BlockCodec::Int8)));
+        check(ranks, streaming.codec(Some(BlockCodec::Int4)));
     }
 }
 
@@ -102,5 +109,19 @@ fn the_progress_of_another_number_of_fragments_is_refused() {
         let refused = replica.training.set_progress(&other);
         assert!(matches!(refused, Err(Error::Setting { name: "fragments", .. })), "{refused:?}");
         assert_eq!(replica.training.progress(), before);
+    });
+}
+
+#[test]
+fn a_residual_of_another_length_is_refused() {
+    on_ranks(2, |comm| {
+        let options = LocalOptions::new(1).codec(Some(BlockCodec::Int4));
+        let mut replica = Replica::<f32>::new(&comm, options).unwrap();
+        train(&mut replica, 3);
+        let residual = replica.training.residual().unwrap();
+        assert!(residual.len() == 24 && residual.iter().any(|error| *error != 0.0));
+        let refused = replica.training.set_residual(&residual[1..]);
+        assert!(matches!(refused, Err(Error::Length { expected: 24, got: 23, .. })), "{refused:?}");
+        assert_eq!(replica.training.residual().unwrap(), residual);
     });
 }
