@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::{Allocation, Group, GroupId, LinkModel, Result, Transport};
+use crate::{Allocation, Group, GroupId, LinkModel, Result, Scheduler, Transport};
 
 /// The kind of traffic on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,6 +135,11 @@ pub trait Fabric: Send + Sync {
     /// the caller then uses ordinary memory, which is copied.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation>;
 
+    /// Returns the scheduler of the threads of this rank, in a simulation.
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        None
+    }
+
     /// Opens a channel between all ranks, in their order.
     ///
     /// # Errors
@@ -171,5 +176,9 @@ impl<L: Fabric + ?Sized> Fabric for Arc<L> {
 
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         (**self).shared_buffer(bytes)
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        (**self).scheduler()
     }
 }

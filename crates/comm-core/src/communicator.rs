@@ -1,9 +1,12 @@
 //! The trait that backends implement.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Accumulate, Allocate, Call, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result};
+use crate::{
+    Accumulate, Allocate, Call, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result, Scheduler,
+};
 
 /// The timeout of a call unless the caller sets another: five minutes.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -96,6 +99,11 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     /// Returns the cost model of messages between the members by which algorithms are chosen; the
     /// same on every rank. `None` from a backend that does not use one.
     fn links(&self) -> Option<LinkModel> {
+        None
+    }
+
+    /// Returns the scheduler of the threads of this rank, in a simulation.
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
         None
     }
 

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 #[cfg(not(loom))]
 use std::time::Duration;
 
+use crate::scheduler::SharedScheduler;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, Process, Result};
 
@@ -21,6 +22,8 @@ pub struct Work<B> {
     state: Arc<Shared<B>>,
     /// The process in which the operation runs.
     process: Process,
+    /// The scheduler of the threads of a simulated rank.
+    scheduler: Option<SharedScheduler>,
 }
 
 /// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error.
@@ -55,7 +58,14 @@ impl<B> Work<B> {
             slot: Mutex::new(Slot { outcome: None, done: false, waker: None }),
             done: Condvar::new(),
         });
-        (Self { state: Arc::clone(&state), process: Process::current() }, Completer { state })
+        let work = Self { state: Arc::clone(&state), process: Process::current(), scheduler: None };
+        (work, Completer { state })
+    }
+
+    /// Sets the scheduler of the thread that runs the operation.
+    pub(crate) fn scheduled_by(mut self, scheduler: Option<SharedScheduler>) -> Self {
+        self.scheduler = scheduler;
+        self
     }
 
     /// Returns whether the operation has ended, with or without an error.
@@ -71,6 +81,9 @@ impl<B> Work<B> {
     /// [`Invalid::Forked`](crate::Invalid::Forked) in a child that was forked since.
     pub fn wait(self) -> Result<B> {
         self.process.check()?;
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.wait_until(&mut || self.is_done())?;
+        }
         let mut slot = self.state.lock();
         loop {
             if let Some(outcome) = slot.outcome.take() {

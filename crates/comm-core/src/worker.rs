@@ -2,10 +2,11 @@
 
 use std::thread;
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select_biased, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, bounded, never, select_biased, unbounded};
 
 use crate::panics::caught;
-use crate::{Comm, Error, Host, Memory, Process, Result, Work};
+use crate::scheduler::{EndOfTurns, Turns};
+use crate::{Comm, Communicator as _, Error, Host, Memory, Process, Result, Work};
 
 /// Runs an operation, or ends it with the error that cancelled the worker.
 type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
@@ -28,6 +29,8 @@ pub struct Worker<M: Memory = Host> {
     thread: Option<thread::JoinHandle<()>>,
     /// The process that has the thread.
     process: Process,
+    /// The end of the thread in a simulation.
+    end: Option<EndOfTurns>,
 }
 
 impl<M: Memory> Worker<M> {
@@ -40,12 +43,14 @@ impl<M: Memory> Worker<M> {
         let (jobs, queue) = unbounded();
         let (cancel, cancelled) = bounded(1);
         let own = comm.clone();
+        let turns = comm.communicator().scheduler().map(Turns::new);
+        let end = turns.as_ref().map(Turns::end);
         let thread = thread::Builder::new()
             .name("comm-worker".into())
-            .spawn(move || run(&own, &queue, cancelled))
+            .spawn(move || run(&own, &queue, cancelled, turns))
             .map_err(|source| Error::io("start a worker thread", source))?;
         let (jobs, thread, process) = (Some(jobs), Some(thread), Process::current());
-        Ok(Self { comm, on_drop: |_| {}, jobs, cancel, thread, process })
+        Ok(Self { comm, on_drop: |_| {}, jobs, cancel, thread, process, end })
     }
 
     /// Sets a function that is called on the communicator when the worker is dropped, before it
@@ -65,6 +70,7 @@ impl<M: Memory> Worker<M> {
         F: FnOnce(&Comm<M>) -> Result<B> + Send + 'static,
     {
         let (work, completer) = Work::new();
+        let work = work.scheduled_by(self.end.as_ref().map(EndOfTurns::scheduler));
         if let Err(error) = self.process.check() {
             completer.complete(Err(error));
             return work;
@@ -95,9 +101,22 @@ impl<M: Memory> Worker<M> {
 }
 
 /// Runs operations until the worker is dropped and its queue is empty.
-fn run<M: Memory>(comm: &Comm<M>, queue: &Receiver<Job<M>>, mut cancelled: Receiver<Error>) {
+fn run<M: Memory>(
+    comm: &Comm<M>,
+    queue: &Receiver<Job<M>>,
+    mut cancelled: Receiver<Error>,
+    turns: Option<Turns>,
+) {
+    if let Some(turns) = &turns {
+        turns.begin();
+    }
     let mut cause = None;
     loop {
+        if let Some(turns) = &turns
+            && turns.wait_until(&mut || is_ready(queue, &cancelled)).is_err()
+        {
+            return;
+        }
         select_biased! {
             recv(cancelled) -> error => {
                 cause = cause.or(error.ok());
@@ -109,6 +128,14 @@ fn run<M: Memory>(comm: &Comm<M>, queue: &Receiver<Job<M>>, mut cancelled: Recei
             }
         }
     }
+}
+
+/// Returns whether one of the channels has a message or is disconnected.
+fn is_ready<M: Memory>(queue: &Receiver<Job<M>>, cancelled: &Receiver<Error>) -> bool {
+    let mut select = Select::new();
+    select.recv(queue);
+    select.recv(cancelled);
+    select.try_ready().is_ok()
 }
 
 /// Returns whether this thread unwinds after a panic: a communicator that is dropped then does not
@@ -132,6 +159,9 @@ impl<M: Memory> Drop for Worker<M> {
         self.jobs = None;
         let own = thread::current().id();
         if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != own) {
+            if let Some(end) = &self.end {
+                end.wait();
+            }
             // Operations catch their panics, so the result holds no information.
             let _ = thread.join();
         }

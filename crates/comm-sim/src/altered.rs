@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     AbortHandle, Allocation, Armed, ChannelId, Fabric, Group, Interest, LastWill, LinkModel, Presence,
-    RecvBuf, RegistrationSizes, Result, Store, Transport, Until, Waiter,
+    RecvBuf, RegistrationSizes, Result, Scheduler, Store, Transport, Until, Waiter,
 };
 
 /// A fabric whose [`Fabric::open_among`] is replaced by `open`, which gets the inner fabric.
@@ -49,6 +49,10 @@ where
 
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         self.fabric.shared_buffer(bytes)
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        self.fabric.scheduler()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, ChannelId, ChannelKind, Collective, Element, Fabric, GroupId, HostViewMut, LinkModel, Result,
-    Signature, Transport, Until,
+    Scheduler, Signature, Transport, Until,
 };
 
 use super::checked_call::{Bytes, CheckedCall};
@@ -113,6 +113,11 @@ impl<T: Transport + 'static> GroupContext<T> {
     /// Allocates memory that these channels move fastest.
     pub(super) fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.fabric.allocate(bytes)
+    }
+
+    /// Returns the scheduler of the threads of this rank, in a simulation.
+    pub(super) fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        self.fabric.scheduler()
     }
 
     /// Returns the deadline of an operation that starts now.

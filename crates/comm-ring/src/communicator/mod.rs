@@ -15,12 +15,12 @@ mod session;
 mod unexpected;
 mod wide;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, Group, LinkModel,
-    Process, Result, Transport, is_unwinding,
+    Process, Result, Scheduler, Transport, is_unwinding,
 };
 
 use crate::choose::{self, CallShape};
@@ -51,6 +51,8 @@ pub struct RingCommunicator<T: Transport + 'static> {
     messenger: Messenger<T>,
     /// The process that owns the streams.
     process: Process,
+    /// The scheduler of the threads of a simulated rank.
+    scheduler: Option<Arc<dyn Scheduler>>,
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
@@ -75,8 +77,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let Connected { members, engine, messenger } = connected;
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
-        let (engine, process) = (Mutex::new(engine), Process::current());
-        Self { group, tuning, members, context, engine, abort, messenger, process }
+        let (engine, process, scheduler) = (Mutex::new(engine), Process::current(), context.scheduler());
+        Self { group, tuning, members, context, engine, abort, messenger, process, scheduler }
     }
 
     /// Locks the engine, or returns an error if no calls can be made.
@@ -85,6 +87,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
         // Before locking: in a child the lock may be held by a thread that does not exist.
         self.process.check()?;
+        self.await_engine()?;
         let engine = match self.engine.lock() {
             Ok(engine) => engine,
             Err(poisoned) => {
@@ -96,6 +99,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         engine.session().usable()?;
         Ok(engine)
     }
+
+    /// Lets the thread that holds the lock continue in a simulation, where one thread runs at a
+    /// time.
+    fn await_engine(&self) -> Result<()> {
+        let Some(scheduler) = &self.scheduler else { return Ok(()) };
+        scheduler.wait_until(&mut || !matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock)))
+    }
 }
 
 impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
@@ -105,6 +115,10 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 
     fn links(&self) -> Option<LinkModel> {
         Some(self.tuning.links)
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        self.scheduler.clone()
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
@@ -132,6 +146,9 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.messenger.abort(cause.clone());
         // A thread that holds the lock ends at once, finds the cause and reports it; otherwise this
         // thread does.
+        if self.await_engine().is_err() {
+            return;
+        }
         let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if engine.session().usable().is_ok() {
             engine.session_mut().give_up_idle(cause);

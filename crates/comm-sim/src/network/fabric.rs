@@ -1,13 +1,14 @@
 //! Fabrics of ranks that run as threads in virtual time.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
     Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
-    Until,
+    Scheduler, Until,
 };
 
-use super::turns::{Action, Turns};
+use super::turns::{Action, NetworkScheduler, Turns};
 use super::world::World;
 use super::{FaultPlan, NetworkTransport, SharedWorld};
 
@@ -50,7 +51,7 @@ impl VirtualClock {
         self.world.lock().is_dead(self.rank)
     }
 
-    /// Sleeps in virtual time, unless this rank dies meanwhile.
+    /// Stops the calling thread in virtual time, unless this rank dies meanwhile.
     pub fn sleep(&self, duration: Duration) {
         self.world.pause(self.rank, duration);
     }
@@ -74,8 +75,10 @@ impl VirtualClock {
 /// thread runs at a time: a seeded choice at operations on transports, until it sleeps. So each run
 /// can be repeated from its seed and plan.
 ///
-/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`], and must not
-/// use transports on other threads. Every operation of a rank that died fails.
+/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`]. Another thread
+/// of a rank takes part if [`Fabric::scheduler`] knows it, as it knows those of
+/// [`Worker`](comm_core::Worker); no other may use its transports. Every operation of a rank that
+/// died fails, on all its threads.
 ///
 /// # Panics
 /// If a rank panics; see [`run_each`](crate::run_each). If ranks still wait after a week of virtual
@@ -87,7 +90,7 @@ pub fn run<T: Send>(
     rank: impl Fn(NetworkFabric, VirtualClock) -> T + Sync,
 ) -> Vec<T> {
     let world = SharedWorld::new(n, seed, plan);
-    world.lock().turns = Some(Turns::new(n, seed));
+    world.lock().turns = Some(Turns::new(seed));
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
     let groups: Vec<_> = (0..n).filter_map(group).collect();
     let results = crate::run_each(groups, |group| {
@@ -207,6 +210,10 @@ impl Fabric for NetworkFabric {
     /// This transport always copies.
     fn shared_buffer(&self, _bytes: usize) -> Option<Allocation> {
         None
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        Some(Arc::new(NetworkScheduler { rank: self.group.rank(), world: self.world.clone() }))
     }
 
     fn open_among(&self, id: ChannelId, members: &[usize], until: Until<'_>) -> Result<NetworkTransport> {

@@ -5,7 +5,8 @@
 //! deadlocked for certain: no timeout is needed to find out. [`Network::drive`] is this loop.
 //!
 //! Ranks that block, as communicators do, are threads of [`run`]; one runs at a time: in
-//! virtual time, and as repeatable.
+//! virtual time, and as repeatable. The [`Worker`](comm_core::Worker)s of a rank are further
+//! threads.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -35,7 +36,7 @@ mod transport;
 mod turns;
 mod world;
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::{Group, GroupId, Membership, Result};
@@ -44,6 +45,7 @@ use crate::Release;
 use crate::random::Random;
 pub use fabric::{NetworkFabric, VirtualClock, run};
 pub use transport::NetworkTransport;
+pub use turns::now;
 use world::World;
 
 /// The behaviour of the network, and its faults.
@@ -173,23 +175,15 @@ pub enum Outcome {
 
 /// The world, shared by its users.
 #[derive(Debug, Clone)]
-struct SharedWorld(Arc<WorldAndTurns>);
-
-#[derive(Debug)]
-struct WorldAndTurns {
-    world: Mutex<World>,
-    /// Notified when a rank of [`run`] gets its turn.
-    turns: Vec<Condvar>,
-}
+struct SharedWorld(Arc<Mutex<World>>);
 
 impl SharedWorld {
     fn new(n: usize, seed: u64, plan: &FaultPlan) -> Self {
-        let turns = (0..n).map(|_| Condvar::new()).collect();
-        Self(Arc::new(WorldAndTurns { world: Mutex::new(World::new(n, seed, plan)), turns }))
+        Self(Arc::new(Mutex::new(World::new(n, seed, plan))))
     }
 
     fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -73,6 +73,20 @@ impl NetworkTransport {
     }
 }
 
+/// Aborts a transport, and wakes the thread that sleeps on it.
+struct NetworkAbort {
+    endpoint: Arc<Endpoint>,
+    world: SharedWorld,
+    rank: usize,
+}
+
+impl AbortHandle for NetworkAbort {
+    fn abort(&self, cause: Error) {
+        self.endpoint.abort(cause);
+        self.world.lock().threads_of(self.rank).for_each(|thread| thread.sleep.wake());
+    }
+}
+
 fn lost(peer: usize, loss: Loss, during: During) -> Error {
     Error::PeerLost { peer, during, loss }
 }
@@ -174,7 +188,7 @@ impl Transport for NetworkTransport {
                 .iter()
                 .any(|&to| world.link(self.channel, rank, to).can_send(capacity, release))
             || breaks != self.breaks_seen;
-        world.ranks[self.rank].sleep.arm(self.channel, ready);
+        world.threads[self.world.thread(self.rank)].sleep.arm(self.channel, ready);
         drop(world);
         self.breaks_seen = breaks;
         Ok(if ready { Armed::Ready } else { Armed::Sleep })
@@ -195,7 +209,8 @@ impl Transport for NetworkTransport {
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        Arc::<Endpoint>::clone(&self.endpoint)
+        let (endpoint, world) = (Arc::clone(&self.endpoint), self.world.clone());
+        Arc::new(NetworkAbort { endpoint, world, rank: self.rank })
     }
 }
 

@@ -1,36 +1,64 @@
-//! Turns of threads: one rank runs at a time, and time passes when all sleep.
+//! Turns of threads: one thread runs at a time, and time passes when all sleep.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use comm_core::{Error, Result};
+use comm_core::{Error, Result, Scheduler};
 
 use super::SharedWorld;
 use super::world::World;
 use crate::random::Random;
 
-/// The average number of operations between two turns of other ranks.
+/// The average number of operations between two turns of other threads.
 const OPERATIONS_PER_TURN: usize = 6;
-/// The virtual time after which ranks that still sleep are considered deadlocked.
+/// The virtual time after which threads that still sleep are considered deadlocked.
 const LONGEST_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The turns of a run.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// The rank that runs.
+    /// The thread that runs.
     current: Option<usize>,
-    finished: Vec<bool>,
     random: Random,
     /// The ranks that had not ended after the longest run.
     pub(super) deadlocked: Vec<usize>,
 }
 
 impl Turns {
-    pub(super) fn new(ranks: usize, seed: u64) -> Self {
-        let random = Random::new(seed, 2);
-        Self { current: None, finished: vec![false; ranks], random, deadlocked: Vec::new() }
+    pub(super) fn new(seed: u64) -> Self {
+        Self { current: None, random: Random::new(seed, 2), deadlocked: Vec::new() }
     }
+}
+
+/// A thread of a rank.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) rank: usize,
+    pub(super) sleep: Sleep,
+    finished: bool,
+    /// Notified when it gets its turn.
+    turn: Arc<Condvar>,
+}
+
+impl Thread {
+    pub(super) fn new(rank: usize) -> Self {
+        Self { rank, sleep: Sleep::default(), finished: false, turn: Arc::default() }
+    }
+}
+
+thread_local! {
+    /// The world of the calling thread of a run, and its number.
+    static CURRENT: RefCell<Option<(SharedWorld, usize)>> = const { RefCell::new(None) };
+}
+
+/// Returns the virtual time of the run that the calling thread belongs to, and outside of runs the
+/// time of the system. A clock for code that takes a function.
+#[must_use]
+pub fn now() -> Instant {
+    let world = CURRENT.with_borrow(|current| current.as_ref().map(|(world, _)| world.clone()));
+    world.map_or_else(Instant::now, |world| world.lock().instant())
 }
 
 /// An action of a rank before one of its operations.
@@ -57,14 +85,16 @@ impl fmt::Debug for Operations {
     }
 }
 
-/// The sleep of a rank.
+/// The sleep of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Sleep {
-    /// The time at which it ends, while the rank sleeps.
+    /// The time at which it ends, while the thread sleeps.
     until: Option<Duration>,
+    /// Whether it waits for other threads of its rank.
+    parked: bool,
     /// The channels that wake it.
     armed: Vec<usize>,
-    /// Whether an armed channel was notified before the rank slept.
+    /// Whether an armed channel was notified before the thread slept.
     notified: bool,
 }
 
@@ -85,77 +115,101 @@ impl Sleep {
     }
 
     pub(super) const fn wake(&mut self) {
-        self.until = None;
+        (self.until, self.parked) = (None, false);
     }
 }
 
 impl World {
-    fn runnable(&self, turns: &Turns) -> Vec<usize> {
-        let runs = |&rank: &usize| !turns.finished[rank] && self.ranks[rank].sleep.until.is_none();
-        (0..self.ranks.len()).filter(runs).collect()
+    fn runnable(&self) -> Vec<usize> {
+        let runs = |thread: &Thread| !thread.finished && thread.sleep.until.is_none();
+        (0..self.threads.len()).filter(|&thread| runs(&self.threads[thread])).collect()
     }
 
-    /// Lets time pass until a rank can run, and gives one the turn. Returns `None` if all have
+    /// Lets time pass until a thread can run, and gives one the turn. Returns `None` if all have
     /// ended.
     fn next_turn(&mut self, turns: &mut Turns) -> Option<usize> {
         loop {
-            let runnable = self.runnable(turns);
+            let runnable = self.runnable();
             if !runnable.is_empty() {
                 turns.current = Some(runnable[turns.random.below(runnable.len())]);
                 return turns.current;
             }
-            let wakes = self.ranks.iter().filter_map(|rank| rank.sleep.until).min()?;
+            let wakes = self.threads.iter().filter_map(|thread| thread.sleep.until).min()?;
             if self.next_event().is_some_and(|event| event <= wakes) {
                 self.advance(None);
             } else if wakes > LONGEST_RUN {
-                turns.deadlocked = (0..turns.finished.len()).filter(|&rank| !turns.finished[rank]).collect();
+                let waiting = self.threads.iter().filter(|thread| !thread.finished);
+                turns.deadlocked = waiting.map(|thread| thread.rank).collect();
+                turns.deadlocked.sort_unstable();
+                turns.deadlocked.dedup();
                 (0..self.ranks.len()).for_each(|rank| self.die(rank));
+                self.wake_all();
             } else {
                 self.set_time(wakes);
-                let over =
-                    self.ranks.iter_mut().filter(|rank| rank.sleep.until.is_some_and(|at| at <= wakes));
-                over.for_each(|rank| rank.sleep.wake());
+                let is_over = |thread: &&mut Thread| thread.sleep.until.is_some_and(|at| at <= wakes);
+                self.threads.iter_mut().filter(is_over).for_each(|thread| thread.sleep.wake());
             }
         }
+    }
+
+    /// Lets the other threads of the rank of this one check what they wait for.
+    fn unpark_others(&mut self, thread: usize) {
+        let rank = self.threads[thread].rank;
+        let others = self.threads.iter_mut().enumerate().filter(|(other, _)| *other != thread);
+        let parked = others.filter(|(_, other)| other.rank == rank && other.sleep.parked);
+        parked.for_each(|(_, other)| other.sleep.wake());
     }
 }
 
 impl SharedWorld {
-    /// Gives another rank the turn, or the same, and waits for the next turn of this one unless it
-    /// has ended.
-    fn pass_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, rank: usize) -> MutexGuard<'a, World> {
-        let Some(mut turns) = world.turns.take() else { return world };
-        let next = world.next_turn(&mut turns);
-        let finished = turns.finished[rank];
-        world.turns = Some(turns);
-        if let Some(next) = next.filter(|&next| next != rank) {
-            self.0.turns[next].notify_one();
-        }
-        if finished { world } else { self.await_turn(world, rank) }
+    /// Returns the number of the calling thread, which acts for this rank. Outside of a run, it is
+    /// the first thread of the rank.
+    pub(super) fn thread(&self, rank: usize) -> usize {
+        let current = CURRENT.with_borrow(|current| {
+            current.as_ref().filter(|(world, _)| Arc::ptr_eq(&world.0, &self.0)).map(|(_, thread)| *thread)
+        });
+        current.unwrap_or(rank)
     }
 
-    fn await_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, rank: usize) -> MutexGuard<'a, World> {
-        while world.turns.as_ref().is_some_and(|turns| turns.current != Some(rank)) {
-            world = self.0.turns[rank].wait(world).unwrap_or_else(PoisonError::into_inner);
+    /// Gives another thread the turn, or the same, and waits for the next turn of this one unless
+    /// it has ended.
+    fn pass_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
+        let Some(mut turns) = world.turns.take() else { return world };
+        let next = world.next_turn(&mut turns);
+        world.turns = Some(turns);
+        if let Some(next) = next.filter(|&next| next != thread) {
+            world.threads[next].turn.notify_one();
+        }
+        if world.threads[thread].finished { world } else { self.await_turn(world, thread) }
+    }
+
+    fn await_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
+        let turn = Arc::clone(&world.threads[thread].turn);
+        while world.turns.as_ref().is_some_and(|turns| turns.current != Some(thread)) {
+            world = turn.wait(world).unwrap_or_else(PoisonError::into_inner);
         }
         world
     }
 
-    /// Waits for the first turn of a rank.
-    pub(super) fn begin(&self, rank: usize) {
+    /// Waits for the first turn of the calling thread.
+    pub(super) fn begin(&self, thread: usize) {
+        CURRENT.set(Some((self.clone(), thread)));
         let world = self.lock();
         let is_first = world.turns.as_ref().is_some_and(|turns| turns.current.is_none());
-        drop(if is_first { self.pass_turn(world, rank) } else { self.await_turn(world, rank) });
+        drop(if is_first { self.pass_turn(world, thread) } else { self.await_turn(world, thread) });
     }
 
-    /// Ends the turns of a rank.
-    pub(super) fn end(&self, rank: usize) {
+    /// Ends the turns of a thread: the calling one, or one that did not start.
+    pub(super) fn end(&self, thread: usize) {
         let mut world = self.lock();
-        if let Some(turns) = &mut world.turns {
-            turns.finished[rank] = true;
+        world.threads[thread].finished = true;
+        world.threads[thread].sleep.wake();
+        world.unpark_others(thread);
+        if world.turns.as_ref().is_some_and(|turns| turns.current == Some(thread)) {
+            world = self.pass_turn(world, thread);
         }
-        world.ranks[rank].sleep.wake();
-        drop(self.pass_turn(world, rank));
+        drop(world);
+        CURRENT.with_borrow_mut(|current| drop(current.take_if(|(_, current)| *current == thread)));
     }
 
     /// Counts an operation of a rank, in a run, does what is to be done before it, and sometimes
@@ -165,7 +219,9 @@ impl SharedWorld {
         let Some(turns) = &mut world.turns else { return };
         let passes = turns.random.one_in(OPERATIONS_PER_TURN);
         if passes {
-            world = self.pass_turn(world, rank);
+            let thread = self.thread(rank);
+            world.unpark_others(thread);
+            world = self.pass_turn(world, thread);
         }
         let action = world.ranks[rank].operations.begin();
         drop(world);
@@ -176,34 +232,80 @@ impl SharedWorld {
 
     /// Sleeps until an armed channel is notified, all are woken or the time is over.
     pub(super) fn sleep(&self, rank: usize, timeout: Duration) -> Result<()> {
+        let thread = self.thread(rank);
         let mut world = self.lock();
         if world.turns.is_none() {
             return Err(Error::Internal("a rank sleeps outside of a run in virtual time".into()));
         }
         let now = world.now();
-        let sleep = &mut world.ranks[rank].sleep;
+        let sleep = &mut world.threads[thread].sleep;
         if !sleep.notified {
             // Time passes in every sleep, so that a loop of them ends.
             sleep.until = Some(now.saturating_add(timeout.max(Duration::from_nanos(1))));
-            world = self.pass_turn(world, rank);
+            world.unpark_others(thread);
+            world = self.pass_turn(world, thread);
         }
-        world.ranks[rank].sleep = Sleep::default();
+        world.threads[thread].sleep = Sleep::default();
         if world.is_dead(rank) {
             return Err(Error::Internal("a dead rank sleeps".into()));
         }
         Ok(())
     }
 
-    /// Stops a rank for some time, whatever it has armed, unless it dies.
+    /// Stops the calling thread for some time, whatever it has armed, unless its rank dies.
     pub(super) fn pause(&self, rank: usize, duration: Duration) {
+        let thread = self.thread(rank);
         let mut world = self.lock();
         let until = world.now().saturating_add(duration);
-        let armed = std::mem::take(&mut world.ranks[rank].sleep.armed);
+        let armed = std::mem::take(&mut world.threads[thread].sleep.armed);
+        world.unpark_others(thread);
         while world.turns.is_some() && world.now() < until && !world.is_dead(rank) {
-            world.ranks[rank].sleep.until = Some(until);
-            world = self.pass_turn(world, rank);
+            world.threads[thread].sleep.until = Some(until);
+            world = self.pass_turn(world, thread);
         }
         // It may have missed a notification.
-        world.ranks[rank].sleep = Sleep { until: None, notified: !armed.is_empty(), armed };
+        world.threads[thread].sleep =
+            Sleep { until: None, parked: false, notified: !armed.is_empty(), armed };
+    }
+}
+
+/// Schedules the threads of a rank.
+#[derive(Debug)]
+pub(super) struct NetworkScheduler {
+    pub(super) rank: usize,
+    pub(super) world: SharedWorld,
+}
+
+impl Scheduler for NetworkScheduler {
+    fn add_thread(&self) -> usize {
+        let mut world = self.world.lock();
+        world.threads.push(Thread::new(self.rank));
+        world.threads.len() - 1
+    }
+
+    fn begin(&self, thread: usize) {
+        self.world.begin(thread);
+    }
+
+    fn end(&self, thread: usize) {
+        self.world.end(thread);
+    }
+
+    fn wait_until(&self, condition: &mut dyn FnMut() -> bool) -> Result<()> {
+        let mut is_first = true;
+        while !condition() {
+            let thread = self.world.thread(self.rank);
+            let mut world = self.world.lock();
+            if world.turns.as_ref().is_none_or(|turns| !turns.deadlocked.is_empty()) {
+                return Err(Error::Internal("threads of a rank wait for each other".into()));
+            }
+            if std::mem::take(&mut is_first) {
+                world.unpark_others(thread);
+            }
+            let sleep = &mut world.threads[thread].sleep;
+            (sleep.until, sleep.parked) = (Some(Duration::MAX), true);
+            drop(self.world.pass_turn(world, thread));
+        }
+        Ok(())
     }
 }

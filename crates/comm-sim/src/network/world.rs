@@ -10,7 +10,7 @@ use comm_core::Loss;
 
 use super::fabric::Opening;
 use super::link::{Link, Packet, Payload};
-use super::turns::{Operations, Sleep, Turns};
+use super::turns::{Operations, Thread, Turns};
 use super::{FaultPlan, Incident};
 use crate::random::Random;
 
@@ -27,6 +27,8 @@ pub(super) struct World {
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
     pub(super) ranks: Vec<RankState>,
+    /// At first one thread per rank, with its number.
+    pub(super) threads: Vec<Thread>,
     /// In a run of threads only.
     pub(super) turns: Option<Turns>,
 }
@@ -51,7 +53,6 @@ pub(super) struct RankState {
     /// Whether it opens no more channels.
     pub(super) gone: bool,
     pub(super) operations: Operations,
-    pub(super) sleep: Sleep,
 }
 
 /// A future event. Its order decides between events at the same time.
@@ -85,6 +86,7 @@ impl World {
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
+            threads: (0..ranks).map(Thread::new).collect(),
             turns: None,
         }
     }
@@ -121,7 +123,7 @@ impl World {
     /// Wakes a member that sleeps on the channel, or keeps it from falling asleep.
     fn notify(&mut self, channel: usize, member: usize) {
         let rank = self.channels[channel].members[member];
-        self.ranks[rank].sleep.notify(channel);
+        self.threads_of(rank).for_each(|thread| thread.sleep.notify(channel));
     }
 
     fn record_break(&mut self, channel: usize, member: usize) {
@@ -266,9 +268,13 @@ impl World {
         self.wake_all();
     }
 
-    /// Wakes all ranks, also those that wait for a channel to open.
+    /// Wakes all threads, also those that wait for a channel to open.
     pub(super) fn wake_all(&mut self) {
-        self.ranks.iter_mut().for_each(|rank| rank.sleep.wake());
+        self.threads.iter_mut().for_each(|thread| thread.sleep.wake());
+    }
+
+    pub(super) fn threads_of(&mut self, rank: usize) -> impl Iterator<Item = &mut Thread> {
+        self.threads.iter_mut().filter(move |thread| thread.rank == rank)
     }
 
     fn break_link(&mut self, a: usize, b: usize) {

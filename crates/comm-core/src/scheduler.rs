@@ -1,0 +1,92 @@
+//! Threads of a rank that a simulation runs one at a time.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Result;
+
+/// Runs the threads of the ranks of a simulation in turns, of which one thread has one at a time.
+///
+/// A thread that waits for another thread of its rank does so in [`Scheduler::wait_until`], because
+/// the other one would never get its turn while this one blocks. [`Worker`](crate::Worker) and
+/// [`Work`](crate::Work) do, if their communicator has a scheduler. Waits for other ranks are the
+/// matter of [`Transport::sleep`](crate::Transport::sleep).
+pub trait Scheduler: Debug + Send + Sync {
+    /// Adds a thread to the rank, before it starts. Returns its number.
+    fn add_thread(&self) -> usize;
+
+    /// Waits for the first turn of the calling thread, which has this number.
+    fn begin(&self, thread: usize);
+
+    /// Ends the turns of a thread: the calling one, or one that did not start.
+    fn end(&self, thread: usize);
+
+    /// Lets other threads run until the condition holds. It is checked when another thread of this
+    /// rank has had a turn.
+    ///
+    /// # Errors
+    /// [`Error::Internal`](crate::Error::Internal) if it never will, because all threads wait.
+    fn wait_until(&self, condition: &mut dyn FnMut() -> bool) -> Result<()>;
+}
+
+/// A scheduler, shared by its threads.
+pub(crate) type SharedScheduler = Arc<dyn Scheduler>;
+
+/// The turns of a thread, which end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    scheduler: SharedScheduler,
+    thread: usize,
+    ended: Arc<AtomicBool>,
+}
+
+impl Turns {
+    /// Adds a thread that another thread starts.
+    pub(crate) fn new(scheduler: SharedScheduler) -> Self {
+        let thread = scheduler.add_thread();
+        Self { scheduler, thread, ended: Arc::default() }
+    }
+
+    /// Returns the end of the turns, for a thread that waits for it.
+    pub(crate) fn end(&self) -> EndOfTurns {
+        EndOfTurns { scheduler: Arc::clone(&self.scheduler), ended: Arc::clone(&self.ended) }
+    }
+
+    /// Waits for the first turn of the calling thread.
+    pub(crate) fn begin(&self) {
+        self.scheduler.begin(self.thread);
+    }
+
+    /// Lets other threads run until the condition holds.
+    pub(crate) fn wait_until(&self, condition: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.scheduler.wait_until(condition)
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.scheduler.end(self.thread);
+    }
+}
+
+/// The end of the turns of a thread.
+#[derive(Debug)]
+pub(crate) struct EndOfTurns {
+    scheduler: SharedScheduler,
+    ended: Arc<AtomicBool>,
+}
+
+impl EndOfTurns {
+    /// Lets other threads run until the thread has ended. Does not wait in a deadlock, whose error
+    /// the thread has got too.
+    pub(crate) fn wait(&self) {
+        let _ = self.scheduler.wait_until(&mut || self.ended.load(Ordering::Acquire));
+    }
+
+    /// Returns the scheduler.
+    pub(crate) fn scheduler(&self) -> SharedScheduler {
+        Arc::clone(&self.scheduler)
+    }
+}
