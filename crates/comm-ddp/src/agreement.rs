@@ -71,7 +71,7 @@ fn gather_unequal_by(
 }
 
 /// Gathers as many bytes of every rank, in rank order.
-fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
+pub(crate) fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
     let mut buffer = M::allocate(comm, DType::U8, all.len())?;
     let place = own.len() * comm.rank()..own.len() * (comm.rank() + 1);
     if let Some(place) = M::get_mut(buffer.as_view_mut()?, place) {

@@ -3,7 +3,7 @@
 use comm_core::{Element, Host, Kernels};
 
 use crate::status::GroupStatus;
-use crate::{DataParallel, Error, Location, Result, Timeline};
+use crate::{DataParallel, Error, Location, Result, Stragglers, Timeline};
 
 /// The averages of a step, the same on every rank, in the memory of the buckets.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl<M: Kernels> Averaged<'_, M> {
     /// Returns the averaged gradient of the parameter with this index.
     ///
     /// # Errors
-    /// [`Error::UnknownParameter`].
+    /// [`Error::UnknownParameter`] and [`Error::Frozen`].
     pub fn view(&self, index: usize) -> Result<M::View<'_>> {
         self.owner.reducer.view(self.location(index)?)
     }
@@ -67,6 +67,12 @@ impl<M: Kernels> Averaged<'_, M> {
         &self.timeline
     }
 
+    /// Returns the lateness of every rank in the steps up to this one.
+    #[must_use]
+    pub const fn stragglers(&self) -> &Stragglers {
+        &self.owner.stragglers
+    }
+
     /// Returns the number of ranks that had a batch in this step.
     #[must_use]
     pub const fn active_ranks(&self) -> usize {
@@ -92,7 +98,7 @@ impl<M: Kernels> Averaged<'_, M> {
     /// [`Error::Comm`] with the error of a device.
     pub fn norm(&self) -> Result<f64> {
         let squares = |index| Ok::<_, Error>(M::sum_of_squares(&self.owner.comm, self.view(index)?)?);
-        Ok((0..self.len()).map(squares).sum::<Result<f64>>()?.sqrt())
+        Ok(self.trained().map(squares).sum::<Result<f64>>()?.sqrt())
     }
 
     /// Returns whether all averages are finite, and with
@@ -103,7 +109,7 @@ impl<M: Kernels> Averaged<'_, M> {
     /// [`Error::Comm`] with the error of a device.
     pub fn is_finite(&self) -> Result<bool> {
         let mut is_finite = self.status.is_finite;
-        for index in 0..self.len() {
+        for index in self.trained() {
             is_finite = is_finite && M::is_finite(&self.owner.comm, self.view(index)?)?;
         }
         Ok(is_finite)
@@ -130,8 +136,13 @@ impl<M: Kernels> Averaged<'_, M> {
         Ok(norm)
     }
 
+    /// Returns the indices of the parameters that are not frozen.
+    fn trained(&self) -> impl Iterator<Item = usize> {
+        (0..self.len()).filter(|index| self.owner.parameters().trained_slot(*index).is_ok())
+    }
+
     fn location(&self, index: usize) -> Result<&Location> {
-        let slot = self.owner.parameters().slot(index)?;
+        let slot = self.owner.parameters().trained_slot(index)?;
         Ok(&self.owner.plan().locations()[slot])
     }
 }
@@ -156,17 +167,22 @@ impl Averaged<'_, Host> {
         Ok(self.view_mut(index)?.into_elements().unwrap_or_default())
     }
 
-    /// Returns the averaged gradients of all parameters, in the order of registration.
+    /// Returns the averaged gradients of all parameters, in the order of registration: empty slices
+    /// for those that are frozen.
     ///
     /// # Errors
     /// [`Error::WrongType`] if any has another type.
     pub fn iter<T: Element>(&self) -> Result<impl Iterator<Item = &[T]>> {
-        let gradients: Vec<&[T]> = (0..self.len()).map(|index| self.get(index)).collect::<Result<_>>()?;
+        let gradient = |index| match self.get(index) {
+            Err(Error::Frozen { .. }) => Ok(&[][..]),
+            other => other,
+        };
+        let gradients: Vec<&[T]> = (0..self.len()).map(gradient).collect::<Result<_>>()?;
         Ok(gradients.into_iter())
     }
 
     fn check_type<T: Element>(&self, index: usize) -> Result<()> {
         let parameters = self.owner.parameters();
-        parameters.sorted()[parameters.slot(index)?].check_type::<T>()
+        parameters.sorted()[parameters.trained_slot(index)?].check_type::<T>()
     }
 }

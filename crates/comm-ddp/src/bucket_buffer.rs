@@ -105,6 +105,11 @@ impl<M: Kernels> BucketBuffer<M> {
         M::get(self.buffer.as_view()?, elements).ok_or_else(outside)
     }
 
+    /// Sends fewer elements of the status from now on.
+    pub(crate) const fn shorten_status(&mut self, status: usize) {
+        self.status = status;
+    }
+
     /// Reads the bytes of the averaged status, and the type of its elements.
     pub(crate) fn read_status(&self, comm: &Comm<M>) -> Result<(Vec<u8>, DType)> {
         let view = self.view(self.padded..self.padded + self.status)?;
@@ -129,7 +134,7 @@ impl<M: Kernels> BucketBuffer<M> {
             // Buckets are averaged one after the other, and the status goes with the last.
             status.is_finite = !launch.found_infinite.is_some_and(|found| found.load(Ordering::Relaxed));
             let view = self.elements(self.padded..self.padded + self.status).into_view()?;
-            let bytes = status.to_bytes(view.dtype());
+            let bytes = status.to_bytes(comm.rank(), comm.size(), view.dtype());
             M::write(comm, view, &bytes)?;
         }
         if let Some(BucketHook { hook, index, is_last }) = launch.hook {
@@ -139,7 +144,8 @@ impl<M: Kernels> BucketBuffer<M> {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             comm.reduce_scatter_in_place(&mut self.elements(0..self.padded), ReduceOp::Avg)?;
         } else {
-            comm.all_reduce(&mut self.buffer, ReduceOp::Avg)?;
+            let range = 0..self.padded + self.status;
+            comm.all_reduce(&mut self.elements(range), ReduceOp::Avg)?;
         }
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
     }

@@ -1,12 +1,15 @@
 //! Data parallel training in any memory.
 
-use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, Shape};
+use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, wire};
 
-use crate::agreement::{agree_on_options, agree_on_order, check_parameters};
+use crate::agreement::{agree_on_options, agree_on_order, all_gather, check_parameters};
 use crate::bucket_buffer::Exchange;
+use crate::consensus::minority;
+use crate::packed::{self, Packed};
 use crate::reducer::Reducer;
-use crate::status::Status;
-use crate::{Averaged, BucketPlan, Error, Options, ParameterSet, Result, Step};
+use crate::static_graph::StaticGraph;
+use crate::status::{GroupStatus, Status};
+use crate::{Averaged, BucketPlan, Error, Options, ParameterSet, Result, Step, Stragglers};
 
 /// Averages the gradients of a model over all ranks, overlapped with backward.
 ///
@@ -34,6 +37,13 @@ pub struct DataParallel<M: Kernels = Host> {
     /// multiplied so that products with gradients are neither huge nor tiny.
     pub(crate) unit: f64,
     rebuild: Rebuild,
+    /// The parameters that are used in every step, once that is known under
+    /// [`Options::static_graph`].
+    graph: Option<StaticGraph>,
+    pub(crate) stragglers: Stragglers,
+    /// Whether each rank had a batch in the last step in which any had.
+    pub(crate) active: Vec<bool>,
+    pub(crate) buffers: Option<Packed<M>>,
 }
 
 /// The progress of the switch to the order of the first step.
@@ -76,7 +86,7 @@ impl<M: Kernels> DataParallel<M> {
         // Ranks are compared first: if only one has a wrong type, all should learn it instead of
         // waiting.
         check_parameters(&comm, &parameters)?;
-        for parameter in parameters.sorted() {
+        for parameter in parameters.sorted().iter().filter(|parameter| !parameter.is_frozen()) {
             ReduceOp::Avg.check(parameter.dtype()).map_err(comm_core::Error::from)?;
         }
         let (options, mut order) = agree_on_options(&comm, options, &parameters)?;
@@ -86,7 +96,21 @@ impl<M: Kernels> DataParallel<M> {
         let rebuild = if options.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
         let unit = unit_of(options.typical_weight);
-        Ok(Self { comm, parameters, options, reducer, written, unit, rebuild })
+        let stragglers = Stragglers::new(comm.size(), options.late_after);
+        let active = vec![true; comm.size()];
+        Ok(Self {
+            comm,
+            parameters,
+            options,
+            reducer,
+            written,
+            unit,
+            rebuild,
+            graph: None,
+            stragglers,
+            active,
+            buffers: None,
+        })
     }
 
     /// Returns the parameters.
@@ -99,6 +123,12 @@ impl<M: Kernels> DataParallel<M> {
     #[must_use]
     pub const fn plan(&self) -> &BucketPlan {
         self.reducer.plan()
+    }
+
+    /// Returns the lateness of every rank in the steps so far, the same report on every rank.
+    #[must_use]
+    pub const fn stragglers(&self) -> &Stragglers {
+        &self.stragglers
     }
 
     /// Broadcasts the parameters of rank 0. This is a collective. `values` holds one buffer per
@@ -114,7 +144,7 @@ impl<M: Kernels> DataParallel<M> {
     ) -> Result<()> {
         self.reducer.check()?;
         let mut values: Vec<V> = values.into_iter().collect();
-        self.check_values(&mut values)?;
+        self.parameters.check_values(&mut values)?;
         // The buckets hold nothing between steps: they carry the parameters in a few large
         // messages.
         let sent = self.broadcast_in_buckets(&mut values);
@@ -122,59 +152,23 @@ impl<M: Kernels> DataParallel<M> {
     }
 
     fn broadcast_in_buckets<V: AsViewMut<M>>(&mut self, values: &mut [V]) -> Result<()> {
-        let is_root = self.comm.rank() == 0;
         for bucket in 0..self.plan().buckets().len() {
-            if is_root {
-                self.for_each_of(bucket, values, |comm, gradient, value| {
-                    M::copy(comm, gradient, M::into_view(value))
-                })?;
-            }
-            let buffer = self.reducer.buffer_mut(bucket)?;
-            self.comm.broadcast(0, &mut buffer.gradients())?;
-            if !is_root {
-                self.for_each_of(bucket, values, |comm, gradient, value| {
-                    M::copy(comm, value, M::into_view(gradient))
-                })?;
-            }
+            let (plan, memory) = self.reducer.plan_and_buffer_mut(bucket)?;
+            packed::broadcast(&self.comm, 0, (&self.parameters, plan, bucket), memory, values)?;
         }
-        Ok(())
+        self.broadcast_frozen(values)
     }
 
-    /// Calls a function with the memory of each gradient of a bucket and the parameter's value.
-    fn for_each_of<V: AsViewMut<M>>(
-        &mut self,
-        bucket: usize,
-        values: &mut [V],
-        visit: impl Fn(&Comm<M>, M::ViewMut<'_>, M::ViewMut<'_>) -> comm_core::Result<()>,
-    ) -> Result<()> {
-        for (slot, value) in self.parameters.slots().iter().zip(values) {
-            let location = self.reducer.plan().locations()[*slot].clone();
-            if location.bucket == bucket {
-                let gradient = self.reducer.buffer_mut(bucket)?.elements(location.elements).into_view()?;
-                visit(&self.comm, gradient, value.as_view_mut()?)?;
-            }
+    /// Broadcasts the parameters that are in no bucket.
+    fn broadcast_frozen<V: AsViewMut<M>>(&mut self, values: &mut [V]) -> Result<()> {
+        let registered = self.parameters.slots().iter().map(|slot| &self.parameters.sorted()[*slot]);
+        let frozen = registered.zip(values).filter(|(parameter, _)| parameter.is_frozen());
+        let (parameters, mut values): (Vec<_>, Vec<_>) =
+            frozen.map(|(parameter, value)| (parameter.clone().trained(), value)).unzip();
+        if parameters.is_empty() {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn check_values<V: AsViewMut<M>>(&self, values: &mut [V]) -> Result<()> {
-        let (expected, got) = (self.parameters.len(), values.len());
-        if expected != got {
-            return Err(Error::Count { expected, got });
-        }
-        let slots = self.parameters.slots().iter().copied();
-        slots.zip(values).try_for_each(|(slot, value)| self.check_value(slot, &value.as_view_mut()?))
-    }
-
-    /// Returns an error if a parameter has another type or number of elements.
-    pub(crate) fn check_value(&self, slot: usize, value: &impl Shape) -> Result<()> {
-        let parameter = &self.parameters.sorted()[slot];
-        let (name, expected, got) = (|| parameter.name().to_owned(), parameter.dtype(), value.dtype());
-        if expected != got {
-            return Err(Error::WrongType { name: name(), expected, got });
-        }
-        let (expected, got) = (parameter.len(), value.len());
-        if expected == got { Ok(()) } else { Err(Error::Length { name: name(), expected, got }) }
+        packed::broadcast_once(&self.comm, &ParameterSet::new(parameters)?, self.options.limits, &mut values)
     }
 
     /// Starts a step: one or several backward passes, then one average.
@@ -264,6 +258,47 @@ impl<M: Kernels> DataParallel<M> {
         if matches!(self.rebuild, Rebuild::AfterFirstStep) {
             let order = agree_on_order(&self.comm, self.reducer.queue().order(), self.parameters.len());
             self.rebuild = Rebuild::Pending(order.map_err(|error| self.reducer.poison(error))?);
+        }
+        Ok(())
+    }
+
+    /// Records which ranks had a batch in a step, and how late they were.
+    pub(crate) fn record(&mut self, status: &GroupStatus) {
+        self.stragglers.record(&status.times);
+        if status.active > 0 {
+            self.active = status.times.iter().map(Option::is_some).collect();
+        }
+    }
+
+    /// Returns an error on every rank if their settings of the optimizer differ.
+    pub(crate) fn check_digest(&mut self, status: &GroupStatus) -> Result<()> {
+        if !status.digests_differ {
+            return Ok(());
+        }
+        let mut digests = vec![0_u8; self.comm.size() * 8];
+        let own: [u8; 8] = wire::words([u64::from(self.reducer.digest.unwrap_or_default())]);
+        all_gather(&self.comm, &own, &mut digests).map_err(|error| self.reducer.poison(error.into()))?;
+        let digests: Vec<u64> =
+            digests.as_chunks::<8>().0.iter().map(|word| wire::read_words::<1, 8>(word)[0]).collect();
+        let ranks = minority(&digests).map(|(_, ranks)| ranks).unwrap_or_default();
+        Err(Error::Diverged { name: "the settings of the optimizer".into(), ranks })
+    }
+
+    /// Learns which parameters are used, if the graph is static, and adds what was learned to the
+    /// status of a step. An error on every rank if some rank deviates from it.
+    pub(crate) fn check_graph(&mut self, status: &mut GroupStatus) -> Result<()> {
+        if let Some(graph) = &self.graph {
+            if status.deviates {
+                let own = &self.reducer.status;
+                let used = own.is_active.then_some(&own.used[..]);
+                let deviation = graph.deviation(&self.comm, &self.parameters, used);
+                return Err(deviation.unwrap_or_else(|error| self.reducer.poison(error)));
+            }
+            status.used.clone_from(&graph.any);
+        } else if self.options.static_graph && status.active == self.comm.size() {
+            let own = self.reducer.status.used.clone();
+            self.reducer.fix_used()?;
+            self.graph = Some(StaticGraph { own, any: status.used.clone() });
         }
         Ok(())
     }

@@ -11,8 +11,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// [`Error::Comm`], [`Error::Mismatch`], [`Error::HookMismatch`], [`Error::Hook`],
 /// [`Error::Disagreement`], [`Error::Setting`], [`Error::Refused`], [`Error::Exhausted`],
-/// [`Error::Diverged`], [`Error::Abandoned`] and [`Error::Poisoned`] concern all ranks. The others
-/// are errors in the arguments of this rank: nothing was sent and nothing has changed.
+/// [`Error::GraphChanged`], [`Error::Diverged`], [`Error::Abandoned`] and [`Error::Poisoned`]
+/// concern all ranks. The others are errors in the arguments of this rank: nothing was sent and
+/// nothing has changed.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,6 +30,12 @@ pub enum Error {
         index: usize,
         /// The number of parameters.
         count: usize,
+    },
+    /// A parameter is frozen and has no gradient.
+    #[error("parameter {name:?} is frozen and has no gradient")]
+    Frozen {
+        /// The parameter.
+        name: String,
     },
     /// A slice has another length than the parameter.
     #[error("parameter {name:?} has {expected} elements, but {got} were passed")]
@@ -64,6 +71,19 @@ pub enum Error {
         /// The number of ranks.
         ranks: usize,
     },
+    /// A rank used other parameters than in its first step, under
+    /// [`Options::static_graph`](crate::Options::static_graph). Every rank gets this error, and may
+    /// go on with the next step.
+    #[error("parameter {name:?} {} on {}, unlike in the first step, but the graph is static",
+        if *.is_used { "was used" } else { "was not used" }, list(.ranks))]
+    GraphChanged {
+        /// The first such parameter, by name.
+        name: String,
+        /// Whether it was used now, and not in the first step, or the other way round.
+        is_used: bool,
+        /// The ranks of which this is the first such parameter.
+        ranks: Vec<usize>,
+    },
     /// Too few or too many parameters were passed.
     #[error("{expected} parameters are registered, but {got} were passed")]
     Count {
@@ -87,7 +107,8 @@ pub enum Error {
         /// The number of samples in the data set.
         samples: usize,
     },
-    /// The replicas of a buffer differ: a rank computed something else, or its memory is damaged.
+    /// The replicas of a buffer or of settings differ: a rank computed something else, or its memory
+    /// is damaged.
     #[error("{name:?} has other bits on {} than on most ranks", list(.ranks))]
     Diverged {
         /// The first buffer that differs.
@@ -211,6 +232,10 @@ pub enum Difference {
         /// The shape it has.
         found: Vec<usize>,
     },
+    /// It is frozen.
+    Frozen,
+    /// It is trained, but frozen on most ranks.
+    Trained,
     /// It has another element type.
     DType {
         /// The type that most ranks have.
@@ -225,6 +250,8 @@ impl std::fmt::Display for Difference {
         match self {
             Self::Missing => f.write_str("is missing"),
             Self::Extra => f.write_str("exists"),
+            Self::Frozen => f.write_str("is frozen"),
+            Self::Trained => f.write_str("is trained"),
             Self::Shape { expected, found } => write!(f, "has shape {found:?}, not {expected:?},"),
             Self::DType { expected, found } => write!(f, "holds {found}, not {expected},"),
         }

@@ -40,6 +40,22 @@
 //! assigns samples to ranks. [`BucketPlan`] assigns gradients to buckets.
 //!
 //! Over slow links, [`LocalTraining`] communicates once in many steps instead.
+//!
+//! | PyTorch | here |
+//! |---|---|
+//! | `DistributedDataParallel(model)` | [`DataParallel::new`], [`DataParallel::broadcast_parameters`], [`DataParallel::step`] |
+//! | `bucket_cap_mb`, `gradient_as_bucket_view` | [`BucketLimits`], [`Step::view_mut`] and [`Step::gradient_mut`] |
+//! | `no_sync` | [`Step::accumulate`] |
+//! | `find_unused_parameters`, `static_graph` | always on, see [`Averaged::is_unused`]; [`Options::static_graph`] |
+//! | `broadcast_buffers` | [`DataParallel::register_buffers`], then [`broadcast_buffers`](DataParallel::broadcast_buffers) or [`average_buffers`](DataParallel::average_buffers) |
+//! | `requires_grad=False` | [`Parameter::frozen`] |
+//! | `Join`, `throw_on_early_termination` | [`DataParallel::join`], [`Divisor`], [`Uneven`], [`Step::request_stop`] |
+//! | `ZeroRedundancyOptimizer` | [`ZeroOptimizer`] |
+//! | parameter groups, schedulers of learning rates | [`ZeroOptimizer::new`], [`ZeroOptimizer::settings_mut`] |
+//! | `SyncBatchNorm` | [`BatchStatistics`] |
+//! | `clip_grad_norm_`, `GradScaler` | [`Averaged::clip_norm`], [`LossScaler`] with [`Averaged::is_finite`] |
+//! | `DistributedSampler` | [`DistributedSampler`] |
+//! | none | [`DataParallel::stragglers`], [`check_replicas`] |
 
 #![forbid(unsafe_code)]
 
@@ -47,6 +63,7 @@ mod agreement;
 mod averaged;
 mod batch_norm;
 mod bucket_buffer;
+mod buffers;
 mod codec;
 mod consensus;
 mod data_parallel;
@@ -57,13 +74,18 @@ mod loss_scale;
 mod mismatch;
 mod optimizer;
 mod options;
+mod packed;
 mod parameters;
 mod plan;
 mod ready;
 mod reducer;
 mod sampler;
+mod sharded_averages;
+mod shards;
+mod static_graph;
 mod status;
 mod step;
+mod stragglers;
 mod timeline;
 mod zero;
 
@@ -82,6 +104,9 @@ pub use options::{Divisor, Options, Uneven};
 pub use parameters::{Parameter, ParameterSet};
 pub use plan::{Bucket, BucketLimits, BucketPlan, Location};
 pub use sampler::{DistributedSampler, Remainder, SamplerState};
+pub use sharded_averages::ShardedAverages;
+pub use shards::StateShard;
 pub use step::Step;
+pub use stragglers::{Lateness, Stragglers};
 pub use timeline::{BucketTimes, Clock, Timeline};
-pub use zero::{ShardedAverages, StateShard, ZeroOptimizer, ZeroStep};
+pub use zero::{ZeroOptimizer, ZeroStep};

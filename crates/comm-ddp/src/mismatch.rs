@@ -12,6 +12,7 @@ pub(crate) fn encode(parameters: &[Parameter]) -> Vec<u8> {
     let mut to = Writer::new();
     for parameter in parameters {
         to.bytes::<u64>(parameter.name().as_bytes()).put(parameter.dtype().code());
+        to.put(u8::from(parameter.is_frozen()));
         to.list::<u64, _>(parameter.shape(), |to, length| _ = to.size::<u64>(*length));
     }
     to.into_vec()
@@ -23,8 +24,10 @@ pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Vec<Parameter>> {
         r.list_to_end(usize::MAX, |r| {
             let name = r.text::<u64>(usize::MAX)?.to_owned();
             let dtype = r.code("element type", DType::from_code)?;
+            let is_frozen = r.flag("whether a parameter is frozen")?;
             let shape = r.list::<u64, _>(usize::MAX, Reader::size::<u64>)?;
-            Ok(Parameter::with_dtype(name, shape, dtype))
+            let parameter = Parameter::with_dtype(name, shape, dtype);
+            Ok(if is_frozen { parameter.frozen() } else { parameter })
         })
     })
 }
@@ -72,8 +75,11 @@ fn difference(expected: Option<&&Parameter>, found: Option<&&Parameter>) -> Opti
         (Some(expected), Some(found)) if expected.shape() != found.shape() => {
             Some(Difference::Shape { expected: expected.shape().to_vec(), found: found.shape().to_vec() })
         }
-        (Some(expected), Some(found)) => (expected.dtype() != found.dtype())
-            .then(|| Difference::DType { expected: expected.dtype(), found: found.dtype() }),
+        (Some(expected), Some(found)) if expected.dtype() != found.dtype() => {
+            Some(Difference::DType { expected: expected.dtype(), found: found.dtype() })
+        }
+        (Some(expected), Some(found)) => (expected.is_frozen() != found.is_frozen())
+            .then_some(if found.is_frozen() { Difference::Frozen } else { Difference::Trained }),
     }
 }
 
@@ -114,6 +120,10 @@ mod tests {
         let expected = Difference::DType { expected: DType::F32, found: DType::F64 };
         let mismatch = found(&other, &[3]);
         assert_eq!((mismatch.name.as_str(), mismatch.difference), ("bias", expected));
+
+        other[0] = model()[0].clone().frozen();
+        assert_eq!(found(&other, &[3]).difference, Difference::Frozen);
+        assert_eq!(found(&other, &[0, 1, 3]).difference, Difference::Trained);
     }
 
     #[test]
@@ -135,7 +145,7 @@ mod tests {
         assert_eq!((mismatch.ranks, mismatch.reference), (vec![1, 3], 0));
     }
 
-    comm_sim::hostile_bytes!(parameters_are_read_as_they_were_written: [model(), Vec::new()],
+    comm_sim::hostile_bytes!(parameters_are_read_as_they_were_written: [model(), vec![Parameter::new::<i8>("table", [2]).frozen()], Vec::new()],
         |model| encode(model), |bytes| decode(bytes).ok());
 
     #[test]

@@ -40,6 +40,9 @@ impl Scalar for f64 {
 /// An optimizer whose update of an element depends on that element alone: on its value, its
 /// gradient and its state.
 ///
+/// `Debug` prints all settings, the same on ranks with equal settings: that is how ranks compare
+/// them.
+///
 /// The result has the same bits wherever the element lies in the slices, so a sharded optimizer
 /// equals an unsharded one.
 pub trait Optimizer<T: Scalar>: Debug + Send {

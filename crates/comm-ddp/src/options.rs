@@ -1,6 +1,6 @@
 //! Options of data parallel training.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{BucketLimits, Clock};
 
@@ -25,7 +25,13 @@ pub struct Options {
     /// Whether every rank looks at its gradients before they are sent, so that all learn of
     /// infinities and NaN also if compression hides them.
     pub check_finite: bool,
-    /// The clock of [`Timeline`](crate::Timeline).
+    /// Whether each rank uses the same parameters in every step. Then ranks tell each other only
+    /// in the first step which these are, and a step that deviates fails with
+    /// [`Error::GraphChanged`](crate::Error::GraphChanged) on every rank.
+    pub static_graph: bool,
+    /// The lateness from which [`Stragglers`](crate::Stragglers) counts a rank as late in a step.
+    pub late_after: Duration,
+    /// The clock of [`Timeline`](crate::Timeline) and of [`Stragglers`](crate::Stragglers).
     pub clock: Clock,
 }
 
@@ -56,7 +62,7 @@ pub enum Uneven {
 /// Setters, as in `Options::default().follow_first_step(false)`.
 impl Options {
     /// Returns [`BucketLimits::DEFAULT`], buckets that follow the first step, division by the total
-    /// weight, and the system clock.
+    /// weight, ranks that are late from 20 ms on, and the system clock.
     pub const DEFAULT: Self = Self {
         limits: BucketLimits::DEFAULT,
         follow_first_step: true,
@@ -64,6 +70,8 @@ impl Options {
         typical_weight: 1.0,
         uneven: Uneven::Continue,
         check_finite: false,
+        static_graph: false,
+        late_after: Duration::from_millis(20),
         clock: Instant::now,
     };
 
@@ -74,11 +82,13 @@ impl Options {
         typical_weight: f64,
         uneven: Uneven,
         check_finite: bool,
+        static_graph: bool,
+        late_after: Duration,
         clock: Clock
     );
 
     /// Encodes what all ranks must have in common.
-    pub(crate) const fn to_words(self) -> [u64; 6] {
+    pub(crate) const fn to_words(self) -> [u64; 7] {
         let (divisor, number) = match self.divisor {
             Divisor::Weights => (0, 0.0),
             Divisor::Ranks => (1, 0.0),
@@ -86,14 +96,17 @@ impl Options {
         };
         let flags = self.follow_first_step as u64
             | (self.check_finite as u64) << 1
-            | (matches!(self.uneven, Uneven::Refuse) as u64) << 2;
+            | (matches!(self.uneven, Uneven::Refuse) as u64) << 2
+            | (self.static_graph as u64) << 3;
         let BucketLimits { first_bytes, bytes } = self.limits;
-        [first_bytes as u64, bytes as u64, flags, divisor, number.to_bits(), self.typical_weight.to_bits()]
+        let late_after = self.late_after.as_nanos() as u64;
+        let (number, typical_weight) = (number.to_bits(), self.typical_weight.to_bits());
+        [first_bytes as u64, bytes as u64, flags, divisor, number, typical_weight, late_after]
     }
 
     /// Returns options with what another rank encoded.
-    pub(crate) fn with_words(self, words: [u64; 6]) -> Self {
-        let [first_bytes, bytes, flags, divisor, number, typical_weight] = words;
+    pub(crate) fn with_words(self, words: [u64; 7]) -> Self {
+        let [first_bytes, bytes, flags, divisor, number, typical_weight, late_after] = words;
         // A limit that does not fit is larger than any bucket.
         let limit = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
@@ -107,6 +120,8 @@ impl Options {
             typical_weight: f64::from_bits(typical_weight),
             uneven: if flags & 4 == 0 { Uneven::Continue } else { Uneven::Refuse },
             check_finite: flags & 2 != 0,
+            static_graph: flags & 8 != 0,
+            late_after: Duration::from_nanos(late_after),
             ..self
         }
     }
@@ -131,6 +146,7 @@ mod tests {
             base,
             Options { divisor: Divisor::Number(3.5), check_finite: true, ..base },
             Options { divisor: Divisor::Ranks, uneven: Uneven::Refuse, ..Options::DEFAULT },
+            Options { static_graph: true, late_after: Duration::from_secs(3), ..Options::DEFAULT },
         ];
         for theirs in options {
             for ours in options {

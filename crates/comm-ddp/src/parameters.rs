@@ -1,6 +1,6 @@
 //! Names, shapes and element types of the trained parameters, in one order on every rank.
 
-use comm_core::{DType, Element};
+use comm_core::{AsViewMut, DType, Element, Kernels, Shape};
 
 use crate::{Error, Result};
 
@@ -10,6 +10,7 @@ pub struct Parameter {
     name: String,
     shape: Vec<usize>,
     dtype: DType,
+    is_frozen: bool,
 }
 
 impl Parameter {
@@ -21,7 +22,28 @@ impl Parameter {
 
     /// Creates a parameter whose element type is known at run time.
     pub fn with_dtype(name: impl Into<String>, shape: impl Into<Vec<usize>>, dtype: DType) -> Self {
-        Self { name: name.into(), shape: shape.into(), dtype }
+        Self { name: name.into(), shape: shape.into(), dtype, is_frozen: false }
+    }
+
+    /// Returns the parameter as one that is not trained: ranks compare and broadcast it, but it
+    /// has no gradient, no place in a bucket and no state of an optimizer. It may have any element
+    /// type.
+    #[must_use]
+    pub fn frozen(mut self) -> Self {
+        self.is_frozen = true;
+        self
+    }
+
+    /// Returns the parameter as one that is trained.
+    pub(crate) fn trained(mut self) -> Self {
+        self.is_frozen = false;
+        self
+    }
+
+    /// Returns whether the parameter is not trained.
+    #[must_use]
+    pub const fn is_frozen(&self) -> bool {
+        self.is_frozen
     }
 
     /// Returns the name.
@@ -126,6 +148,35 @@ impl ParameterSet {
     #[must_use]
     pub fn slots(&self) -> &[usize] {
         &self.slots
+    }
+
+    /// Returns the slot of a parameter that has a gradient.
+    pub(crate) fn trained_slot(&self, index: usize) -> Result<usize> {
+        let slot = self.slot(index)?;
+        let parameter = &self.sorted[slot];
+        if parameter.is_frozen { Err(Error::Frozen { name: parameter.name.clone() }) } else { Ok(slot) }
+    }
+
+    /// Returns an error unless there is one value per parameter, in the order of registration, of
+    /// the same type and length.
+    pub(crate) fn check_values<M: Kernels, V: AsViewMut<M>>(&self, values: &mut [V]) -> Result<()> {
+        let (expected, got) = (self.len(), values.len());
+        if expected != got {
+            return Err(Error::Count { expected, got });
+        }
+        let mut values = self.slots.iter().zip(values);
+        values.try_for_each(|(slot, value)| self.check_value(*slot, &value.as_view_mut()?))
+    }
+
+    /// Returns an error if a parameter has another type or number of elements.
+    pub(crate) fn check_value(&self, slot: usize, value: &impl Shape) -> Result<()> {
+        let parameter = &self.sorted[slot];
+        let (name, expected, got) = (|| parameter.name.clone(), parameter.dtype, value.dtype());
+        if expected != got {
+            return Err(Error::WrongType { name: name(), expected, got });
+        }
+        let (expected, got) = (parameter.len(), value.len());
+        if expected == got { Ok(()) } else { Err(Error::Length { name: name(), expected, got }) }
     }
 }
 

@@ -81,6 +81,11 @@ pub struct Location {
     pub elements: Range<usize>,
 }
 
+impl Location {
+    /// The location of a gradient that does not exist, in a bucket that does not exist.
+    pub const NOWHERE: Self = Self { bucket: usize::MAX, position: 0, elements: 0..0 };
+}
+
 /// An assignment of gradients to buckets: a pure function of parameters, order and limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
@@ -96,16 +101,15 @@ impl BucketPlan {
     /// open at a time. Buckets are sent in the order in which they were opened.
     ///
     /// Slots that are missing in `order` are appended, and repeated or unknown slots are ignored,
-    /// so every parameter is in the plan.
+    /// so every parameter is in the plan, except for those that are frozen.
     #[must_use]
     pub fn new(parameters: &[Parameter], order: &[usize], limits: BucketLimits) -> Self {
-        let nowhere = Location { bucket: usize::MAX, position: 0, elements: 0..0 };
-        let mut plan = Self { buckets: Vec::new(), locations: vec![nowhere; parameters.len()] };
+        let mut plan = Self { buckets: Vec::new(), locations: vec![Location::NOWHERE; parameters.len()] };
         // The bucket of each type that is not full yet.
         let mut open: Vec<usize> = Vec::new();
         for slot in order.iter().copied().chain(0..parameters.len()) {
             let Some(parameter) = parameters.get(slot) else { continue };
-            if plan.locations[slot].bucket != usize::MAX {
+            if parameter.is_frozen() || plan.locations[slot].bucket != usize::MAX {
                 continue;
             }
             let dtype = parameter.dtype();
@@ -133,7 +137,8 @@ impl BucketPlan {
         &self.buckets
     }
 
-    /// Returns the location of the gradient of every slot.
+    /// Returns the location of the gradient of every slot: [`Location::NOWHERE`] for parameters that
+    /// are frozen.
     #[must_use]
     pub fn locations(&self) -> &[Location] {
         &self.locations
@@ -208,6 +213,15 @@ mod tests {
             assert!(bucket.slots().iter().all(|&slot| dtypes[slot] == bucket.dtype()));
         }
         assert_eq!(plan.locations()[3], Location { bucket: 1, position: 1, elements: 4..8 });
+    }
+
+    #[test]
+    fn frozen_parameters_are_in_no_bucket() {
+        let mut parameters = parameters(&[3, 4, 5]);
+        parameters[1] = parameters[1].clone().frozen();
+        let plan = BucketPlan::new(&parameters, &[1, 2, 1, 0], BucketLimits::DEFAULT);
+        assert_eq!(slots(&plan), [[2, 0]]);
+        assert_eq!((plan.buckets()[0].len(), &plan.locations()[1]), (8, &Location::NOWHERE));
     }
 
     #[test]

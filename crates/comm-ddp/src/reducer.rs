@@ -11,7 +11,7 @@ use comm_core::{Comm, DType, Kernels, Work, Worker};
 use crate::bucket_buffer::{BucketBuffer, BucketHook, Completed, Exchange, Launch};
 use crate::hook::RegisteredHook;
 use crate::ready::ReadyQueue;
-use crate::status::{GroupStatus, Status};
+use crate::status::{GroupStatus, Status, StatusLayout};
 use crate::{BucketPlan, BucketTimes, Clock, Error, Location, Result, Timeline};
 
 /// Averages buckets over all ranks in the background, in the plan's order, and exchanges the status
@@ -32,6 +32,12 @@ pub(crate) struct Reducer<M: Kernels> {
     exchange: Exchange,
     hook: Option<RegisteredHook<M>>,
     found_infinite: Option<Arc<AtomicBool>>,
+    /// The parameters that this rank uses in every step, by slot, if ranks do not exchange that.
+    expected: Option<Vec<bool>>,
+    /// A digest that must be equal on all ranks, for [`Exchange::ReduceScatter`].
+    pub(crate) digest: Option<u32>,
+    /// The completion of the last status.
+    synchronized: Option<Instant>,
     began: Instant,
     clock: Clock,
     poison: Option<Arc<Error>>,
@@ -76,6 +82,9 @@ impl<M: Kernels> Reducer<M> {
             exchange,
             hook: None,
             found_infinite: check_finite.then(Arc::default),
+            expected: None,
+            digest: None,
+            synchronized: None,
             began: clock(),
             clock,
             poison: None,
@@ -111,23 +120,39 @@ impl<M: Kernels> Reducer<M> {
     fn allocate(&mut self) -> Result<()> {
         // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
-        let status = Status::len(self.plan.locations().len());
+        let status = self.status_layout().len();
         let (exchange, carrier) = (self.exchange, self.plan.buckets().len().saturating_sub(1));
+        // All gradients are scaled by the mean of weights, so it must not be rounded more than they.
+        let has_f64 = self.plan.buckets().iter().any(|bucket| bucket.dtype() == DType::F64);
         let mut is_carried = false;
         for (number, planned) in self.plan.buckets().iter().enumerate() {
-            let carries = number == carrier
-                && exchange == Exchange::AllReduce
-                && self.hook.is_none()
-                && Status::fits(planned.dtype());
+            let fits = planned.dtype() == DType::F64 || planned.dtype() == DType::F32 && !has_f64;
+            let carries = number == carrier && exchange == Exchange::AllReduce && self.hook.is_none() && fits;
             is_carried |= carries;
             let status = if carries { status } else { 0 };
             let buffer = BucketBuffer::new(&self.comm, planned.dtype(), planned.len(), status, exchange)?;
             self.buckets.push(ReducerBucket::new(buffer)?);
         }
         if !is_carried {
-            let buffer = BucketBuffer::new(&self.comm, DType::F32, 0, status, exchange)?;
+            let buffer = BucketBuffer::new(&self.comm, DType::F64, 0, status, exchange)?;
             self.buckets.push(ReducerBucket::new(buffer)?);
         }
+        Ok(())
+    }
+
+    fn status_layout(&self) -> StatusLayout {
+        StatusLayout {
+            ranks: self.comm.size(),
+            has_digest: self.exchange == Exchange::ReduceScatter,
+            parameters: if self.expected.is_some() { 0 } else { self.plan.locations().len() },
+        }
+    }
+
+    /// Stops telling other ranks in each step which parameters this one uses: the same as now.
+    pub(crate) fn fix_used(&mut self) -> Result<()> {
+        self.expected = Some(self.status.used.clone());
+        let (status, carrier) = (self.status_layout().len(), self.buckets.len().saturating_sub(1));
+        self.buffer_mut(carrier)?.shorten_status(status);
         Ok(())
     }
 
@@ -149,12 +174,20 @@ impl<M: Kernels> Reducer<M> {
         }
     }
 
-    /// Returns the memory of a bucket. An error if it is in flight or was lost.
-    pub(crate) fn buffer_mut(&mut self, bucket: usize) -> Result<&mut BucketBuffer<M>> {
+    /// Returns the plan and the memory of a bucket.
+    pub(crate) fn plan_and_buffer_mut(
+        &mut self,
+        bucket: usize,
+    ) -> Result<(&BucketPlan, &mut BucketBuffer<M>)> {
         match self.buckets.get_mut(bucket).map(|bucket| &mut bucket.state) {
-            Some(BucketState::Idle(buffer)) => Ok(buffer),
+            Some(BucketState::Idle(buffer)) => Ok((&self.plan, buffer)),
             _ => Err(Error::Abandoned),
         }
+    }
+
+    /// Returns the memory of a bucket. An error if it is in flight or was lost.
+    pub(crate) fn buffer_mut(&mut self, bucket: usize) -> Result<&mut BucketBuffer<M>> {
+        self.plan_and_buffer_mut(bucket).map(|(_, buffer)| buffer)
     }
 
     /// Starts a step with the status of this rank, whose [`Status::used`] is set while it runs.
@@ -212,6 +245,7 @@ impl<M: Kernels> Reducer<M> {
                 Err(error) => return Err(self.poison(error)),
             }
         }
+        self.synchronized = times.last().map(|status| status.completed);
         times.truncate(self.plan.buckets().len());
         let status = self.group_status().map_err(|error| self.poison(error))?;
         let finished = (self.clock)();
@@ -219,11 +253,11 @@ impl<M: Kernels> Reducer<M> {
     }
 
     fn group_status(&mut self) -> Result<GroupStatus> {
-        let size = self.comm.size();
+        let layout = self.status_layout();
         let comm = self.comm.clone();
         let carrier = self.buckets.len().saturating_sub(1);
         let (bytes, dtype) = self.buffer_mut(carrier)?.read_status(&comm)?;
-        Ok(GroupStatus::from_bytes(&bytes, dtype, size))
+        Ok(GroupStatus::from_bytes(&bytes, dtype, layout))
     }
 
     /// Multiplies all averaged gradients by a factor.
@@ -281,6 +315,7 @@ impl<M: Kernels> Reducer<M> {
         let (clock, exchange, carrier) = (self.clock, self.exchange, self.buckets.len() - 1);
         let planned = self.plan.buckets().len();
         for number in released {
+            let status = (number == carrier).then(|| self.status_to_send());
             let hook = |hook| BucketHook { hook, index: number, is_last: number + 1 == planned };
             let bucket = &mut self.buckets[number];
             match std::mem::replace(&mut bucket.state, BucketState::Lost) {
@@ -290,7 +325,7 @@ impl<M: Kernels> Reducer<M> {
                         exchange,
                         factor: self.status.weight,
                         found_infinite: self.found_infinite.clone(),
-                        status: (number == carrier).then(|| self.status.clone()),
+                        status,
                         hook: self.hook.clone().filter(|_| number < planned).map(hook),
                         clock,
                     };
@@ -300,6 +335,21 @@ impl<M: Kernels> Reducer<M> {
                 other => bucket.state = other,
             }
         }
+    }
+
+    /// Returns the status of this rank when the last bucket is sent: all gradients are there.
+    fn status_to_send(&self) -> Status {
+        let mut status = self.status.clone();
+        if self.exchange == Exchange::ReduceScatter {
+            status.digest = Some(self.digest.unwrap_or_default());
+        }
+        let since = |synchronized| (self.clock)().saturating_duration_since(synchronized);
+        status.time = self.synchronized.map(since).unwrap_or_default();
+        if let Some(expected) = &self.expected {
+            status.deviates = status.is_active && status.used != *expected;
+            status.used.clear();
+        }
+        status
     }
 }
 

@@ -1,6 +1,8 @@
 //! The status of a step, which ranks exchange in a few elements that are averaged with the
 //! gradients.
 
+use std::time::Duration;
+
 use comm_core::{DType, bytemuck};
 
 /// The state of a step on this rank.
@@ -14,6 +16,12 @@ pub(crate) struct Status {
     pub(crate) stops: bool,
     /// Whether all gradients of this rank are finite, as far as that is checked.
     pub(crate) is_finite: bool,
+    /// Whether this rank uses other parameters than it said it would.
+    pub(crate) deviates: bool,
+    /// The time from the last status to the end of backward, zero if there was none.
+    pub(crate) time: Duration,
+    /// A digest of what ranks must have in common, if there is anything.
+    pub(crate) digest: Option<u32>,
     /// Whether this rank has a gradient, by slot. Empty if ranks do not exchange that.
     pub(crate) used: Vec<bool>,
 }
@@ -29,34 +37,71 @@ pub(crate) struct GroupStatus {
     pub(crate) stops: bool,
     /// Whether the gradients of all ranks are finite, as far as that is checked.
     pub(crate) is_finite: bool,
+    /// Whether any rank uses other parameters than it said it would.
+    pub(crate) deviates: bool,
+    /// Whether the digests of ranks differ.
+    pub(crate) digests_differ: bool,
+    /// The time of each rank; `None` without a batch.
+    pub(crate) times: Vec<Option<Duration>>,
     /// Whether any rank has a gradient, by slot. Empty as in [`Status`].
     pub(crate) used: Vec<bool>,
 }
 
-/// The elements before those of [`Status::used`].
-const HEAD: usize = 4;
+/// The number of elements before those of the ranks.
+const HEAD: usize = 5;
+
+/// The number of elements of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StatusLayout {
+    /// The number of ranks, each of which has an element.
+    pub(crate) ranks: usize,
+    /// Whether there is a digest, which has an element per bit: it is zero or one in the average
+    /// only if all ranks have the same bit.
+    pub(crate) has_digest: bool,
+    /// The number of parameters for which ranks exchange whether they use them.
+    pub(crate) parameters: usize,
+}
+
+impl StatusLayout {
+    /// Returns the number of elements.
+    pub(crate) const fn len(self) -> usize {
+        self.used() + self.parameters
+    }
+
+    /// Returns the position of the first element of a parameter.
+    const fn used(self) -> usize {
+        HEAD + self.ranks + if self.has_digest { u32::BITS as usize } else { 0 }
+    }
+}
 
 impl Status {
     /// Creates the status of a step that begins.
     pub(crate) const fn new(weight: f64, is_active: bool) -> Self {
-        Self { weight, is_active, stops: false, is_finite: true, used: Vec::new() }
+        Self {
+            weight,
+            is_active,
+            stops: false,
+            is_finite: true,
+            deviates: false,
+            time: Duration::ZERO,
+            digest: None,
+            used: Vec::new(),
+        }
     }
 
-    /// Returns the number of elements for a model with this many parameters.
-    pub(crate) const fn len(parameters: usize) -> usize {
-        HEAD + parameters
-    }
-
-    /// Returns whether elements of this type can carry a status: 16 bits are too few for a weight.
-    pub(crate) const fn fits(dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::F64)
-    }
-
-    /// Encodes the status as elements of this type, of which averages can be decoded.
-    pub(crate) fn to_bytes(&self, dtype: DType) -> Vec<u8> {
-        let flags =
-            [self.is_active, self.stops, !self.is_finite].into_iter().chain(self.used.iter().copied());
-        let elements = std::iter::once(self.weight).chain(flags.map(|flag| f64::from(u8::from(flag))));
+    /// Encodes the status of one of `ranks` ranks as elements of this type, of which averages can
+    /// be decoded.
+    pub(crate) fn to_bytes(&self, rank: usize, ranks: usize, dtype: DType) -> Vec<u8> {
+        let flag = |flag| f64::from(u8::from(flag));
+        let head = [self.is_active, self.stops, !self.is_finite, self.deviates].map(flag);
+        // Each rank has an element of its own. It is zero without a batch.
+        let mut of_ranks = vec![0.0; ranks];
+        if self.is_active {
+            of_ranks[rank] = 1.0 + self.time.as_secs_f64();
+        }
+        let digest = self.digest.iter().flat_map(|digest| (0..u32::BITS).map(move |bit| digest >> bit & 1));
+        let flags = digest.map(f64::from).chain(self.used.iter().copied().map(flag));
+        let elements = std::iter::once(self.weight).chain(head).chain(of_ranks).chain(flags);
         if dtype == DType::F64 {
             elements.flat_map(f64::to_ne_bytes).collect()
         } else {
@@ -66,8 +111,9 @@ impl Status {
 }
 
 impl GroupStatus {
-    /// Decodes the average over `size` ranks of what [`Status::to_bytes`] encodes.
-    pub(crate) fn from_bytes(bytes: &[u8], dtype: DType, size: usize) -> Self {
+    /// Decodes the average over all ranks of what [`Status::to_bytes`] encodes.
+    pub(crate) fn from_bytes(bytes: &[u8], dtype: DType, layout: StatusLayout) -> Self {
+        let ranks = layout.ranks;
         let elements: Vec<f64> = if dtype == DType::F64 {
             bytes.chunks_exact(size_of::<f64>()).map(bytemuck::pod_read_unaligned).collect()
         } else {
@@ -75,12 +121,20 @@ impl GroupStatus {
             narrow.map(f64::from).collect()
         };
         let element = |at: usize| elements.get(at).copied().unwrap_or_default();
+        let time = |rank| {
+            let own = element(HEAD + rank) * ranks as f64;
+            (own > 0.5).then(|| Duration::try_from_secs_f64((own - 1.0).max(0.0)).unwrap_or_default())
+        };
+        let is_mixed = |at| (0.5..ranks as f64 - 0.5).contains(&(element(at) * ranks as f64));
         Self {
             mean_weight: element(0),
-            active: (element(1) * size as f64).round() as usize,
+            active: (element(1) * ranks as f64).round() as usize,
             stops: element(2) != 0.0,
             is_finite: element(3) == 0.0,
-            used: elements.iter().skip(HEAD).map(|mark| *mark != 0.0).collect(),
+            deviates: element(4) != 0.0,
+            digests_differ: (HEAD + ranks..layout.used()).any(is_mixed),
+            times: (0..ranks).map(time).collect(),
+            used: elements.iter().skip(layout.used()).map(|mark| *mark != 0.0).collect(),
         }
     }
 }
@@ -96,17 +150,48 @@ mod tests {
             is_active: rank != 1,
             stops: rank == 2,
             is_finite: rank != 4,
+            deviates: rank == 0,
+            time: Duration::from_millis(125 * rank as u64),
+            digest: Some(if rank == 3 { 0x8000_0005 } else { 5 }),
             used: vec![rank == 3, false, true],
         };
+        let layout = StatusLayout { ranks: 5, has_digest: true, parameters: 3 };
         for dtype in [DType::F32, DType::F64] {
-            let sum = (0..5).map(|rank| status(rank).to_bytes(dtype)).map(|bytes| decode(&bytes, dtype));
+            let sum = (0..5).map(|rank| decode(&status(rank).to_bytes(rank, 5, dtype), dtype));
             let sum = sum.reduce(|sum, next| sum.iter().zip(&next).map(|(a, b)| a + b).collect()).unwrap();
-            assert_eq!(sum.len(), Status::len(3));
+            assert_eq!(sum.len(), layout.len());
             let average: Vec<f64> = sum.iter().map(|element| element / 5.0).collect();
-            let group = GroupStatus::from_bytes(&encode(&average, dtype), dtype, 5);
-            let used = vec![true, false, true];
-            let expected = GroupStatus { mean_weight: 2.0, active: 4, stops: true, is_finite: false, used };
+            let mut group = GroupStatus::from_bytes(&encode(&average, dtype), dtype, layout);
+            let micros = |time: Option<Duration>| time.map(|time| (time.as_secs_f64() * 1e6).round() as u64);
+            let times: Vec<Option<u64>> = std::mem::take(&mut group.times).into_iter().map(micros).collect();
+            assert_eq!(times, [Some(0), None, Some(250_000), Some(375_000), Some(500_000)]);
+            let expected = GroupStatus {
+                mean_weight: 2.0,
+                active: 4,
+                stops: true,
+                is_finite: false,
+                deviates: true,
+                digests_differ: true,
+                times: Vec::new(),
+                used: vec![true, false, true],
+            };
             assert_eq!(group, expected);
+        }
+    }
+
+    #[test]
+    fn digests_differ_if_one_bit_of_one_rank_does() {
+        for ranks in [1, 2, 3, 49, 1000] {
+            let layout = StatusLayout { ranks, has_digest: true, parameters: 0 };
+            for bit in [0, 13, 31] {
+                for with_it in [0, 1, ranks / 2, ranks - 1, ranks] {
+                    let mut average = vec![0.0; layout.len()];
+                    average[HEAD + ranks + bit] = with_it as f64 / ranks as f64;
+                    let bytes = encode(&average, DType::F32);
+                    let differ = GroupStatus::from_bytes(&bytes, DType::F32, layout).digests_differ;
+                    assert_eq!(differ, with_it != 0 && with_it != ranks, "{with_it} of {ranks}");
+                }
+            }
         }
     }
 

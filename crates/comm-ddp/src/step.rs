@@ -32,7 +32,8 @@ impl<'a, M: Kernels> Step<'a, M> {
     /// gradient there and call [`Step::mark_ready`] to avoid a copy.
     ///
     /// # Errors
-    /// [`Error::UnknownParameter`], or [`Error::AlreadyReady`] if it was marked before.
+    /// [`Error::UnknownParameter`], [`Error::Frozen`], or [`Error::AlreadyReady`] if it was marked
+    /// before.
     pub fn view_mut(&mut self, index: usize) -> Result<M::ViewMut<'_>> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
@@ -66,7 +67,7 @@ impl<'a, M: Kernels> Step<'a, M> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
         let gradient = gradient.as_view()?;
-        owner.check_value(slot, &gradient)?;
+        owner.parameters().check_value(slot, &gradient)?;
         let fresh = !std::mem::replace(&mut owner.written[slot], true);
         let sum = owner.reducer.buffer_mut(location.bucket)?.elements(location.elements).into_view()?;
         let write = if fresh { M::copy } else { M::add };
@@ -128,17 +129,21 @@ impl<'a, M: Kernels> Step<'a, M> {
     /// # Errors
     /// [`Error::Comm`] if a bucket could not be averaged. Every later call fails with
     /// [`Error::Poisoned`]. [`Error::Exhausted`] on every rank if some rank had no batch and
-    /// [`Uneven::Refuse`] is set; the next step is as usual.
+    /// [`Uneven::Refuse`] is set, and [`Error::GraphChanged`] if some rank used other parameters
+    /// under [`Options::static_graph`](crate::Options::static_graph); the next step is as usual.
     pub fn finish(mut self) -> Result<Averaged<'a, M>> {
         let Some(owner) = self.owner.take() else { return Err(Error::Abandoned) };
         for slot in 0..owner.parameters().len() {
-            if !owner.reducer.queue().is_ready(slot) {
+            if !owner.reducer.queue().is_ready(slot) && !owner.parameters().sorted()[slot].is_frozen() {
                 let (location, used) = (owner.plan().locations()[slot].clone(), owner.written[slot]);
                 settle(owner, slot, location, used)?;
             }
         }
-        let (timeline, status) = owner.reducer.finish()?;
+        let (timeline, mut status) = owner.reducer.finish()?;
         owner.learn_order()?;
+        owner.record(&status);
+        owner.check_digest(&status)?;
+        owner.check_graph(&mut status)?;
         let ranks = owner.comm.size();
         if owner.options.uneven == Uneven::Refuse && (1..ranks).contains(&status.active) {
             return Err(Error::Exhausted { active: status.active, ranks });
@@ -207,7 +212,7 @@ fn owner<'s, M: Kernels>(owner: &'s mut Option<&mut DataParallel<M>>) -> Result<
 /// Returns slot and location of a gradient that may still be written.
 fn locate<M: Kernels>(owner: &DataParallel<M>, index: usize) -> Result<(usize, Location)> {
     owner.reducer.check()?;
-    let slot = owner.parameters().slot(index)?;
+    let slot = owner.parameters().trained_slot(index)?;
     if owner.reducer.queue().is_ready(slot) {
         return Err(Error::AlreadyReady { name: owner.parameters().sorted()[slot].name().to_owned() });
     }

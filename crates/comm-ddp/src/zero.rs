@@ -1,14 +1,12 @@
 //! Optimizer state sharded over the ranks.
 
-use std::ops::Range;
-
-use comm_core::{AsView, Comm, Host, Kernels, ReduceOp};
+use comm_core::{AsView, AsViewMut, Comm, Element};
 
 use crate::bucket_buffer::Exchange;
-use crate::parameters::by_slot;
+use crate::shards::{self, Shards};
 use crate::{
-    Averaged, CommHook, DataParallel, Error, Optimizer, Options, Parameter, ParameterSet, Result, Scalar,
-    Step,
+    CommHook, DataParallel, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, ShardedAverages,
+    StateShard, Step, Stragglers,
 };
 
 /// Averages gradients and updates parameters, with the state of the optimizer divided among the
@@ -19,6 +17,13 @@ use crate::{
 /// and shares them by an all-gather. That moves as many bytes as an all-reduce of the gradients. A
 /// rank keeps the state of its blocks alone: that of `n` elements takes `n / size` elements per
 /// state, rounded up per bucket.
+///
+/// The parameters of a model may have 16 bits. Then each rank also keeps the values of its blocks in
+/// `T`, which the optimizer updates, and the ranks share them rounded. These values start as those
+/// of the parameters in the first update.
+///
+/// The settings of the optimizer may change between steps, in the same way on every rank: see
+/// [`ZeroOptimizer::settings_mut`].
 ///
 /// The parameters have the same bits on every rank after each step, and under
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
@@ -33,7 +38,7 @@ use crate::{
 ///     let parameters = ParameterSet::new([Parameter::new::<f32>("weight", [3, 2])])?;
 ///     // Biases have other settings than weights.
 ///     let settings = |parameter: &Parameter| AdamW::new(0.1).weight_decay(if parameter.shape().len() > 1 { 0.1 } else { 0.0 });
-///     let mut optimizer = ZeroOptimizer::new(&comm, parameters, Options::default(), settings)?;
+///     let mut optimizer = ZeroOptimizer::<f32, _>::new(&comm, parameters, Options::default(), settings)?;
 ///     let mut weight = vec![1.0_f32; 6];
 ///     let mut step = optimizer.step()?;
 ///     step.ready(0, &[comm.rank() as f32; 6])?;
@@ -51,41 +56,8 @@ use crate::{
 pub struct ZeroOptimizer<T: Scalar, O> {
     replicas: DataParallel,
     shards: Shards<T, O>,
-}
-
-/// The optimizers, and the state of this rank's blocks.
-#[derive(Debug)]
-struct Shards<T, O> {
-    /// The optimizer of each slot.
-    optimizers: Vec<O>,
-    /// The parts of parameters in this rank's block of each bucket.
-    parts: Vec<Vec<Part<T>>>,
-    steps: u64,
-}
-
-/// The part of a parameter that lies in this rank's block of a bucket.
-#[derive(Debug)]
-struct Part<T> {
-    slot: usize,
-    /// Its elements within the parameter.
-    elements: Range<usize>,
-    /// Its elements within the bucket.
-    located: Range<usize>,
-    states: Vec<Vec<T>>,
-}
-
-/// A part of the state of an optimizer that this rank holds, for checkpoints.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct StateShard<'a, T> {
-    /// The parameter.
-    pub parameter: &'a Parameter,
-    /// The name of the number that the optimizer keeps per element.
-    pub state: &'static str,
-    /// The position of the first element within the parameter.
-    pub start: usize,
-    /// The values.
-    pub values: &'a mut [T],
+    /// Whether settings may have changed since the last step.
+    is_modified: bool,
 }
 
 impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
@@ -94,8 +66,8 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// order of registration, whatever [`Options::follow_first_step`] says.
     ///
     /// # Errors
-    /// As [`DataParallel::new`]; [`Error::WrongType`] if a parameter does
-    /// not hold `T`.
+    /// As [`DataParallel::new`]; [`Error::WrongType`](crate::Error::WrongType) if a parameter that
+    /// is trained holds neither `T` nor 16-bit floats.
     pub fn new(
         comm: &Comm,
         parameters: ParameterSet,
@@ -119,9 +91,9 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         // The blocks of the state follow the buckets, so these must not change.
         let options = options.follow_first_step(false);
         let replicas = DataParallel::with_exchange(comm, parameters, options, Exchange::ReduceScatter)?;
-        replicas.parameters().sorted().iter().try_for_each(Parameter::check_type::<T>)?;
-        let parts = parts(&replicas, &optimizers);
-        Ok(Self { replicas, shards: Shards { optimizers, parts, steps: 0 } })
+        replicas.parameters().sorted().iter().try_for_each(shards::check_type::<T>)?;
+        let shards = Shards::new(&replicas, optimizers);
+        Ok(Self { replicas, shards, is_modified: true })
     }
 
     /// Returns the parameters.
@@ -140,11 +112,18 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.replicas.register_comm_hook(hook)
     }
 
+    /// Returns the lateness of every rank, as [`DataParallel::stragglers`].
+    #[must_use]
+    pub const fn stragglers(&self) -> &Stragglers {
+        self.replicas.stragglers()
+    }
+
     /// Starts a step, as [`DataParallel::step`].
     ///
     /// # Errors
     /// As [`DataParallel::step`].
     pub fn step(&mut self) -> Result<ZeroStep<'_, T, O>> {
+        self.apply_settings();
         Ok(ZeroStep { step: self.replicas.step()?, shards: &mut self.shards })
     }
 
@@ -154,6 +133,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// # Errors
     /// As [`DataParallel::step_with_weight`].
     pub fn step_with_weight(&mut self, weight: f64) -> Result<ZeroStep<'_, T, O>> {
+        self.apply_settings();
         Ok(ZeroStep { step: self.replicas.step_with_weight(weight)?, shards: &mut self.shards })
     }
 
@@ -162,8 +142,76 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// # Errors
     /// As [`DataParallel::join`].
     pub fn join(&mut self) -> Result<Option<ShardedAverages<'_, T, O>>> {
+        self.apply_settings();
         let averaged = self.replicas.join()?;
-        Ok(averaged.map(|averaged| ShardedAverages { averaged, shards: &mut self.shards }))
+        Ok(averaged.map(|averaged| ShardedAverages::new(averaged, &mut self.shards)))
+    }
+
+    /// Returns the settings of each parameter for changes, for example of the learning rate of all or
+    /// of a group.
+    ///
+    /// Every rank makes the same changes. The next step compares the settings of all ranks, without
+    /// another call, by the text that `Debug` prints of them. If they differ, it fails with
+    /// [`Error::Diverged`](crate::Error::Diverged) on every rank, and updates nothing.
+    ///
+    /// ```
+    /// # use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
+    /// # comm::threads::run(2, |comm| -> Result<()> {
+    /// # let parameters = ParameterSet::new([Parameter::new::<f32>("weight", [3, 2])])?;
+    /// # let mut optimizer = ZeroOptimizer::<f32, _>::new(&comm, parameters, Options::default(), |_| AdamW::new(0.1))?;
+    /// for step in 0..3 {
+    ///     for (_, settings) in optimizer.settings_mut() {
+    ///         settings.learning_rate = 0.1 / f64::from(step + 1);
+    ///     }
+    ///     // Forward, backward and update.
+    /// }
+    /// # Ok(())
+    /// # })?.into_iter().collect::<Result<Vec<()>>>()?;
+    /// # Ok::<_, comm_ddp::Error>(())
+    /// ```
+    pub fn settings_mut(&mut self) -> impl Iterator<Item = (&Parameter, &mut O)> {
+        self.is_modified = true;
+        self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
+    }
+
+    /// Takes over changes of settings.
+    fn apply_settings(&mut self) {
+        if std::mem::take(&mut self.is_modified) {
+            self.shards.resize_states();
+            self.replicas.reducer.digest = Some(self.shards.digest());
+        }
+    }
+
+    /// Broadcasts the parameters of rank 0, as [`DataParallel::broadcast_parameters`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::broadcast_parameters`].
+    pub fn broadcast_parameters<V: AsViewMut>(&mut self, values: impl IntoIterator<Item = V>) -> Result<()> {
+        self.replicas.broadcast_parameters(values)
+    }
+
+    /// Registers the buffers of the model, as [`DataParallel::register_buffers`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::register_buffers`].
+    pub fn register_buffers(&mut self, buffers: ParameterSet) -> Result<()> {
+        self.replicas.register_buffers(buffers)
+    }
+
+    /// Gives all ranks the buffers of one rank, as [`DataParallel::broadcast_buffers`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::broadcast_buffers`].
+    pub fn broadcast_buffers<V: AsViewMut>(&mut self, values: impl IntoIterator<Item = V>) -> Result<()> {
+        self.replicas.broadcast_buffers(values)
+    }
+
+    /// Gives all ranks the mean of their buffers, as [`DataParallel::average_buffers`].
+    ///
+    /// # Errors
+    /// As [`DataParallel::average_buffers`].
+    pub fn average_buffers<V: AsViewMut>(&mut self, values: impl IntoIterator<Item = V>) -> Result<()> {
+        self.replicas.average_buffers(values)
     }
 
     /// Returns the number of updates so far.
@@ -172,50 +220,19 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.shards.steps
     }
 
-    /// Sets the number of updates so far, for a run that is resumed.
+    /// Sets the number of updates so far, for a run that is resumed. Unless it is zero, the values of
+    /// 16-bit parameters are those that [`ZeroOptimizer::state`] gives access to.
     pub const fn set_steps(&mut self, steps: u64) {
         self.shards.steps = steps;
-    }
-
-    /// Returns the settings of each parameter for changes, for example of the learning rate. All
-    /// ranks make the same.
-    pub fn settings_mut(&mut self) -> impl Iterator<Item = (&Parameter, &mut O)> {
-        self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
+        self.shards.has_masters = steps > 0;
     }
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
     /// parameter once, so they can be saved as shards and read into another number of ranks.
     pub fn state(&mut self) -> impl Iterator<Item = StateShard<'_, T>> {
-        let parameters = self.replicas.parameters().sorted();
-        let Shards { optimizers, parts, .. } = &mut self.shards;
-        parts.iter_mut().flatten().flat_map(move |part| {
-            let (parameter, start) = (&parameters[part.slot], part.elements.start);
-            let names = optimizers[part.slot].state_names().iter();
-            let named = names.zip(&mut part.states);
-            named.map(move |(state, values)| StateShard { parameter, state, start, values })
-        })
+        self.apply_settings();
+        self.shards.state(self.replicas.parameters().sorted())
     }
-}
-
-/// Returns the parts of parameters in this rank's block of each bucket, with state that is zero.
-fn parts<T: Scalar, O: Optimizer<T>>(replicas: &DataParallel, optimizers: &[O]) -> Vec<Vec<Part<T>>> {
-    let (comm, plan) = (&replicas.comm, replicas.plan());
-    let of_bucket = |bucket: &crate::Bucket| {
-        let length = bucket.len().div_ceil(comm.size());
-        let block = length * comm.rank()..length * (comm.rank() + 1);
-        let part = |slot: &usize| {
-            let whole = &plan.locations()[*slot].elements;
-            let located = whole.start.max(block.start)..whole.end.min(block.end);
-            (!located.is_empty()).then(|| Part {
-                slot: *slot,
-                elements: located.start - whole.start..located.end - whole.start,
-                states: vec![vec![T::zeroed(); located.len()]; optimizers[*slot].state_names().len()],
-                located,
-            })
-        };
-        bucket.slots().iter().filter_map(part).collect()
-    };
-    plan.buckets().iter().map(of_bucket).collect()
 }
 
 /// One step with a sharded optimizer, as [`Step`].
@@ -247,7 +264,7 @@ impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
     ///
     /// # Errors
     /// As [`Step::gradient_mut`].
-    pub fn gradient_mut(&mut self, index: usize) -> Result<&mut [T]> {
+    pub fn gradient_mut<E: Element>(&mut self, index: usize) -> Result<&mut [E]> {
         self.step.gradient_mut(index)
     }
 
@@ -280,167 +297,6 @@ impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
     /// # Errors
     /// As [`Step::finish`].
     pub fn finish(self) -> Result<ShardedAverages<'a, T, O>> {
-        Ok(ShardedAverages { averaged: self.step.finish()?, shards: self.shards })
-    }
-}
-
-/// The averages of a step, of which each rank has its blocks.
-///
-/// Dropping them skips the update. All ranks must do the same, for example because
-/// [`ShardedAverages::norm`], which is the same on all, is not finite.
-#[derive(Debug)]
-pub struct ShardedAverages<'a, T: Scalar, O> {
-    averaged: Averaged<'a>,
-    shards: &'a mut Shards<T, O>,
-}
-
-impl<T: Scalar, O: Optimizer<T>> ShardedAverages<'_, T, O> {
-    /// Returns the L2 norm of all gradients together, computed in `f64`. Not finite if any gradient
-    /// is. This is a collective: one all-reduce of a number.
-    ///
-    /// # Errors
-    /// [`Error::Comm`].
-    pub fn norm(&mut self) -> Result<f64> {
-        let owner = &mut *self.averaged.owner;
-        let mut squares = 0.0;
-        for bucket in 0..owner.plan().buckets().len() {
-            let buffer = owner.reducer.buffer_mut(bucket)?;
-            squares += Host::sum_of_squares(&owner.comm, buffer.view(buffer.block(&owner.comm))?)?;
-        }
-        if !self.averaged.status.is_finite {
-            squares = f64::NAN;
-        }
-        let sum = owner.comm.all_reduce_scalar(squares, ReduceOp::Sum);
-        Ok(sum.map_err(|error| owner.reducer.poison(error.into()))?.sqrt())
-    }
-
-    /// Multiplies all gradients by a factor, the same on every rank.
-    ///
-    /// # Errors
-    /// None for a type whose gradients can be averaged.
-    pub fn scale(&mut self, factor: f64) -> Result<()> {
-        self.averaged.scale(factor)
-    }
-
-    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before, as
-    /// [`Averaged::clip_norm`]. This is a collective, as [`ShardedAverages::norm`].
-    ///
-    /// # Errors
-    /// As [`ShardedAverages::norm`].
-    pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
-        let norm = self.norm()?;
-        if norm.is_finite() && norm > max_norm {
-            self.scale(max_norm / norm)?;
-        }
-        Ok(norm)
-    }
-
-    /// Returns what [`Averaged`] knows of the step besides gradients, of which it has this rank's
-    /// blocks only.
-    #[must_use]
-    pub const fn averaged(&self) -> &Averaged<'_> {
-        &self.averaged
-    }
-
-    /// Updates the parameters, of which there is one slice each, in the order of registration. This
-    /// is a collective. A parameter for which no rank had a gradient in this step stays as it is.
-    ///
-    /// # Errors
-    /// [`Error::Count`] and [`Error::Length`] if slices
-    /// do not match the parameters, before anything is sent; the call can be repeated.
-    /// [`Error::Comm`].
-    pub fn update<'p>(&mut self, parameters: impl IntoIterator<Item = &'p mut [T]>) -> Result<()>
-    where
-        T: 'p,
-    {
-        let mut parameters = by_slot(self.averaged.owner.parameters(), parameters)?;
-        self.update_slots(|slot, visit| {
-            visit(&mut *parameters[slot]);
-            Ok(())
-        })
-    }
-
-    /// Does the same as [`ShardedAverages::update`] for parameters in memory that can be written
-    /// only one at a time, such as the tensors of a framework.
-    ///
-    /// `access` is called with the index of a parameter, several times for each, and calls the
-    /// function that it gets with the elements of that parameter.
-    ///
-    /// # Errors
-    /// The error of `access`, or [`Error::Length`] if it shows another number of elements. Either
-    /// aborts the communicator, so that the other ranks do not wait. [`Error::Comm`].
-    pub fn update_with(
-        &mut self,
-        mut access: impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
-    ) -> Result<()> {
-        let set = self.averaged.owner.parameters();
-        let (sorted, mut indices) = (set.sorted().to_vec(), vec![0; set.len()]);
-        for (index, slot) in set.slots().iter().enumerate() {
-            indices[*slot] = index;
-        }
-        self.update_slots(|slot, visit| {
-            let (expected, mut got) = (sorted[slot].len(), None);
-            access(indices[slot], &mut |elements| {
-                got = Some(elements.len());
-                if got == Some(expected) {
-                    visit(elements);
-                }
-            })?;
-            let (name, got) = (sorted[slot].name().to_owned(), got.unwrap_or(0));
-            if got == expected { Ok(()) } else { Err(Error::Length { name, expected, got }) }
-        })
-    }
-
-    /// Updates the parameters, whose elements `access` passes to the function that it gets.
-    fn update_slots(
-        &mut self,
-        mut access: impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
-    ) -> Result<()> {
-        self.shards.steps += 1;
-        for bucket in 0..self.shards.parts.len() {
-            if let Err(error) = self.update_block(bucket, &mut access) {
-                self.averaged.owner.abandon();
-                return Err(error);
-            }
-            // The next block is updated while this one is sent.
-            self.averaged.owner.reducer.share(bucket);
-        }
-        let owner = &mut *self.averaged.owner;
-        for bucket in 0..self.shards.parts.len() {
-            owner.reducer.wait_shared(bucket)?;
-            for &slot in owner.plan().buckets()[bucket].slots() {
-                let value = owner.reducer.view(&owner.plan().locations()[slot])?;
-                let value = value.elements().unwrap_or_default();
-                if let Err(error) = access(slot, &mut |elements| elements.copy_from_slice(value)) {
-                    owner.abandon();
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Updates this rank's block of a bucket, and leaves the new values in the bucket.
-    fn update_block(
-        &mut self,
-        bucket: usize,
-        access: &mut impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
-    ) -> Result<()> {
-        let (owner, used) = (&mut *self.averaged.owner, &self.averaged.status.used);
-        let Shards { optimizers, parts, steps } = &mut *self.shards;
-        for part in &mut parts[bucket] {
-            let gradient = owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
-            let gradient: &mut [T] = gradient.into_elements().unwrap_or_default();
-            access(part.slot, &mut |elements| {
-                let parameter = &mut elements[part.elements.clone()];
-                if used.get(part.slot) == Some(&true) {
-                    let mut states: Vec<&mut [T]> =
-                        part.states.iter_mut().map(|state| &mut state[..]).collect();
-                    optimizers[part.slot].update(*steps, parameter, gradient, &mut states);
-                }
-                gradient.copy_from_slice(parameter);
-            })?;
-        }
-        Ok(())
+        Ok(ShardedAverages::new(self.step.finish()?, self.shards))
     }
 }

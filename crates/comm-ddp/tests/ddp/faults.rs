@@ -35,6 +35,37 @@ fn a_parameter_that_some_ranks_do_not_use_counts_as_zero_there() {
 }
 
 #[test]
+fn parameters_that_are_unused_may_change_in_every_step() {
+    for size in [1, 2, 3, 5, 8] {
+        on_ranks(size, |comm| {
+            let mut replicas = replicas(&comm);
+            // The bits of a number that depends on rank and step say which parameters are used.
+            let used = |rank: usize, number: usize, index: usize| {
+                comm_core::wire::digest([rank as u64, number as u64]) >> (8 * index) & 3 == 0
+            };
+            let mut unused_anywhere = 0;
+            for number in 0..16 {
+                let mut step = replicas.step().unwrap();
+                for index in (0..4).filter(|index| used(comm.rank(), number, *index)) {
+                    step.ready(index, &[(comm.rank() + 1) as f32, number as f32]).unwrap();
+                }
+                let averaged = step.finish().unwrap();
+                for index in 0..4 {
+                    let users: Vec<usize> = (0..size).filter(|rank| used(*rank, number, index)).collect();
+                    let sum: usize = users.iter().map(|rank| rank + 1).sum();
+                    let got = averaged.get::<f32>(index).unwrap();
+                    let near = |got: f32, sum: usize| (got - sum as f32 / size as f32).abs() < 1e-5;
+                    assert!(near(got[0], sum) && near(got[1], users.len() * number), "{got:?} {users:?}");
+                    assert_eq!(averaged.is_unused(index), users.is_empty());
+                    unused_anywhere += usize::from(users.is_empty());
+                }
+            }
+            assert!(unused_anywhere > 0);
+        });
+    }
+}
+
+#[test]
 fn a_zero_gradient_is_not_an_unused_one() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);

@@ -384,7 +384,7 @@ fn a_sharded_optimizer_with_a_hook_equals_the_whole_one() {
         let options = options().follow_first_step(false);
         let mut whole = DataParallel::new(&comm, set(), options).unwrap();
         whole.register_comm_hook(QuantizationHook::int8()).unwrap();
-        let mut sharded = ZeroOptimizer::new(&comm, set(), options, |_| Sgd::new(0.5)).unwrap();
+        let mut sharded = ZeroOptimizer::<f32, _>::new(&comm, set(), options, |_| Sgd::new(0.5)).unwrap();
         sharded.register_comm_hook(QuantizationHook::int8()).unwrap();
         let mut weights: Vec<Vec<f32>> = (0..SHAPES.len()).map(|index| vec![1.0; len(index)]).collect();
         let mut expected = weights.clone();

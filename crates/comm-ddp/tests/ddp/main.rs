@@ -4,16 +4,25 @@
 
 mod agreement;
 mod averages;
+mod buffers;
 mod consensus;
 mod encoded;
 mod faults;
+mod frozen;
 mod hooked_steps;
 mod hooks;
 mod memory;
+mod mixed_precision;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod optimizers;
 mod overlap;
 mod ring;
+mod static_graph;
+mod stragglers;
 mod uneven;
+mod uneven_sharded;
+mod virtual_time;
 mod weights;
 mod zero;
 

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use comm_core::Comm;
 use comm_ddp::{BucketLimits, Clock, DataParallel, Error, Options, Parameter, ParameterSet};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::network::{self, FaultPlan};
 
 use crate::on_ranks;
 
@@ -79,6 +81,59 @@ fn a_timeline_is_in_order() {
         let [first, .., last] = &timeline.buckets[..] else { panic!("{timeline:?}") };
         assert!(last.filled < first.filled && first.launched <= last.launched);
         assert!(timeline.communicating() > Duration::ZERO);
+    });
+}
+
+/// The events of a step, in the order in which the clock saw them.
+#[test]
+fn the_first_bucket_is_reduced_before_backward_ends() {
+    let timelines = network::run(3, 5, &FaultPlan::calm(), |fabric, clock| {
+        let ring = RingCommunicator::new(fabric, RingConfig::default(), Duration::from_secs(5)).unwrap();
+        let mut replicas = replicas(&Comm::new(ring), network::now);
+        let mut step = replicas.step().unwrap();
+        for index in (0..3).rev() {
+            // Backward computes the next gradient, longer than a bucket takes.
+            clock.sleep(Duration::from_millis(10));
+            step.ready(index, &[1.0_f32, 1.0]).unwrap();
+        }
+        clock.sleep(Duration::from_millis(10));
+        step.finish().unwrap().timeline().clone()
+    });
+    for timeline in timelines {
+        let since = |instant: Instant| instant.duration_since(timeline.began).as_millis();
+        let completed: Vec<u128> = timeline.buckets.iter().map(|bucket| since(bucket.completed)).collect();
+        assert_eq!(completed, [10, 20, 30], "each is reduced while backward computes the next gradient");
+        assert_eq!((since(timeline.backward_ended), timeline.overlapped()), (40, 3));
+        assert!(timeline.exposed() < Duration::from_millis(1));
+        assert!(timeline.communicating() < Duration::from_millis(3));
+    }
+}
+
+#[test]
+fn a_gradient_lies_in_the_memory_of_its_bucket_in_every_step() {
+    on_ranks(2, |comm| {
+        let parameters = [3, 40, 5].map(|len| Parameter::new::<f32>(format!("p{len}"), [len]));
+        let options = Options::default().follow_first_step(false);
+        let mut replicas = DataParallel::new(&comm, ParameterSet::new(parameters).unwrap(), options).unwrap();
+        let mut first = Vec::new();
+        for _ in 0..3 {
+            let mut step = replicas.step().unwrap();
+            let addresses = [0, 1, 2].map(|index| {
+                let gradient = step.gradient_mut::<f32>(index).unwrap();
+                gradient.fill((comm.rank() + index) as f32);
+                gradient.as_ptr().addr()
+            });
+            // One bucket: its gradients lie one after the other, the last registered one first.
+            assert_eq!([addresses[2] + 5 * 4, addresses[2] + 45 * 4], [addresses[1], addresses[0]]);
+            (0..3).for_each(|index| step.mark_ready(index).unwrap());
+            let averaged = step.finish().unwrap();
+            for (index, address) in addresses.iter().enumerate() {
+                let average = averaged.get::<f32>(index).unwrap();
+                assert_eq!((average.as_ptr().addr(), average[0]), (*address, index as f32 + 0.5));
+            }
+            first = if first.is_empty() { addresses.to_vec() } else { first };
+            assert_eq!(first, addresses);
+        }
     });
 }
 

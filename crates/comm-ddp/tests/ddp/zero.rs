@@ -78,7 +78,8 @@ fn sharded<O: Optimizer<f32>>(
     optimizer: &impl Fn(&Parameter) -> O,
     steps: u64,
 ) -> Vec<Vec<f32>> {
-    let mut zero = ZeroOptimizer::new(&deterministic(comm), parameters(), options(), optimizer).unwrap();
+    let mut zero =
+        ZeroOptimizer::<f32, _>::new(&deterministic(comm), parameters(), options(), optimizer).unwrap();
     let mut tensors = values(0);
     for step in 1..=steps {
         update(&mut zero, &gradients(comm, step), &mut tensors);
@@ -107,7 +108,8 @@ fn each_rank_keeps_its_share_of_the_state_and_all_shares_cover_it_once() {
     let total: usize = values(0).iter().map(Vec::len).sum();
     for size in [1, 2, 3, 4, 5, 8] {
         let held = on_ranks(size, |comm| {
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
+            let mut zero =
+                ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
             let shard = |shard: comm_ddp::StateShard<'_, f32>| {
                 let name = (shard.parameter.name().to_owned(), shard.state);
                 (name, shard.start..shard.start + shard.values.len())
@@ -142,7 +144,8 @@ fn a_run_resumed_at_another_number_of_ranks_continues_with_the_same_state() {
                steps: std::ops::Range<u64>,
                start: &[Vec<f32>]| {
         let results = on_ranks(size, |comm| {
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
+            let mut zero =
+                ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
             if let Some(saved) = saved {
                 for shard in zero.state() {
                     let whole = &saved[&(shard.parameter.name().to_owned(), shard.state)];
@@ -176,7 +179,8 @@ fn a_run_resumed_at_another_number_of_ranks_continues_with_the_same_state() {
 #[test]
 fn slices_that_do_not_match_the_parameters_are_refused_before_anything_is_sent() {
     on_ranks(2, |comm| {
-        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut zero =
+            ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
         let mut tensors = values(0);
         let mut averages = zero.step().unwrap().finish().unwrap();
         if comm.rank() == 0 {
@@ -196,7 +200,8 @@ fn clipping_weights_and_uneven_batches_give_what_whole_gradients_give() {
     for size in [1, 2, 3, 5] {
         let results = on_ranks(size, |comm| {
             let comm = deterministic(&comm);
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(0.5)).unwrap();
+            let mut zero =
+                ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(0.5)).unwrap();
             let mut replicas = DataParallel::new(&comm, parameters(), options()).unwrap();
             let (mut sharded, mut whole) = (values(0), values(0));
             let mut norms = Vec::new();
@@ -243,7 +248,8 @@ fn apply(mut averaged: comm_ddp::Averaged<'_>, tensors: &mut [Vec<f32>], norm: f
 #[test]
 fn a_gradient_that_is_not_finite_shows_in_the_norm_of_every_rank() {
     on_ranks(3, |comm| {
-        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
+        let mut zero =
+            ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
         let mut tensors = values(0);
         let mut step = zero.step().unwrap();
         let mut gradients = gradients(&comm, 1);
@@ -283,7 +289,7 @@ fn a_parameter_without_gradient_on_any_rank_stays_as_it_is() {
     for size in [1, 2, 3, 5] {
         on_ranks(size, |comm| {
             let decayed = |_: &Parameter| AdamW::new(0.1).weight_decay(0.5);
-            let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), decayed).unwrap();
+            let mut zero = ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), decayed).unwrap();
             let mut tensors = values(0);
             for number in 1..3 {
                 let mut step = zero.step().unwrap();
@@ -310,7 +316,8 @@ fn parameters_that_are_written_one_at_a_time_get_the_same_update() {
     for size in [1, 2, 3, 5] {
         on_ranks(size, |comm| {
             let mut zero =
-                ZeroOptimizer::new(&deterministic(&comm), parameters(), options(), optimizer).unwrap();
+                ZeroOptimizer::<f32, _>::new(&deterministic(&comm), parameters(), options(), optimizer)
+                    .unwrap();
             let mut tensors = values(0);
             for number in 1..=3 {
                 let mut step = zero.step().unwrap();
@@ -331,7 +338,8 @@ fn parameters_that_are_written_one_at_a_time_get_the_same_update() {
 #[test]
 fn a_parameter_that_cannot_be_accessed_ends_the_step_on_every_rank() {
     on_ranks(3, |comm| {
-        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut zero =
+            ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
         let mut tensors = values(0);
         let updated = zero.step().unwrap().finish().unwrap().update_with(|index, visit| {
             if comm.rank() == 1 && index == 3 {
@@ -353,7 +361,8 @@ fn a_parameter_that_cannot_be_accessed_ends_the_step_on_every_rank() {
 #[test]
 fn settings_can_change_between_steps() {
     on_ranks(2, |comm| {
-        let mut zero = ZeroOptimizer::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
+        let mut zero =
+            ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
         let mut tensors = values(0);
         for (parameter, sgd) in zero.settings_mut() {
             sgd.learning_rate = if parameter.name() == "p5" { 0.5 } else { 0.0 };

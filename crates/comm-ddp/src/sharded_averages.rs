@@ -1,0 +1,212 @@
+//! The averages of a step of a sharded optimizer.
+
+use comm_core::{AsViewMut, Host, HostViewMut, Kernels, ReduceOp};
+
+use crate::shards::{Shards, inconsistent};
+use crate::{Averaged, Error, Optimizer, ParameterSet, Result, Scalar};
+
+/// The averages of a step, of which each rank has its blocks.
+///
+/// Dropping them skips the update. All ranks must do the same, for example because
+/// [`ShardedAverages::norm`], which is the same on all, is not finite.
+#[derive(Debug)]
+pub struct ShardedAverages<'a, T: Scalar, O> {
+    averaged: Averaged<'a>,
+    shards: &'a mut Shards<T, O>,
+}
+
+impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
+    pub(crate) const fn new(averaged: Averaged<'a>, shards: &'a mut Shards<T, O>) -> Self {
+        Self { averaged, shards }
+    }
+
+    /// Returns the L2 norm of all gradients together, computed in `f64`. Not finite if any gradient
+    /// is. This is a collective: one all-reduce of a number.
+    ///
+    /// # Errors
+    /// [`Error::Comm`].
+    pub fn norm(&mut self) -> Result<f64> {
+        let owner = &mut *self.averaged.owner;
+        let mut squares = 0.0;
+        for bucket in 0..owner.plan().buckets().len() {
+            let buffer = owner.reducer.buffer_mut(bucket)?;
+            squares += Host::sum_of_squares(&owner.comm, buffer.view(buffer.block(&owner.comm))?)?;
+        }
+        if !self.averaged.status.is_finite {
+            squares = f64::NAN;
+        }
+        let sum = owner.comm.all_reduce_scalar(squares, ReduceOp::Sum);
+        Ok(sum.map_err(|error| owner.reducer.poison(error.into()))?.sqrt())
+    }
+
+    /// Returns whether all gradients are finite, and with
+    /// [`Options::check_finite`](crate::Options::check_finite) also those of each rank. The answer
+    /// is the same on every rank, for example for [`LossScaler::update`](crate::LossScaler::update).
+    /// This is a collective: one all-reduce of a byte.
+    ///
+    /// # Errors
+    /// [`Error::Comm`].
+    pub fn is_finite(&mut self) -> Result<bool> {
+        let owner = &mut *self.averaged.owner;
+        let mut is_finite = self.averaged.status.is_finite;
+        for bucket in 0..owner.plan().buckets().len() {
+            let buffer = owner.reducer.buffer_mut(bucket)?;
+            is_finite = is_finite && Host::is_finite(&owner.comm, buffer.view(buffer.block(&owner.comm))?)?;
+        }
+        let all = owner.comm.all_reduce_scalar(u8::from(is_finite), ReduceOp::Min);
+        Ok(all.map_err(|error| owner.reducer.poison(error.into()))? != 0)
+    }
+
+    /// Multiplies all gradients by a factor, the same on every rank.
+    ///
+    /// # Errors
+    /// None for a type whose gradients can be averaged.
+    pub fn scale(&mut self, factor: f64) -> Result<()> {
+        self.averaged.scale(factor)
+    }
+
+    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before, as
+    /// [`Averaged::clip_norm`]. This is a collective, as [`ShardedAverages::norm`].
+    ///
+    /// # Errors
+    /// As [`ShardedAverages::norm`].
+    pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64> {
+        let norm = self.norm()?;
+        if norm.is_finite() && norm > max_norm {
+            self.scale(max_norm / norm)?;
+        }
+        Ok(norm)
+    }
+
+    /// Returns what [`Averaged`] knows of the step besides gradients, of which it has this rank's
+    /// blocks only.
+    #[must_use]
+    pub const fn averaged(&self) -> &Averaged<'_> {
+        &self.averaged
+    }
+
+    /// Updates the parameters, of which there is one buffer each, in the order of registration,
+    /// without those that are frozen. This is a collective. A parameter for which no rank had a
+    /// gradient in this step stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Count`], [`Error::Length`] and [`Error::WrongType`] if buffers do not match the
+    /// parameters, before anything is sent; the call can be repeated. [`Error::Comm`].
+    pub fn update<V: AsViewMut>(&mut self, parameters: impl IntoIterator<Item = V>) -> Result<()> {
+        let mut values = by_slot(self.averaged.owner.parameters(), parameters)?;
+        self.update_slots(&mut |slot, visit| {
+            let value = values.get_mut(slot).and_then(Option::as_mut).ok_or_else(inconsistent)?;
+            visit(value.as_view_mut()?);
+            Ok(())
+        })
+    }
+
+    /// Does the same as [`ShardedAverages::update`] for parameters in memory that can be written
+    /// only one at a time, such as the tensors of a framework. All have elements of type `T`.
+    ///
+    /// `access` is called with the index of a parameter, several times for each, and calls the
+    /// function that it gets with the elements of that parameter.
+    ///
+    /// # Errors
+    /// The error of `access`, or [`Error::Length`] if it shows another number of elements. Either
+    /// aborts the communicator, so that the other ranks do not wait. So does [`Error::WrongType`]
+    /// for a parameter that does not hold `T`. [`Error::Comm`].
+    pub fn update_with(
+        &mut self,
+        mut access: impl FnMut(usize, &mut dyn FnMut(&mut [T])) -> Result<()>,
+    ) -> Result<()> {
+        let set = self.averaged.owner.parameters();
+        let (sorted, mut indices) = (set.sorted().to_vec(), vec![0; set.len()]);
+        for (index, slot) in set.slots().iter().enumerate() {
+            indices[*slot] = index;
+        }
+        self.update_slots(&mut |slot, visit| {
+            sorted[slot].check_type::<T>()?;
+            let (expected, mut got) = (sorted[slot].len(), None);
+            access(indices[slot], &mut |elements| {
+                got = Some(elements.len());
+                if got == Some(expected) {
+                    visit(HostViewMut::new(elements));
+                }
+            })?;
+            let (name, got) = (sorted[slot].name().to_owned(), got.unwrap_or(0));
+            if got == expected { Ok(()) } else { Err(Error::Length { name, expected, got }) }
+        })
+    }
+
+    /// Updates the parameters, whose memory `access` passes to the function that it gets.
+    fn update_slots(&mut self, access: Access<'_>) -> Result<()> {
+        self.shards.steps += 1;
+        for bucket in 0..self.shards.parts.len() {
+            if let Err(error) = self.update_block(bucket, access) {
+                self.averaged.owner.abandon();
+                return Err(error);
+            }
+            // The next block is updated while this one is sent.
+            self.averaged.owner.reducer.share(bucket);
+        }
+        self.shards.has_masters = true;
+        let owner = &mut *self.averaged.owner;
+        for bucket in 0..self.shards.parts.len() {
+            owner.reducer.wait_shared(bucket)?;
+            for &slot in owner.plan().buckets()[bucket].slots() {
+                let shared = owner.reducer.view(&owner.plan().locations()[slot])?;
+                let mut copied = Ok(());
+                let accessed = access(slot, &mut |value| copied = Host::copy(&owner.comm, value, shared));
+                if let Err(error) = accessed.and_then(|()| Ok(copied?)) {
+                    owner.abandon();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Updates this rank's block of a bucket, and leaves the new values in the bucket.
+    fn update_block(&mut self, bucket: usize, access: Access<'_>) -> Result<()> {
+        let (owner, used) = (&mut *self.averaged.owner, &self.averaged.status.used);
+        let Shards { optimizers, parts, steps, has_masters } = &mut *self.shards;
+        for part in &mut parts[bucket] {
+            let mut gradient =
+                owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
+            let mut updated = Err(inconsistent());
+            access(part.slot, &mut |value| {
+                let Some(value) = value.get_mut(part.elements.clone()) else { return };
+                let read = if *has_masters { Ok(()) } else { part.read_master(&owner.comm, value.as_view()) };
+                updated = read.and_then(|()| {
+                    if used.get(part.slot) == Some(&true) {
+                        let optimizer = (&optimizers[part.slot], *steps);
+                        part.update(&owner.comm, optimizer, value, gradient.reborrow())
+                    } else {
+                        Ok(Host::copy(&owner.comm, gradient.reborrow(), value.into_read_only())?)
+                    }
+                });
+            })?;
+            updated?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes the memory of the parameter of a slot to the function that it gets.
+type Access<'f> = &'f mut dyn FnMut(usize, &mut dyn FnMut(HostViewMut<'_>)) -> Result<()>;
+
+/// Sorts buffers by slot; `None` for parameters that are frozen. Returns an error if they do not
+/// match the parameters.
+fn by_slot<V: AsViewMut>(set: &ParameterSet, buffers: impl IntoIterator<Item = V>) -> Result<Vec<Option<V>>> {
+    let mut buffers: Vec<V> = buffers.into_iter().collect();
+    let trained: Vec<usize> =
+        set.slots().iter().copied().filter(|slot| !set.sorted()[*slot].is_frozen()).collect();
+    let (expected, got) = (trained.len(), buffers.len());
+    if expected != got {
+        return Err(Error::Count { expected, got });
+    }
+    for (slot, buffer) in trained.iter().zip(&mut buffers) {
+        set.check_value(*slot, &buffer.as_view_mut()?)?;
+    }
+    let mut sorted: Vec<Option<V>> = (0..set.len()).map(|_| None).collect();
+    for (slot, buffer) in trained.into_iter().zip(buffers) {
+        sorted[slot] = Some(buffer);
+    }
+    Ok(sorted)
+}
