@@ -107,8 +107,8 @@ pub enum Error {
         /// The number of samples in the data set.
         samples: usize,
     },
-    /// The replicas of a buffer or of settings differ: a rank computed something else, or its memory
-    /// is damaged.
+    /// The replicas of a buffer or of settings differ: a rank computed something else, or its
+    /// memory is damaged.
     #[error("{name:?} has other bits on {} than on most ranks", list(.ranks))]
     Diverged {
         /// The first buffer that differs.

@@ -137,8 +137,8 @@ impl BucketPlan {
         &self.buckets
     }
 
-    /// Returns the location of the gradient of every slot: [`Location::NOWHERE`] for parameters that
-    /// are frozen.
+    /// Returns the location of the gradient of every slot: [`Location::NOWHERE`] for parameters
+    /// that are frozen.
     #[must_use]
     pub fn locations(&self) -> &[Location] {
         &self.locations

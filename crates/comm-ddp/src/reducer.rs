@@ -122,7 +122,8 @@ impl<M: Kernels> Reducer<M> {
         self.buckets.clear();
         let status = self.status_layout().len();
         let (exchange, carrier) = (self.exchange, self.plan.buckets().len().saturating_sub(1));
-        // All gradients are scaled by the mean of weights, so it must not be rounded more than they.
+        // All gradients are scaled by the mean of weights, so it must not be rounded more than
+        // they are.
         let has_f64 = self.plan.buckets().iter().any(|bucket| bucket.dtype() == DType::F64);
         let mut is_carried = false;
         for (number, planned) in self.plan.buckets().iter().enumerate() {

@@ -41,8 +41,9 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
 
     /// Returns whether all gradients are finite, and with
     /// [`Options::check_finite`](crate::Options::check_finite) also those of each rank. The answer
-    /// is the same on every rank, for example for [`LossScaler::update`](crate::LossScaler::update).
-    /// This is a collective: one all-reduce of a byte.
+    /// is the same on every rank, for example for
+    /// [`LossScaler::update`](crate::LossScaler::update). This is a collective: one all-reduce of a
+    /// byte.
     ///
     /// # Errors
     /// [`Error::Comm`].

@@ -5,8 +5,8 @@ use comm_core::{Comm, Kernels, wire};
 use crate::agreement::all_gather;
 use crate::{Error, ParameterSet, Result};
 
-/// Which parameters are used is learned in the first step in which all ranks have a batch. From
-/// then on it is not exchanged any more.
+/// The set of used parameters, learned in the first step in which all ranks have a batch. From then
+/// on it is no longer exchanged.
 #[derive(Debug)]
 pub(crate) struct StaticGraph {
     /// Whether this rank uses a parameter, by slot.

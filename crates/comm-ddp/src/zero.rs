@@ -18,9 +18,9 @@ use crate::{
 /// rank keeps the state of its blocks alone: that of `n` elements takes `n / size` elements per
 /// state, rounded up per bucket.
 ///
-/// The parameters of a model may have 16 bits. Then each rank also keeps the values of its blocks in
-/// `T`, which the optimizer updates, and the ranks share them rounded. These values start as those
-/// of the parameters in the first update.
+/// The parameters of a model may have 16 bits. Then each rank also keeps the values of its blocks
+/// in `T`, which the optimizer updates, and the ranks share them rounded. These values start as
+/// those of the parameters in the first update.
 ///
 /// The settings of the optimizer may change between steps, in the same way on every rank: see
 /// [`ZeroOptimizer::settings_mut`].
@@ -147,8 +147,8 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         Ok(averaged.map(|averaged| ShardedAverages::new(averaged, &mut self.shards)))
     }
 
-    /// Returns the settings of each parameter for changes, for example of the learning rate of all or
-    /// of a group.
+    /// Returns the settings of each parameter for changes, for example of the learning rate of all
+    /// or of a group.
     ///
     /// Every rank makes the same changes. The next step compares the settings of all ranks, without
     /// another call, by the text that `Debug` prints of them. If they differ, it fails with
@@ -220,8 +220,8 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.shards.steps
     }
 
-    /// Sets the number of updates so far, for a run that is resumed. Unless it is zero, the values of
-    /// 16-bit parameters are those that [`ZeroOptimizer::state`] gives access to.
+    /// Sets the number of updates so far, for a run that is resumed. Unless it is zero, the values
+    /// of 16-bit parameters are those that [`ZeroOptimizer::state`] gives access to.
     pub const fn set_steps(&mut self, steps: u64) {
         self.shards.steps = steps;
         self.shards.has_masters = steps > 0;

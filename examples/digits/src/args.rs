@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use comm::ddp::{BlockCodec, LocalOptions};
 
 use digits::optimizer::Rule;
 use digits::train::Settings;
@@ -47,6 +48,24 @@ pub(crate) struct Args {
     #[arg(long, default_value = "0")]
     pub(crate) seed: u64,
 
+    /// Train locally (DiLoCo): synchronize once in this many steps instead of averaging gradients
+    /// in each. Trains with averaged gradients first, for comparison
+    #[arg(long, value_name = "STEPS", conflicts_with = "trace")]
+    pub(crate) diloco: Option<NonZeroUsize>,
+
+    /// Fragments that are synchronized in turn, with --diloco
+    #[arg(long, default_value = "1", requires = "diloco")]
+    pub(crate) fragments: NonZeroUsize,
+
+    /// Steps that run while a fragment is sent, with --diloco. If there are any, its result is
+    /// averaged with the rank's own weights
+    #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
+    pub(crate) delay: usize,
+
+    /// Encoding of what is sent, with --diloco
+    #[arg(long, value_enum, default_value = "none", requires = "diloco")]
+    pub(crate) codec: CodecName,
+
     /// File for a plot of the loss
     #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
     pub(crate) svg: PathBuf,
@@ -77,7 +96,29 @@ pub(crate) enum OptimizerName {
     AdamW,
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CodecName {
+    /// Floats as they are
+    None,
+    /// Integers of 8 bits, with a scale for 64 of them
+    Int8,
+    /// Integers of 4 bits, with a scale for 64 of them
+    Int4,
+}
+
 impl Args {
+    /// Returns the options of local training, if it is asked for.
+    pub(crate) fn local(&self) -> Option<LocalOptions> {
+        let codec = match self.codec {
+            CodecName::None => None,
+            CodecName::Int8 => Some(BlockCodec::Int8),
+            CodecName::Int4 => Some(BlockCodec::Int4),
+        };
+        let options = LocalOptions::new(self.diloco?.get()).fragments(self.fragments.get()).codec(codec);
+        Some(options.delay(self.delay).alpha(if self.delay > 0 { 0.5 } else { 0.0 }))
+    }
+
+    /// Returns the settings of training with averaged gradients.
     pub(crate) fn settings(&self) -> Settings {
         let (rule, learning_rate) = match self.optimizer {
             OptimizerName::Sgd => (Rule::SGD, 0.05),
@@ -88,6 +129,7 @@ impl Args {
             learning_rate: self.lr.unwrap_or(learning_rate),
             rule,
             seed: self.seed,
+            local: None,
         }
     }
 }
@@ -117,6 +159,18 @@ mod tests {
         assert_eq!(settings(&["digits"]).learning_rate, 0.05);
         assert_eq!(settings(&["digits", "--optimizer", "adamw"]).learning_rate, 0.002);
         assert_eq!(settings(&["digits", "--lr", "0.5"]).learning_rate, 0.5);
+    }
+
+    #[test]
+    fn local_training_is_off_unless_asked_for() {
+        let local = |line: &[&str]| Args::try_parse_from(line).map(|args| args.local());
+        assert_eq!(local(&["digits"]).unwrap(), None);
+        assert_eq!(local(&["digits", "--diloco", "30"]).unwrap(), Some(LocalOptions::new(30)));
+        let line = ["digits", "--diloco", "30", "--fragments", "3", "--delay", "2", "--codec", "int4"];
+        let expected = LocalOptions::new(30).fragments(3).delay(2).alpha(0.5).codec(Some(BlockCodec::Int4));
+        assert_eq!(local(&line).unwrap(), Some(expected));
+        assert!(local(&["digits", "--codec", "int4"]).is_err());
+        assert!(local(&["digits", "--diloco", "30", "--trace", "t.json"]).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod matmul;
 pub mod model;
 pub mod optimizer;
 pub mod real;
+mod replicas;
 pub mod trace;
 pub mod train;
 

@@ -1,5 +1,7 @@
 //! Optimizers: SGD and AdamW with PyTorch's formulas and settings.
 
+use num_traits::Float;
+
 use crate::real::Real;
 
 /// An update rule with its settings.
@@ -108,7 +110,7 @@ impl<T: Real> Memory<T> {
         for ((weight, (first, second)), &slope) in weights.iter_mut().zip(memory).zip(gradient) {
             *first = step.beta1 * *first + (T::one() - step.beta1) * slope;
             *second = step.beta2 * *second + (T::one() - step.beta2) * slope * slope;
-            let scale = second.sqrt() / step.second_correction_sqrt + step.epsilon;
+            let scale = Float::sqrt(*second) / step.second_correction_sqrt + step.epsilon;
             *weight = *weight * step.keep - step.step_size * *first / scale;
         }
     }

@@ -1,6 +1,8 @@
 //! One rank of a run.
 
 use comm::Comm;
+use comm::ddp::LocalOptions;
+use indicatif::HumanBytes;
 
 use crate::args::{Args, Number, OptimizerName};
 use crate::console::Console;
@@ -8,7 +10,7 @@ use digits::chart;
 use digits::error::{Error, Result};
 use digits::real::Real;
 use digits::trace::Tracer;
-use digits::train::{EpochReport, Trainer};
+use digits::train::{EpochReport, Settings, Trainer};
 
 /// Trains, and prints the progress on rank 0.
 pub(crate) fn run(comm: &Comm, args: &Args) -> Result<()> {
@@ -19,22 +21,44 @@ pub(crate) fn run(comm: &Comm, args: &Args) -> Result<()> {
 }
 
 fn train<T: Real>(comm: &Comm, args: &Args) -> Result<()> {
-    let mut trainer = Trainer::<T>::new(comm, args.settings())?;
+    let parallel = Settings { local: None, ..args.settings() };
+    let Some(local) = args.local() else {
+        let (mut trainer, console) = fit::<T>(comm, args, parallel)?;
+        return conclude(&mut trainer, &console);
+    };
+    let (mut reference, console) = fit::<T>(comm, args, parallel)?;
+    console.line("")?;
+    let (mut trainer, console) = fit::<T>(comm, args, Settings { local: Some(local), ..parallel })?;
+    trainer.synchronize()?;
+    console.line("")?;
+    console.line("training                   held-out   sent per rank")?;
+    for (name, trainer) in [("averaged gradients", &mut reference), ("local training", &mut trainer)] {
+        let (accuracy, sent) = (trainer.accuracy()?, HumanBytes(trainer.bytes_sent()).to_string());
+        console.line(&format!("{name:24} {accuracy:10.4} {sent:>15}"))?;
+    }
+    conclude(&mut trainer, &console)
+}
+
+/// Trains for all epochs. Writes the loss curve, and the trace of averaged gradients.
+fn fit<T: Real>(comm: &Comm, args: &Args, settings: Settings) -> Result<(Trainer<T>, Console)> {
+    let mut trainer = Trainer::<T>::new(comm, settings)?;
     let tracer =
         args.trace.as_ref().map(|path| Tracer::start(comm).map(|tracer| (tracer, path))).transpose()?;
     let steps = args.epochs.get() * trainer.steps();
     let console = Console::new(comm.rank(), (!args.no_progress).then_some(steps as u64));
-    console.line(&title(comm, args))?;
+    let title = title(comm, args, &settings);
+    console.line(&title)?;
     let reports = epochs(&mut trainer, &console, args.epochs.get())?;
     if let Some((tracer, path)) = tracer {
         tracer.write(comm, path, trainer.timelines())?;
         console.line(&format!("trace: {}", path.display()))?;
     }
+    // With local training, the curve of averaged gradients is replaced.
     if comm.rank() == 0 {
-        chart::write(&args.svg, &title(comm, args), &reports)?;
+        chart::write(&args.svg, &title, &reports)?;
         console.line(&format!("loss curve: {}", args.svg.display()))?;
     }
-    conclude(&mut trainer, &console)
+    Ok((trainer, console))
 }
 
 fn epochs<T: Real>(trainer: &mut Trainer<T>, console: &Console, epochs: usize) -> Result<Vec<EpochReport>> {
@@ -57,8 +81,8 @@ fn conclude<T: Real>(trainer: &mut Trainer<T>, console: &Console) -> Result<()> 
     if identical { Ok(()) } else { Err(Error::ReplicasDiffer) }
 }
 
-fn title(comm: &Comm, args: &Args) -> String {
-    let (ranks, settings) = (comm.size(), args.settings());
+fn title(comm: &Comm, args: &Args, settings: &Settings) -> String {
+    let ranks = comm.size();
     let rule = match args.optimizer {
         OptimizerName::Sgd => "SGD",
         OptimizerName::AdamW => "AdamW",
@@ -69,5 +93,15 @@ fn title(comm: &Comm, args: &Args) -> String {
     };
     let plural = if ranks == 1 { "" } else { "s" };
     let (batch_size, rate) = (settings.batch_size, settings.learning_rate);
-    format!("{ranks} rank{plural} x {batch_size} images per step, {dtype}, {rule} with learning rate {rate}")
+    let local = settings.local.map_or(String::new(), |local| {
+        let codec = local.codec.map_or("", |codec| codec.name());
+        let LocalOptions { sync_every, fragments, .. } = local;
+        let fragments = if fragments == 1 { String::new() } else { format!(" in {fragments} fragments") };
+        format!(", local with {sync_every} steps between synchronizations{fragments} {codec}")
+            .trim_end()
+            .to_owned()
+    });
+    format!(
+        "{ranks} rank{plural} x {batch_size} images per step, {dtype}, {rule} with learning rate {rate}{local}"
+    )
 }

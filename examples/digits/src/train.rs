@@ -3,9 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
-use comm::ddp::{
-    BucketLimits, DataParallel, DistributedSampler, Options, Parameter, ParameterSet, Remainder, Timeline,
-};
+use comm::ddp::{DistributedSampler, LocalOptions, Parameter, ParameterSet, Remainder, Timeline};
 use comm::{Comm, ReduceOp};
 
 use crate::data::{Batch, CLASSES, Images, PIXELS};
@@ -13,13 +11,10 @@ use crate::error::{Error, Result};
 use crate::model::{Mlp, Pass, count_correct};
 use crate::optimizer::{Optimizer, Rule};
 use crate::real::Real;
+use crate::replicas::{Replica, Replicas, StepReport};
 
 /// Inputs, hidden units and outputs.
 const SIZES: [usize; 4] = [PIXELS, 128, 128, CLASSES];
-
-/// Smaller limits than the defaults, which are meant for models a hundred times as large. With
-/// these, each layer has its own bucket.
-const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
 
 /// The settings of a run. Equal settings and world sizes give equal weights, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +27,8 @@ pub struct Settings {
     pub rule: Rule,
     /// The seed of initial weights and of the order of images.
     pub seed: u64,
+    /// Local training with these options, instead of averaged gradients.
+    pub local: Option<LocalOptions>,
 }
 
 /// The results of one epoch. Loss and accuracy are the same on every rank.
@@ -61,12 +58,9 @@ pub struct Trainer<T: Real> {
     images: Images,
     held_out: Images,
     sampler: DistributedSampler,
-    model: Mlp<T>,
-    optimizer: Optimizer<T>,
-    replicas: DataParallel,
+    replica: Replica<T>,
+    replicas: Replicas<T>,
     batch: Batch<T>,
-    pass: Pass<T>,
-    timelines: Vec<Timeline>,
 }
 
 impl<T: Real> Trainer<T> {
@@ -88,9 +82,7 @@ impl<T: Real> Trainer<T> {
         // seed.
         let mut model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
         let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
-        let options = Options::default().limits(LIMITS);
-        let mut replicas = DataParallel::new(comm, parameters, options)?;
-        replicas.broadcast_parameters(model.parameters_mut())?;
+        let replicas = Replicas::new(comm, parameters, settings.local, &mut model)?;
         let lengths = model.parameters().map(|parameter| parameter.numbers.len());
         let optimizer = Optimizer::new(settings.rule, settings.learning_rate, lengths);
         Ok(Self {
@@ -99,12 +91,9 @@ impl<T: Real> Trainer<T> {
             images,
             held_out: Images::held_out(),
             sampler,
-            optimizer,
-            model,
+            replica: Replica { model, optimizer, pass: Pass::default() },
             replicas,
             batch: Batch::default(),
-            pass: Pass::default(),
-            timelines: Vec::new(),
         })
     }
 
@@ -127,11 +116,10 @@ impl<T: Real> Trainer<T> {
         let (mut loss, mut communicating, mut waiting) = (0.0, Duration::ZERO, Duration::ZERO);
         for batch in indices.chunks_exact(self.settings.batch_size) {
             self.images.fill(&mut self.batch, batch.iter().copied());
-            let (step_loss, timeline) = self.step()?;
-            loss += step_loss / steps as f64;
-            communicating += timeline.communicating();
-            waiting += timeline.exposed();
-            self.timelines.push(timeline);
+            let step: StepReport = self.replicas.step(&mut self.replica, &self.batch)?;
+            loss += step.loss / steps as f64;
+            communicating += step.communicating;
+            waiting += step.waiting;
             after_step();
         }
         let elapsed = began.elapsed();
@@ -147,24 +135,28 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// Forward, backward, average, update. Returns the loss of this rank's batch.
-    fn step(&mut self) -> Result<(f64, Timeline)> {
-        let mut step = self.replicas.step()?;
-        let loss = self.model.backward(&mut self.pass, &self.batch, &mut step)?;
-        let averaged = step.finish()?;
-        self.optimizer.step(self.model.parameters_mut().zip(averaged.iter()?));
-        Ok((loss.widen(), averaged.timeline().clone()))
+    /// Makes the weights of all ranks equal at the end of local training; they always are with
+    /// averaged gradients.
+    ///
+    /// # Errors
+    /// If the ranks cannot communicate.
+    pub fn synchronize(&mut self) -> Result<()> {
+        self.replicas.synchronize(&mut self.replica.model)
     }
 
-    /// The share of held-out images that are recognised. Each rank evaluates a part of them.
+    /// The share of held-out images that are recognised with the weights that all ranks share. Each
+    /// rank evaluates a part of them.
     ///
     /// # Errors
     /// If the ranks cannot communicate.
     pub fn accuracy(&mut self) -> Result<f64> {
         let part = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size());
         self.held_out.fill(&mut self.batch, part);
-        let logits = self.model.forward(&mut self.pass, &self.batch);
-        let mut counts = [count_correct(logits, &self.batch.labels), self.batch.labels.len() as u64];
+        let batch = &self.batch;
+        let correct = self.replicas.evaluate(&mut self.replica, |Replica { model, pass, .. }| {
+            count_correct(model.forward(pass, batch), &batch.labels)
+        })?;
+        let mut counts = [correct, batch.labels.len() as u64];
         self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
         Ok(counts[0] as f64 / counts[1] as f64)
     }
@@ -175,7 +167,7 @@ impl<T: Real> Trainer<T> {
     /// If the ranks cannot communicate.
     pub fn replicas_identical(&self) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
-        for number in self.model.parameters().flat_map(|parameter| parameter.numbers) {
+        for number in self.replica.model.parameters().flat_map(|parameter| parameter.numbers) {
             // Widening is exact, so equal and different bits stay so.
             hasher.write_u64(number.widen().to_bits());
         }
@@ -187,13 +179,19 @@ impl<T: Real> Trainer<T> {
     /// The current model.
     #[must_use]
     pub const fn model(&self) -> &Mlp<T> {
-        &self.model
+        &self.replica.model
     }
 
-    /// The timelines of all steps so far.
+    /// The timelines of all steps so far with averaged gradients.
     #[must_use]
     pub fn timelines(&self) -> &[Timeline] {
-        &self.timelines
+        self.replicas.timelines()
+    }
+
+    /// The bytes that this rank has sent to train, without those of broadcasts and evaluations.
+    #[must_use]
+    pub fn bytes_sent(&self) -> u64 {
+        self.replicas.bytes_sent(self.comm.size())
     }
 
     /// Returns the mean of a number over all ranks.
@@ -208,7 +206,8 @@ impl<T: Real> Trainer<T> {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { batch_size: 100, learning_rate: 0.05, rule: Rule::SGD, seed: 3 };
+    const SETTINGS: Settings =
+        Settings { batch_size: 100, learning_rate: 0.05, rule: Rule::SGD, seed: 3, local: None };
 
     #[test]
     fn one_bit_on_one_rank_is_a_difference() {
@@ -217,7 +216,7 @@ mod tests {
             trainer.epoch(1, || ()).unwrap();
             let before = trainer.replicas_identical().unwrap();
             if comm.rank() == 2 {
-                let bias = trainer.model.parameters_mut().last().unwrap();
+                let bias = trainer.replica.model.parameters_mut().last().unwrap();
                 bias[9] = f32::from_bits(bias[9].to_bits() ^ 1);
             }
             (before, trainer.replicas_identical().unwrap())

@@ -31,7 +31,7 @@ fn rank_main<T: Real>(comm: &Comm, settings: Settings) -> Course {
 }
 
 fn course<T: Real>(ranks: usize, rule: Rule, learning_rate: f64) -> Course {
-    let settings = Settings { batch_size: GLOBAL_BATCH / ranks, learning_rate, rule, seed: 1 };
+    let settings = Settings { batch_size: GLOBAL_BATCH / ranks, learning_rate, rule, seed: 1, local: None };
     let courses = comm::threads::run(ranks, |comm| rank_main::<T>(&comm, settings)).unwrap();
     assert!(courses.iter().all(|course| *course == courses[0]), "ranks differ");
     courses[0].clone()

@@ -52,6 +52,36 @@ fn the_other_optimizer_and_number_type_learn_too() {
     assert!(accuracy(&train("2", &["--optimizer", "adamw", "--dtype", "f64"])) >= 0.95);
 }
 
+/// Returns accuracy and bytes of both kinds of training.
+fn comparison(printed: &str) -> [(f64, f64); 2] {
+    let row = |name: &str| {
+        let line = printed.lines().find(|line| line.starts_with(name)).unwrap();
+        let [.., accuracy, sent, unit] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let factor = match unit {
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            other => panic!("{other}"),
+        };
+        (accuracy.parse().unwrap(), sent.parse::<f64>().unwrap() * factor)
+    };
+    [row("averaged gradients"), row("local training")]
+}
+
+#[test]
+fn local_training_learns_with_a_hundredth_of_the_bytes() {
+    let printed = train("4", &["--diloco", "20", "--fragments", "4", "--delay", "2", "--codec", "int4"]);
+    let [(averaged, all), (local, few)] = comparison(&printed);
+    assert_eq!(local, accuracy(&printed));
+    assert!(averaged >= 0.95 && local >= 0.95, "{printed}");
+    assert!(few > 0.0 && few < all / 100.0, "{printed}");
+    // A tenth of the bytes, because ranks synchronize once in ten steps and at the end.
+    let printed = train("2", &["--diloco", "10", "--epochs", "5"]);
+    let [(_, all), (_, few)] = comparison(&printed);
+    assert!((0.1..0.11).contains(&(few / all)), "{printed}");
+}
+
 #[test]
 fn the_table_has_a_row_per_epoch() {
     let printed = train("2", &["--epochs", "3"]);

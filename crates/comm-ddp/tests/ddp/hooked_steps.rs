@@ -114,7 +114,7 @@ fn weighted_sums(comm: &Comm, hook: impl CommHook, weights: &[f64]) -> Sums {
 fn residuals_follow_weights_rebuilt_buckets_and_ranks_without_a_batch() {
     for size in [2, 3, 5] {
         on_ranks(size, |comm| {
-            // Gradients are multiplied by another power of two after the first step, and the second.
+            // Gradients are multiplied by another power of two after the first and second steps.
             let weights: Vec<f64> = [1024.0; 1].into_iter().chain([1.0; 30]).collect();
             let error = |hook| {
                 let sums = weighted_sums(&comm, hook, &weights);

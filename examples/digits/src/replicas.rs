@@ -1,0 +1,146 @@
+//! Two ways to train replicas together: averaged gradients, and local training.
+
+use std::time::{Duration, Instant};
+
+use comm::Comm;
+use comm::ddp::{BucketLimits, DataParallel, LocalOptions, LocalTraining, Options, ParameterSet, Timeline};
+
+use crate::data::Batch;
+use crate::error::Result;
+use crate::model::{Gradients, Mlp, Pass};
+use crate::optimizer::Optimizer;
+use crate::real::Real;
+
+/// Smaller limits than the defaults, which are meant for models a hundred times as large. With
+/// these, each layer has its own bucket.
+const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
+
+/// The part of a trainer that communicates.
+#[derive(Debug)]
+pub(crate) enum Replicas<T: Real> {
+    /// Gradients are averaged in every step.
+    DataParallel { replicas: Box<DataParallel>, timelines: Vec<Timeline> },
+    /// Each rank uses its own gradients, and parameters are synchronized once in many steps.
+    Local { training: Box<LocalTraining<T>>, gradients: OwnGradients<T> },
+}
+
+/// The gradients of this rank's batch.
+#[derive(Debug)]
+pub(crate) struct OwnGradients<T>(Vec<Vec<T>>);
+
+impl<T> Gradients<T> for OwnGradients<T> {
+    type Error = comm::ddp::Error;
+
+    fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error> {
+        Ok(&mut self.0[index])
+    }
+
+    fn ready(&mut self, _: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// The model of a rank, with all that a step needs.
+#[derive(Debug)]
+pub(crate) struct Replica<T> {
+    pub(crate) model: Mlp<T>,
+    pub(crate) optimizer: Optimizer<T>,
+    pub(crate) pass: Pass<T>,
+}
+
+/// Loss and times of a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepReport {
+    pub(crate) loss: f64,
+    /// The time of collectives. That of local training is the time in which the rank waited.
+    pub(crate) communicating: Duration,
+    pub(crate) waiting: Duration,
+}
+
+impl<T: Real> Replicas<T> {
+    /// Prepares the ranks to train, with the weights of rank 0. Collective.
+    pub(crate) fn new(
+        comm: &Comm,
+        parameters: ParameterSet,
+        local: Option<LocalOptions>,
+        model: &mut Mlp<T>,
+    ) -> Result<Self> {
+        if let Some(options) = local {
+            let training = LocalTraining::new(comm, parameters, options, model.parameters_mut())?;
+            let gradients = model.parameters().map(|p| vec![T::zero(); p.numbers.len()]).collect();
+            return Ok(Self::Local { training: Box::new(training), gradients: OwnGradients(gradients) });
+        }
+        let mut replicas = DataParallel::new(comm, parameters, Options::default().limits(LIMITS))?;
+        replicas.broadcast_parameters(model.parameters_mut())?;
+        Ok(Self::DataParallel { replicas: Box::new(replicas), timelines: Vec::new() })
+    }
+
+    /// Forward, backward, update, and communication before or after the update.
+    pub(crate) fn step(&mut self, replica: &mut Replica<T>, batch: &Batch<T>) -> Result<StepReport> {
+        let Replica { model, optimizer, pass } = replica;
+        match self {
+            Self::DataParallel { replicas, timelines } => {
+                let mut step = replicas.step()?;
+                let loss = model.backward(pass, batch, &mut step)?;
+                let averaged = step.finish()?;
+                optimizer.step(model.parameters_mut().zip(averaged.iter()?));
+                let timeline = averaged.timeline().clone();
+                let (communicating, waiting) = (timeline.communicating(), timeline.exposed());
+                timelines.push(timeline);
+                Ok(StepReport { loss: loss.widen(), communicating, waiting })
+            }
+            Self::Local { training, gradients } => {
+                let loss = model.backward(pass, batch, gradients)?;
+                optimizer.step(model.parameters_mut().zip(gradients.0.iter().map(|gradient| &gradient[..])));
+                let began = Instant::now();
+                training.step(model.parameters_mut())?;
+                let waiting = began.elapsed();
+                Ok(StepReport { loss: loss.widen(), communicating: waiting, waiting })
+            }
+        }
+    }
+
+    /// Makes the parameters of all ranks equal, as those of averaged gradients always are.
+    /// Collective.
+    pub(crate) fn synchronize(&mut self, model: &mut Mlp<T>) -> Result<()> {
+        if let Self::Local { training, .. } = self {
+            training.synchronize(model.parameters_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Calls `evaluate` on a model with the parameters that all ranks share, and then restores this
+    /// rank's.
+    pub(crate) fn evaluate<R>(
+        &self,
+        replica: &mut Replica<T>,
+        evaluate: impl FnOnce(&mut Replica<T>) -> R,
+    ) -> Result<R> {
+        let Self::Local { training, .. } = self else { return Ok(evaluate(replica)) };
+        let own: Vec<Vec<T>> = replica.model.parameters().map(|p| p.numbers.to_vec()).collect();
+        training.copy_global(replica.model.parameters_mut())?;
+        let result = evaluate(replica);
+        replica.model.parameters_mut().zip(own).for_each(|(numbers, own)| numbers.copy_from_slice(&own));
+        Ok(result)
+    }
+
+    /// The timelines of all steps so far with averaged gradients.
+    pub(crate) fn timelines(&self) -> &[Timeline] {
+        match self {
+            Self::DataParallel { timelines, .. } => timelines,
+            Self::Local { .. } => &[],
+        }
+    }
+
+    /// The bytes of gradients that each of `ranks` ranks has sent. An all-reduce sends a part to
+    /// every other rank to be reduced, and then each result.
+    pub(crate) fn bytes_sent(&self, ranks: usize) -> u64 {
+        match self {
+            Self::DataParallel { timelines, .. } => {
+                let buckets = timelines.iter().flat_map(|timeline| &timeline.buckets);
+                buckets.map(|bucket| (2 * (ranks - 1) * bucket.bytes / ranks) as u64).sum()
+            }
+            Self::Local { training, .. } => training.bytes_sent(),
+        }
+    }
+}
