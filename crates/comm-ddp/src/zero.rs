@@ -29,7 +29,7 @@ use crate::{
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
 /// all-reduce followed by the whole optimizer gives.
 ///
-/// After [`Error::Comm`] the parameters are unspecified, and every call fails.
+/// After [`Error::Comm`](crate::Error::Comm) the parameters are unspecified, and every call fails.
 ///
 /// ```
 /// use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
