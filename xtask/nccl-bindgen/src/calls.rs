@@ -3,7 +3,7 @@
 //!
 //! The dynamic loading of bindgen itself panics if a symbol is missing.
 
-use syn::{File, Item, ItemForeignMod, parse_quote};
+use syn::{File, ForeignItem, Item, ItemForeignMod, parse_quote};
 
 /// The start of declarations, and of the macro in its place.
 const DECLARED: &str = "unsafe extern \"C\" {";
@@ -11,7 +11,9 @@ const MACRO: &str = "crate::symbol::calls! {";
 
 /// Removes all declarations from the file, and returns the text of the macro with them.
 pub(crate) fn take(file: &mut File) -> String {
-    let mut all: ItemForeignMod = parse_quote!(unsafe extern "C" {});
+    let mut all: ItemForeignMod = parse_quote!(
+        unsafe extern "C" {}
+    );
     file.items.retain_mut(|item| match item {
         Item::ForeignMod(block) => {
             all.items.append(&mut block.items);
@@ -19,6 +21,12 @@ pub(crate) fn take(file: &mut File) -> String {
         }
         _ => true,
     });
+    // The type that they return has the attribute already.
+    for item in &mut all.items {
+        if let ForeignItem::Fn(function) = item {
+            function.attrs.retain(|attribute| !attribute.path().is_ident("must_use"));
+        }
+    }
     let declarations: File = parse_quote!(#all);
     prettyplease::unparse(&declarations).replacen(DECLARED, MACRO, 1)
 }

@@ -98,6 +98,7 @@ fn translate(header: &Path) -> Result<String, Failure> {
         .default_non_copy_union_style(NonCopyUnionStyle::BindgenWrapper)
         .default_macro_constant_type(MacroTypeVariation::Signed)
         .new_type_alias("nccl(Comm|Window)_t")
+        .must_use_type("ncclResult_t")
         .allowlist_type("nccl[A-Z].*")
         .allowlist_function("nccl[A-Z].*")
         .allowlist_var("NCCL_.*")
