@@ -1,4 +1,4 @@
-//! No text contains a mark of unfinished work.
+//! No text contains a mark of unfinished work, or of a merge with conflicts.
 
 use super::Finding;
 use super::tree::Tree;
@@ -12,12 +12,17 @@ const MARKS: [&str; 5] = [
     concat!("unimplemented", "!"),
 ];
 
+/// The starts of lines that a merge leaves around conflicts.
+const CONFLICTS: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
+
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in &tree.texts {
         for (index, line) in text.lines().enumerate() {
             let marks = MARKS.iter().filter(|mark| has_word(line, mark));
-            findings.extend(marks.map(|mark| Finding::new(path, index + 1, format!("contains {mark}"))));
+            let conflicts = CONFLICTS.iter().filter(|mark| line.starts_with(**mark));
+            let found = marks.chain(conflicts);
+            findings.extend(found.map(|mark| Finding::new(path, index + 1, format!("contains {mark}"))));
         }
     }
     findings
@@ -47,6 +52,15 @@ mod tests {
         }
         let text = format!("fn f() {{ {}() }}", MARKS[3]);
         assert_eq!(check(&Tree::with_texts([("a.rs", &text)])).len(), 1);
+    }
+
+    #[test]
+    fn conflicts_of_a_merge_are_found_at_the_starts_of_lines() {
+        for mark in CONFLICTS {
+            let text = format!("fine\n{mark}HEAD\n if a {mark} b\n");
+            let findings = check(&Tree::with_texts([("a.md", &text)]));
+            assert_eq!(findings.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2], "{mark}");
+        }
     }
 
     #[test]
