@@ -96,6 +96,7 @@ fn rank() {
         "register the last" => {
             let memory = pattern(0, LARGE);
             channel.register(&[&memory]);
+            await_byte(&mut channel);
             report_and_wait(channel.try_send(0, &[IoSlice::new(&memory)]).unwrap());
         }
         "send registered memory" => send_registered(&mut channel),
@@ -177,6 +178,14 @@ fn send_registered(channel: &mut SharedMemoryTransport) {
     println!("report: released");
 }
 
+/// Receives the byte that the test sends once its own side of the channel is open. Until then it has
+/// not announced that it reads by cross-memory attach, and bytes go through the ring.
+fn await_byte(channel: &mut SharedMemoryTransport) {
+    while channel.try_recv(0, &mut [0]).unwrap() == 0 {
+        wait(channel, &interest(&[0], &[]), SOON).unwrap();
+    }
+}
+
 /// Sends every byte back.
 fn echo(channel: &mut SharedMemoryTransport) {
     let mut byte = [0];
@@ -238,6 +247,7 @@ fn registered_memory_of_a_killed_process_is_lost() {
     let (_folder, store) = store();
     let mut other = Rank::start("register the last", &store);
     let (_fabric, mut channel) = open(0, &store);
+    assert_eq!(channel.try_send(1, &[IoSlice::new(&[0])]).unwrap(), 1);
     let sent: usize = other.report().parse().unwrap();
     let is_readable = may_read(&other);
     assert_eq!(
