@@ -97,8 +97,14 @@ impl<M: Kernels> Averaged<'_, M> {
     /// # Errors
     /// [`Error::Comm`] with the error of a device.
     pub fn norm(&self) -> Result<f64> {
-        let squares = |index| Ok::<_, Error>(M::sum_of_squares(&self.owner.comm, self.view(index)?)?);
-        Ok(self.trained().map(squares).sum::<Result<f64>>()?.sqrt())
+        // In the order of slots, because ranks may have registered parameters in another order, and
+        // the sum is rounded.
+        let locations = self.owner.plan().locations().iter();
+        let squares = |location| -> Result<f64> {
+            Ok(M::sum_of_squares(&self.owner.comm, self.owner.reducer.view(location)?)?)
+        };
+        let trained = locations.filter(|location| **location != Location::NOWHERE);
+        Ok(trained.map(squares).sum::<Result<f64>>()?.sqrt())
     }
 
     /// Returns whether all averages are finite, and with

@@ -226,3 +226,25 @@ fn the_plan_follows_the_first_step_of_rank_0() {
     assert_eq!(slots(&plans[0].1), order(0, 2));
     assert!(plans.iter().all(|plan| *plan == plans[0]));
 }
+
+#[test]
+fn the_norm_has_the_same_bits_on_ranks_that_register_in_another_order() {
+    on_ranks(3, |comm| {
+        let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [1]);
+        let registered: Vec<usize> = match comm.rank() {
+            0 => (0..9).collect(),
+            1 => (0..9).rev().collect(),
+            _ => (4..9).chain(0..4).collect(),
+        };
+        let set = ParameterSet::new(registered.iter().map(|index| named(*index))).unwrap();
+        let mut replicas = DataParallel::new(&comm, set, SMALL).unwrap();
+        for number in 0..20 {
+            let mut step = replicas.step().unwrap();
+            for (at, index) in registered.iter().enumerate() {
+                step.ready(at, &[1.0 / (7 * index + number + 3) as f32]).unwrap();
+            }
+            let norm = step.finish().unwrap().norm().unwrap().to_bits();
+            assert_eq!(comm.all_gather_scalar(norm).unwrap(), [norm; 3]);
+        }
+    });
+}
