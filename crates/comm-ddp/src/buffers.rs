@@ -18,6 +18,8 @@ impl<M: Kernels> DataParallel<M> {
     /// [`Error::Mismatch`] on every rank if the buffers differ; [`Error::Comm`].
     pub fn register_buffers(&mut self, buffers: ParameterSet) -> Result<()> {
         self.reducer.check()?;
+        // No buffer is trained, so it does not matter whether it is called frozen.
+        let buffers = buffers.trained();
         let checked = check_parameters(&self.comm, &buffers);
         checked.map_err(|error| match error {
             Error::Comm(_) => self.reducer.poison(error),

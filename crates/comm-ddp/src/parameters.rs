@@ -144,6 +144,12 @@ impl ParameterSet {
         self.slots.get(index).copied().ok_or(Error::UnknownParameter { index, count })
     }
 
+    /// Returns the parameters as ones that are trained.
+    pub(crate) fn trained(mut self) -> Self {
+        self.sorted.iter_mut().for_each(|parameter| parameter.is_frozen = false);
+        self
+    }
+
     /// Returns the slots in the order of registration.
     #[must_use]
     pub fn slots(&self) -> &[usize] {

@@ -163,3 +163,17 @@ fn values_that_do_not_match_are_refused_before_they_are_sent() {
         assert_eq!((mean, variance), ([0.0; 3], [5.0]));
     });
 }
+
+#[test]
+fn buffers_that_are_registered_as_frozen_are_exchanged_too() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm);
+        let set =
+            [Parameter::new::<f32>("mean", [3]).frozen(), Parameter::new::<i64>("batches", [1]).frozen()];
+        replicas.register_buffers(ParameterSet::new(set).unwrap()).unwrap();
+        let (mut mean, mut batches) = ([comm.rank() as f32; 3], [comm.rank() as i64 + 7]);
+        let views = [HostViewMut::new(&mut mean), HostViewMut::new(&mut batches)];
+        replicas.average_buffers(views).unwrap();
+        assert_eq!((mean, batches), ([0.5; 3], [7]));
+    });
+}
