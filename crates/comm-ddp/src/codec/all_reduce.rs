@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use comm_core::{AsView, AsViewMut, Comm, DType, Host, Invalid, Kernels, ReduceOp, Shape};
+use comm_core::{AsView, AsViewMut, Comm, DType, Host, Invalid, Kernels, ReduceOp, Shape, wire};
 
 use super::{BlockCodec, check_len};
 use crate::Result;
@@ -153,6 +153,10 @@ impl<M: Kernels> EncodedAllReduce<M> {
             elements.iter_mut().zip(&self.residual).for_each(|(element, error)| *element += error);
         }
         let chunks = Chunks::new(self.codec, elements.len(), comm.size());
+        // Other elements or another operator can take as many bytes.
+        let call =
+            [comm.extra_fingerprint(), self.codec as u64, factor.to_bits().into(), elements.len() as u64];
+        let comm = &comm.with_extra_fingerprint(wire::digest(call));
         self.bytes.resize(chunks.bytes * comm.size(), 0);
         self.encode_all(elements, chunks, comm.size())?;
         self.all_to_all(comm)?;

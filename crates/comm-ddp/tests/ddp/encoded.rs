@@ -214,3 +214,20 @@ fn encoded_elements_take_the_promised_part_of_the_bytes() {
         }
     }
 }
+
+#[test]
+fn ranks_with_different_lengths_or_operators_get_an_error_also_if_they_send_as_many_bytes() {
+    let refused = |call: fn(&Comm, &mut EncodedAllReduce) -> comm_ddp::Result<()>| {
+        for error in
+            on_ranks(2, |comm| call(&comm, &mut EncodedAllReduce::new(BlockCodec::Int8)).unwrap_err())
+        {
+            let Error::Comm(error) = error else { panic!("{error}") };
+            assert!(matches!(error.root_cause(), comm_core::Error::Desync(_)), "{error}");
+        }
+    };
+    refused(|comm, encoded| encoded.all_reduce(comm, &mut vec![1.0; 65 + comm.rank()], ReduceOp::Sum));
+    refused(|comm, encoded| {
+        let op = if comm.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Avg };
+        encoded.all_reduce(comm, &mut [1.0; 65], op)
+    });
+}
