@@ -122,13 +122,11 @@ impl<M: Kernels> BucketBuffer<M> {
     /// Averages the bucket. Runs on the communication thread.
     pub(crate) fn average(mut self, comm: &Comm<M>, launch: Launch<M>) -> crate::Result<Completed<M>> {
         let started = (launch.clock)();
-        if let Some(found) = &launch.found_infinite
-            && !M::is_finite(comm, self.view(0..self.gradients)?)?
-        {
-            found.store(true, Ordering::Relaxed);
-        }
-        if launch.factor != 1.0 {
-            M::scale(comm, self.gradients().as_view_mut()?, launch.factor)?;
+        if launch.factor == 0.0 {
+            // The mean over no samples is NaN, and so is its product with zero.
+            M::zero(comm, self.gradients().into_view()?)?;
+        } else {
+            self.check_and_scale(comm, &launch)?;
         }
         if let Some(mut status) = launch.status {
             // Buckets are averaged one after the other, and the status goes with the last.
@@ -148,6 +146,19 @@ impl<M: Kernels> BucketBuffer<M> {
             comm.all_reduce(&mut self.elements(range), ReduceOp::Avg)?;
         }
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
+    }
+
+    /// Notes whether gradients are finite, and multiplies them by the factor of this rank.
+    fn check_and_scale(&mut self, comm: &Comm<M>, launch: &Launch<M>) -> Result<()> {
+        if let Some(found) = &launch.found_infinite
+            && !M::is_finite(comm, self.view(0..self.gradients)?)?
+        {
+            found.store(true, Ordering::Relaxed);
+        }
+        if launch.factor != 1.0 {
+            M::scale(comm, self.gradients().as_view_mut()?, launch.factor)?;
+        }
+        Ok(())
     }
 
     /// Gives every rank the blocks of all ranks. Runs on the communication thread.

@@ -171,19 +171,21 @@ impl<M: Kernels> DataParallel<M> {
         packed::broadcast_once(&self.comm, &ParameterSet::new(parameters)?, self.options.limits, &mut values)
     }
 
-    /// Starts a step: one or several backward passes, then one average.
+    /// Starts a step: one or several backward passes, then one average. The gradients of this rank
+    /// have a weight of 1.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after an error.
     pub fn step(&mut self) -> Result<Step<'_, M>> {
-        self.start(Status::new(1.0, true))
+        self.start(Status::new(self.unit, true))
     }
 
     /// Starts a step in which the gradients of this rank have a weight, for example the number of
     /// its samples or tokens: the average over all of them is the sum of each rank's weight times
     /// its gradients, divided by the sum of weights.
     ///
-    /// Gradients are means over this rank's samples, as those of a mean loss. The total weight of
+    /// Gradients are means over this rank's samples, as those of a mean loss. With a weight of 0
+    /// they do not count, whatever they are: the mean over no samples is NaN. The total weight of
     /// all ranks travels with the gradients, without another call.
     ///
     /// # Errors
@@ -311,8 +313,12 @@ impl<M: Kernels> DataParallel<M> {
     }
 }
 
-/// Returns a power of two near the inverse of a weight, with which products are exact.
+/// Returns a power of two near the inverse of a weight, with which products are exact; 1 for what
+/// is no weight.
 pub(crate) fn unit_of(weight: f64) -> f64 {
+    if !weight.is_finite() || weight <= 0.0 {
+        return 1.0;
+    }
     let inverse = 2_f64.powi(-(weight.log2().round() as i32));
-    if weight > 0.0 && inverse.is_normal() { inverse } else { 1.0 }
+    if inverse.is_normal() { inverse } else { 1.0 }
 }

@@ -157,7 +157,7 @@ impl<'a, M: Kernels> Step<'a, M> {
         if factor != 1.0 && status.mean_weight > 0.0 {
             owner.reducer.scale(factor).map_err(|error| owner.reducer.poison(error))?;
         }
-        if status.active > 0 {
+        if status.mean_weight > 0.0 {
             let unit = unit_of(mean_weight * ranks as f64 / status.active as f64);
             let rescaled = unit / std::mem::replace(&mut owner.unit, unit);
             if let Some(hook) = owner.reducer.hook().filter(|_| rescaled != 1.0) {

@@ -127,3 +127,65 @@ fn a_weight_that_is_no_weight_is_refused() {
         replicas.step().unwrap().finish().unwrap();
     });
 }
+
+#[test]
+fn a_step_without_weight_has_a_weight_of_one_whatever_the_weights_before() {
+    for divisor in [Divisor::Weights, Divisor::Ranks, Divisor::Number(2.0)] {
+        on_ranks(2, |comm| {
+            let options = Options::DEFAULT.typical_weight(512.0).divisor(divisor);
+            let mut replicas = replicas(&comm, &[DType::F32], options);
+            // Weights of one, then of 4096 samples, then of one again.
+            for weight in [None, None, Some(4096.0), None, None] {
+                let mut step = match weight {
+                    None => replicas.step().unwrap(),
+                    Some(weight) => replicas.step_with_weight(weight).unwrap(),
+                };
+                step.ready(0, &[8.0 * (comm.rank() + 1) as f32; 3]).unwrap();
+                let averaged = step.finish().unwrap();
+                let weight = weight.unwrap_or(1.0);
+                assert_eq!(averaged.total_weight(), 2.0 * weight);
+                let expected = if divisor == Divisor::Weights { 12.0 } else { 12.0 * weight };
+                assert_eq!(averaged.get::<f32>(0).unwrap(), [expected as f32; 3], "{divisor:?}");
+            }
+            // One rank counts twice.
+            let mut step =
+                if comm.rank() == 0 { replicas.step() } else { replicas.step_with_weight(2.0) }.unwrap();
+            step.ready(0, &[6.0 * comm.rank() as f32; 3]).unwrap();
+            let averaged = step.finish().unwrap();
+            assert_eq!(averaged.total_weight(), 3.0);
+            let expected = if divisor == Divisor::Weights { 4.0 } else { 6.0 };
+            assert_eq!(averaged.get::<f32>(0).unwrap(), [expected; 3]);
+        });
+    }
+}
+
+#[test]
+fn a_step_in_which_no_rank_has_a_weight_averages_to_zero() {
+    on_ranks(2, |comm| {
+        let mut replicas = replicas(&comm, &[DType::F32], Options::DEFAULT.typical_weight(0.0));
+        for weight in [0.0, 3.0, 0.0, 3.0] {
+            let mut step = replicas.step_with_weight(weight).unwrap();
+            step.ready(0, &[5.0_f32; 3]).unwrap();
+            let averaged = step.finish().unwrap();
+            assert_eq!((averaged.total_weight(), averaged.active_ranks()), (2.0 * weight, 2));
+            let expected = if weight == 0.0 { 0.0 } else { 5.0 };
+            assert_eq!(averaged.get::<f32>(0).unwrap(), [expected; 3]);
+        }
+    });
+}
+
+#[test]
+fn the_mean_over_no_samples_does_not_count() {
+    on_ranks(3, |comm| {
+        let mut replicas = replicas(&comm, &[DType::F32], Options::DEFAULT.check_finite(true));
+        for _ in 0..2 {
+            let samples = comm.rank() as f32;
+            let mut step = replicas.step_with_weight(f64::from(samples)).unwrap();
+            // The mean of rank 0 is not a number.
+            step.ready(0, &[12.0 * samples / samples; 3]).unwrap();
+            let averaged = step.finish().unwrap();
+            assert!(averaged.is_finite().unwrap());
+            assert_eq!(averaged.get::<f32>(0).unwrap(), [12.0; 3]);
+        }
+    });
+}
