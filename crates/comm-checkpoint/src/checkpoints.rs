@@ -27,7 +27,8 @@ pub enum Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The number of checkpoints to keep, at least 1. Older ones are removed after each save.
+    /// The number of checkpoints to keep, at least 1. Older ones are removed after each save, but
+    /// not the one that was saved.
     pub keep: usize,
     /// The relation between the folders of the ranks.
     pub placement: Placement,
@@ -78,7 +79,8 @@ impl Checkpoints {
     /// is on disk.
     ///
     /// # Errors
-    /// [`Error::Exists`] if the step was saved before; [`Error::Mismatch`] and [`Error::Coverage`],
+    /// [`Error::Exists`] if there is a checkpoint of the step whose files are all there, of the
+    /// right length: any other is replaced; [`Error::Mismatch`] and [`Error::Coverage`],
     /// on every rank, if the states of the ranks do not fit together; [`Error::Io`] on a rank that
     /// cannot write and [`Error::Peer`] on the others; [`Error::Comm`]. After an error there is no
     /// checkpoint of this step. The error of an earlier [`Checkpoints::save_async`] is returned

@@ -84,7 +84,7 @@ pub enum Error {
         /// Whether they are missing or duplicated.
         fault: Coverage,
     },
-    /// The step was saved before.
+    /// The step was saved before, and its files are all there.
     #[error("step {step} was saved before")]
     Exists {
         /// The step.

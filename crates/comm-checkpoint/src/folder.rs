@@ -57,10 +57,11 @@ impl Folder {
         self.manifest_path(step).exists()
     }
 
-    /// Creates an empty folder for a checkpoint. Removes what an interrupted save has left there.
+    /// Creates an empty folder for a checkpoint. Removes what an interrupted save has left there,
+    /// or a damaged checkpoint.
     pub(crate) fn begin(&self, step: u64) -> Result<()> {
         let folder = self.of(step);
-        remove(&folder)?;
+        self.discard(step)?;
         fs::create_dir(&folder).map_err(Error::io("create", &folder))?;
         sync(&self.root)
     }
@@ -99,14 +100,14 @@ impl Folder {
         Manifest::decode(&text, &path)
     }
 
-    /// Removes all but the newest `keep` complete checkpoints, and incomplete ones that are older
-    /// than the newest.
-    pub(crate) fn prune(&self, keep: usize) -> Result<()> {
+    /// Removes all complete checkpoints but the newest `keep` and the one of step `saved`, and
+    /// incomplete ones that are older than the newest.
+    pub(crate) fn prune(&self, keep: usize, saved: u64) -> Result<()> {
         let complete = self.steps()?;
         let Some(newest) = complete.last() else { return Ok(()) };
         let kept = &complete[complete.len().saturating_sub(keep.max(1))..];
         for step in self.all_steps()? {
-            if step < *newest && !kept.contains(&step) {
+            if step < *newest && step != saved && !kept.contains(&step) {
                 self.discard(step)?;
             }
         }

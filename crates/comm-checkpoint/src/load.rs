@@ -98,12 +98,23 @@ fn find(folder: &Folder, step: u64) -> Result<(Manifest, Found)> {
     Ok((manifest, Found { step, digest, present }))
 }
 
+/// Returns whether the checkpoint of a step is complete and undamaged, as [`newest`]. A collective.
+pub(crate) fn is_complete(comm: &Comm, folder: &Folder, step: u64) -> Result<bool> {
+    let steps = if folder.has(step) { vec![step] } else { Vec::new() };
+    Ok(newest_of(comm, folder, Ok(steps))?.is_some())
+}
+
 /// Returns the newest step whose checkpoint is complete and undamaged as far as names and lengths
-/// of its files show, on this rank or another.
+/// of its files show, on this rank or another. A collective.
 pub(crate) fn newest(comm: &Comm, folder: &Folder) -> Result<Option<u64>> {
+    newest_of(comm, folder, folder.steps())
+}
+
+/// Does the same as [`newest`] for some steps of which this rank's folder has manifests.
+fn newest_of(comm: &Comm, folder: &Folder, steps: Result<Vec<u64>>) -> Result<Option<u64>> {
     let found = || -> Result<Vec<Found>> {
         let mut all = Vec::new();
-        for step in folder.steps()? {
+        for step in steps? {
             match find(folder, step) {
                 Ok((_, found)) => all.push(found),
                 Err(error @ Error::Corrupt { .. }) => tracing::warn!(step, %error, "a checkpoint is skipped"),

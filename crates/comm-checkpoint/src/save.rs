@@ -6,7 +6,7 @@ use comm_core::Comm;
 
 use crate::exchange::agree;
 use crate::folder::Folder;
-use crate::load::leaders;
+use crate::load::{self, leaders};
 use crate::manifest::{Entry, FileEntry, Manifest, Shard};
 use crate::offer::{Assigned, Offer, assign};
 use crate::shard::{self, Written};
@@ -23,7 +23,8 @@ pub(crate) fn save(
 ) -> Result<()> {
     let rank = comm.rank();
     let offers = agree(comm, Ok(Offer::new(state, rank, folder.has(step))))?;
-    if offers.iter().any(|offer| offer.exists) {
+    // What is damaged is replaced: a run that went on from an earlier step comes back to it.
+    if offers.iter().any(|offer| offer.exists) && load::is_complete(comm, folder, step)? {
         return Err(Error::Exists { step });
     }
     let assigned = assign(&offers)?;
@@ -46,7 +47,7 @@ pub(crate) fn save(
         return Err(error);
     }
     // The checkpoint is complete, whatever happens from here on.
-    if leads && let Err(error) = folder.prune(options.keep) {
+    if leads && let Err(error) = folder.prune(options.keep, step) {
         tracing::warn!(step, %error, "old checkpoints remain");
     }
     // No rank sees a folder in which another rank still removes checkpoints.

@@ -182,6 +182,42 @@ fn damaged_checkpoints_are_reported_and_skipped() {
 }
 
 #[test]
+fn a_step_of_which_files_are_missing_can_be_saved_again() {
+    for (placement, lost) in [
+        (Placement::Shared, "shard-00001-of-00002.safetensors"),
+        (Placement::PerHost, "shard-00001-of-00002.safetensors"),
+        // The manifest of the other host remains.
+        (Placement::PerHost, "manifest.json"),
+    ] {
+        let hosts = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let options = Options::default().placement(placement);
+        let folder = |rank: usize| hosts[if placement == Placement::PerHost { rank } else { 0 }].path();
+        let all = |step| run(2, |comm| save(&comm, folder(comm.rank()), options, step));
+        assert!([1, 2].map(all).into_iter().flatten().all(|saved| saved.is_ok()));
+        assert!(all(2).iter().all(|again| matches!(again, Err(Error::Exists { step: 2 }))));
+        fs::remove_file(folder(1).join("step-000000000002").join(lost)).unwrap();
+        assert_eq!(run(2, |comm| load(&comm, folder(comm.rank()), options)), [Some(1); 2]);
+        assert!(all(2).iter().all(Result::is_ok), "{placement:?}");
+        assert_eq!(run(2, |comm| load(&comm, folder(comm.rank()), options)), [Some(2); 2]);
+    }
+}
+
+#[test]
+fn a_checkpoint_is_kept_although_there_are_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default().keep(1);
+    run(2, |comm| {
+        let mut checkpoints = Checkpoints::open(&comm, folder.path(), options).unwrap();
+        // A run that went on from an earlier step than the last.
+        for (step, kept) in [(30, &[30][..]), (21, &[21, 30]), (22, &[22, 30]), (31, &[31])] {
+            save(&comm, folder.path(), options, step).unwrap();
+            assert_eq!(checkpoints.steps().unwrap(), kept);
+            assert_state(&checkpoints.load(step).unwrap(), &comm);
+        }
+    });
+}
+
+#[test]
 fn a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_else() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let options = Options::default().placement(Placement::PerHost);
