@@ -100,9 +100,12 @@ mod zero;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use comm_core::Comm;
+
+use crate::error::or_abort;
 
 pub use comm_ddp::{BucketLimits, Difference, Mismatch};
 pub use data_parallel::DataParallel;
@@ -127,6 +130,48 @@ pub use zero::ZeroOptimizer;
 /// As [`DataParallel::new`] and [`DataParallel::sync_model`].
 pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
     variables::Variables::agree(variables, comm)?.broadcast(comm)
+}
+
+/// Returns an error if the ranks have different bits in a variable, for example because one of them
+/// left out a step of its optimizer. A collective: every rank calls it, with the same model, as
+/// often as it likes, outside of other calls.
+///
+/// Variables that no optimizer updates count as well: the running means of a batch norm are those
+/// of each rank's samples until [`sync_model`] copies them.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{Init, VarBuilder, VarMap};
+/// use comm_candle::{check_replicas, sync_model};
+///
+/// comm::threads::run(2, |comm| -> comm_candle::Result<()> {
+///     let variables = VarMap::new();
+///     let builder = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
+///     builder.get_with_hints(3, "weight", Init::Const(comm.rank() as f64))?;
+///     let error = check_replicas(&variables, &comm).unwrap_err();
+///     assert_eq!(error.to_string(), "\"weight\" has other bits on rank 1 than on most ranks");
+///     sync_model(&variables, &comm)?;
+///     check_replicas(&variables, &comm)
+/// })?
+/// .into_iter()
+/// .collect::<comm_candle::Result<Vec<()>>>()?;
+/// # Ok::<_, comm_candle::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Ranks`] with [`comm_ddp::Error::Diverged`], the same on every rank, which names the
+/// first variable that differs; otherwise as [`DataParallel::new`].
+pub fn check_replicas(variables: &VarMap, comm: &Comm) -> Result<()> {
+    let variables = variables::Variables::agree(variables, comm)?;
+    let values = variables.sorted().iter().map(|variable| variable.var.contiguous());
+    let values: Vec<Tensor> = or_abort(comm, collect(values))?;
+    let elements = or_abort(comm, collect(values.iter().map(memory::elements)))?;
+    let names = variables.sorted().iter().map(|variable| variable.name.as_str());
+    Ok(comm_ddp::check_replicas(comm, names.zip(&elements))?)
+}
+
+fn collect<T>(results: impl Iterator<Item = candle_core::Result<T>>) -> Result<Vec<T>> {
+    Ok(results.collect::<candle_core::Result<_>>()?)
 }
 
 /// Whether [`sync_gradients`] was called, which warns of lost gradients in its first call.

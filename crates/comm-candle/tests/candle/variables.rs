@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use candle_core::{DType, Device, Tensor};
-use comm_candle::{DataParallel, sync_gradients, sync_model};
+use comm_candle::{DataParallel, Error, check_replicas, sync_gradients, sync_model};
 
 use crate::ranks::{WORLDS, counting, elements, map, numbers, on_ranks, store, var};
 
@@ -108,4 +108,26 @@ fn averaging_gradients_leaves_variables_alone() {
             assert_eq!(elements(&var(&variables, name)), elements(value), "{name}");
         }
     });
+}
+
+#[test]
+fn a_variable_of_any_type_that_differs_is_named_with_its_rank() {
+    for (name, _) in model(0) {
+        on_ranks(3, |comm| {
+            let mut tensors = model(0);
+            check_replicas(&map(comm.rank(), &tensors), &comm).unwrap();
+            let at = tensors.iter().position(|(other, _)| *other == name).unwrap();
+            if comm.rank() == 1 {
+                tensors[at].1 = tensors[at].1.ones_like().unwrap();
+            }
+            let outcome = check_replicas(&map(comm.rank(), &tensors), &comm);
+            if tensors[at].1.elem_count() == 0 {
+                return outcome.unwrap();
+            }
+            let Err(Error::Ranks(comm_ddp::Error::Diverged { name: found, ranks })) = outcome else {
+                panic!("{name}: {outcome:?}")
+            };
+            assert_eq!((found.as_str(), ranks), (name, vec![1]));
+        });
+    }
 }
