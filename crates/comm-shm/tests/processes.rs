@@ -178,8 +178,8 @@ fn send_registered(channel: &mut SharedMemoryTransport) {
     println!("report: released");
 }
 
-/// Receives the byte that the test sends once its own side of the channel is open. Until then it has
-/// not announced that it reads by cross-memory attach, and bytes go through the ring.
+/// Receives the byte that the test sends once its own side of the channel is open. Until then it
+/// has not announced that it reads by cross-memory attach, and bytes go through the ring.
 fn await_byte(channel: &mut SharedMemoryTransport) {
     while channel.try_recv(0, &mut [0]).unwrap() == 0 {
         wait(channel, &interest(&[0], &[]), SOON).unwrap();
