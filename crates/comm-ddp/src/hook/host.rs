@@ -1,6 +1,6 @@
 //! Copies of buckets in host memory.
 
-use comm_core::{AsView, AsViewMut, Comm, DType, Kernels, ReduceOp, Result, bytemuck};
+use comm_core::{AsView, AsViewMut, Comm, DType, Kernels, ReduceOp, Result, Shape, bytemuck};
 
 use super::GradBucket;
 
@@ -42,10 +42,20 @@ impl<M: Kernels> HostElements<M> {
     }
 }
 
-/// Averages elements in host memory over all ranks. This is a collective.
-pub(super) fn average<M: Kernels>(comm: &Comm<M>, elements: &mut [f32]) -> Result<()> {
-    let mut buffer = M::allocate(comm, DType::F32, elements.len())?;
+/// Averages elements in host memory over all ranks. This is a collective. Keeps the memory that is
+/// sent in `kept`, for the next call with as many elements.
+pub(super) fn average<M: Kernels>(
+    comm: &Comm<M>,
+    kept: &mut Option<M::Buffer>,
+    elements: &mut [f32],
+) -> Result<()> {
+    let mut buffer = match kept.take() {
+        Some(buffer) if buffer.as_view()?.len() == elements.len() => buffer,
+        _ => M::allocate(comm, DType::F32, elements.len())?,
+    };
     M::write(comm, buffer.as_view_mut()?, bytemuck::cast_slice(elements))?;
     comm.all_reduce(&mut buffer, ReduceOp::Avg)?;
-    M::read(comm, buffer.as_view()?, bytemuck::cast_slice_mut(elements))
+    M::read(comm, buffer.as_view()?, bytemuck::cast_slice_mut(elements))?;
+    *kept = Some(buffer);
+    Ok(())
 }

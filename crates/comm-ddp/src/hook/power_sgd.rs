@@ -41,6 +41,8 @@ pub struct PowerSgdHook<M: Kernels = Host> {
     /// The left factors of a bucket, then the elements that are not compressed.
     lefts: Vec<f32>,
     rights: Vec<f32>,
+    /// The memory in which the left and the right factors of each bucket are sent.
+    sent: Vec<[Option<M::Buffer>; 2]>,
 }
 
 /// A gradient and its elements within its bucket.
@@ -74,6 +76,7 @@ impl<M: Kernels> PowerSgdHook<M> {
             host: HostElements::new(),
             lefts: Vec::new(),
             rights: Vec::new(),
+            sent: Vec::new(),
         }
     }
 
@@ -176,9 +179,13 @@ impl<M: Kernels> CommHook<M> for PowerSgdHook<M> {
         }
         self.host.read(comm, bucket)?;
         self.compute_lefts(index);
-        host::average(comm, &mut self.lefts)?;
+        let [mut left, mut right] = self.sent.get_mut(index).map(std::mem::take).unwrap_or_default();
+        host::average(comm, &mut left, &mut self.lefts)?;
         self.compute_rights(index);
-        host::average(comm, &mut self.rights)?;
+        host::average(comm, &mut right, &mut self.rights)?;
+        if let Some(sent) = self.sent.get_mut(index) {
+            *sent = [left, right];
+        }
         self.expand(index);
         Ok(self.host.write(comm, bucket)?)
     }
@@ -191,6 +198,8 @@ impl<M: Kernels> CommHook<M> for PowerSgdHook<M> {
             |slot: &usize| Member { slot: *slot, elements: plan.locations()[*slot].elements.clone() };
         let members = plan.buckets().iter().map(|bucket| bucket.slots().iter().map(member).collect());
         self.buckets = members.collect();
+        self.sent.clear();
+        self.sent.resize_with(self.buckets.len(), Default::default);
     }
 
     fn rescale(&mut self, factor: f64) {
