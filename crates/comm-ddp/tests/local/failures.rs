@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comm_core::Comm;
-use comm_ddp::{Error, LocalOptions};
+use comm_ddp::{BlockCodec, Error, LocalOptions};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
 
@@ -52,7 +52,7 @@ struct End {
     outer_steps: Option<(u64, Vec<Vec<f32>>)>,
 }
 
-fn live(fabric: NetworkFabric, clock: &VirtualClock, death: Option<u64>) -> End {
+fn live(fabric: NetworkFabric, clock: &VirtualClock, options: LocalOptions, death: Option<u64>) -> End {
     if let Some(operation) = death {
         let own = clock.clone();
         clock.before_operation(operation, move || own.die());
@@ -62,7 +62,7 @@ fn live(fabric: NetworkFabric, clock: &VirtualClock, death: Option<u64>) -> End 
     let mut end = End { is_dead: false, error: None, outer_steps: None };
     let began = RingCommunicator::new(fabric, config, TIMEOUT).map_err(Error::from).and_then(|ring| {
         let comm = Comm::new(ring).with_timeout(TIMEOUT);
-        Replica::<f32>::new(&comm, LocalOptions::new(2).fragments(2)).map(|replica| (comm, replica))
+        Replica::<f32>::new(&comm, options).map(|replica| (comm, replica))
     });
     match began {
         Err(error) => end.error = Some(error),
@@ -79,16 +79,21 @@ fn live(fabric: NetworkFabric, clock: &VirtualClock, death: Option<u64>) -> End 
     end
 }
 
-#[test]
-fn a_rank_that_dies_at_any_operation_of_a_run_is_named_by_all_others() {
+/// Lets a rank of a run die before one of its operations, if it makes as many.
+fn run(options: LocalOptions, rank: usize, operation: u64) -> Vec<End> {
+    network::run(RANKS, operation, &FaultPlan::calm(), |fabric, clock| {
+        use comm_core::Fabric;
+        let dies = fabric.group().rank() == rank;
+        live(fabric, &clock, options, dies.then_some(operation))
+    })
+}
+
+fn check_deaths(options: LocalOptions) {
     let (mut deaths, mut in_training) = (0, 0);
+    let whole = run(options, 0, u64::MAX).swap_remove(0).outer_steps.unwrap();
     for rank in 0..RANKS {
         for operation in (1..).step_by(3) {
-            let ends = network::run(RANKS, operation, &FaultPlan::calm(), |fabric, clock| {
-                use comm_core::Fabric;
-                let dies = fabric.group().rank() == rank;
-                live(fabric, &clock, dies.then_some(operation))
-            });
+            let ends = run(options, rank, operation);
             if !ends[rank].is_dead {
                 assert!(ends.iter().all(|end| end.error.is_none()));
                 break;
@@ -100,11 +105,7 @@ fn a_rank_that_dies_at_any_operation_of_a_run_is_named_by_all_others() {
                     assert!(names(error, rank), "rank {other}, death of {rank} at {operation}: {error}");
                     in_training += usize::from(end.outer_steps.is_some());
                 } else {
-                    assert_eq!(
-                        end.outer_steps.as_ref().unwrap().0,
-                        STEPS as u64,
-                        "rank {other} did not notice"
-                    );
+                    assert_eq!(end.outer_steps.as_ref(), Some(&whole), "rank {other} did not notice");
                 }
                 // Ranks with as many outer steps have the same global parameters.
                 for another in ends.iter().filter_map(|end| end.outer_steps.as_ref()) {
@@ -115,6 +116,17 @@ fn a_rank_that_dies_at_any_operation_of_a_run_is_named_by_all_others() {
         }
     }
     assert!(deaths > 50 && in_training > 50, "{deaths} deaths, {in_training} in training");
+}
+
+#[test]
+fn a_rank_that_dies_at_any_operation_of_a_run_is_named_by_all_others() {
+    check_deaths(LocalOptions::new(2).fragments(2));
+}
+
+#[test]
+fn a_rank_that_dies_while_a_fragment_is_on_its_way_is_named_by_all_others() {
+    check_deaths(LocalOptions::new(3).fragments(2).delay(1).alpha(0.5));
+    check_deaths(LocalOptions::new(3).fragments(3).delay(2).codec(Some(BlockCodec::Int4)));
 }
 
 /// Rank 2 leaves without sending its part; with a delay, the others have already gone on.
