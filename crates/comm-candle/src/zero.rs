@@ -263,7 +263,7 @@ impl Update<'_> {
                 comm_ddp::Error::Abandoned
             })
         });
-        failed.map_or(Ok(updated?), |error| Err(error.into()))
+        failed.map_or_else(|| Ok(updated?), |error| Err(error.into()))
     }
 
     fn report(&self, averaged: &Averaged<'_>, here: &[bool]) -> Report {
