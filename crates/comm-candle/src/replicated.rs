@@ -92,6 +92,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
         self.variables.check_unchanged()?;
         let own = |trained: &Trained<O>| Ok(trained.variable.gradient(gradients)?.cloned());
         let gradients: Vec<Option<Tensor>> = self.trained.iter().map(own).collect::<Result<_>>()?;
+        self.trained.iter_mut().for_each(Trained::resize_states);
         self.steps += 1;
         for (trained, gradient) in self.trained.iter_mut().zip(&gradients) {
             if let Some(gradient) = gradient {
@@ -118,8 +119,9 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if a name is taken.
-    pub fn save_to<'a>(&'a self, state: &mut State<'a>) -> Result<()> {
+    pub fn save_to<'a>(&'a mut self, state: &mut State<'a>) -> Result<()> {
         state.value(STEPS, &self.steps)?;
+        self.trained.iter_mut().for_each(Trained::resize_states);
         for trained in &self.trained {
             let (names, dims) = (trained.state_names(), trained.variable.var.dims());
             for (at, name) in names.iter().enumerate() {
@@ -139,6 +141,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     /// # Errors
     /// [`Error::Stored`] and [`Error::Checkpoint`]; then the state is unspecified.
     pub fn load_from(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        self.trained.iter_mut().for_each(Trained::resize_states);
         for trained in &mut self.trained {
             let (names, parameter) = (trained.state_names(), trained.variable.parameter());
             for (at, name) in names.iter().enumerate() {
@@ -158,6 +161,15 @@ impl<O: Optimizer<f32> + Optimizer<f64>> Trained<O> {
         match self.states {
             States::F32(_) => Optimizer::<f32>::state_names(&self.optimizer),
             States::F64(_) => Optimizer::<f64>::state_names(&self.optimizer),
+        }
+    }
+
+    /// Gives the variable as many states as its optimizer has, whose settings may have changed.
+    fn resize_states(&mut self) {
+        let (count, len) = (self.state_names().len(), self.variable.var.elem_count());
+        match &mut self.states {
+            States::F32(states) => states.resize_with(count, || vec![0.0; len]),
+            States::F64(states) => states.resize_with(count, || vec![0.0; len]),
         }
     }
 

@@ -226,6 +226,30 @@ fn the_learning_rate_can_change_between_steps() {
 }
 
 #[test]
+fn momentum_can_begin_between_steps() {
+    on_ranks(2, |comm| {
+        let variables = [0, 1].map(|_| map(comm.rank(), &[("w", numbers(8, &[3], DType::F32))]));
+        let gradient = |at: usize| store(&variables[at], &[("w", numbers(1, &[3], DType::F32))]);
+        let mut whole = ReplicatedOptimizer::new(&variables[0], |_| Sgd::new(1.0)).unwrap();
+        let mut zero = ZeroOptimizer::new(&variables[1], &comm, |_| Sgd::new(1.0)).unwrap();
+        for step in 0..4 {
+            if step == 1 {
+                whole.settings_mut().for_each(|(_, sgd)| sgd.momentum = 0.5);
+                zero.settings_mut().for_each(|(_, sgd)| sgd.momentum = 0.5);
+                let mut state = comm_checkpoint::State::new();
+                whole.save_to(&mut state).unwrap();
+                assert!(state.tensor("optimizer.momentum.w", &[3], &[0.0_f32; 3]).is_err(), "it is there");
+            }
+            whole.step(&gradient(0)).unwrap();
+            zero.step(&gradient(1)).unwrap();
+        }
+        // The sum of 1, 1, 1.5 and 1.75 times the gradient.
+        assert_eq!(elements(&var(&variables[0], "w")), [2.75, -1.5, -5.75]);
+        assert_eq!(elements(&var(&variables[1], "w")), [2.75, -1.5, -5.75]);
+    });
+}
+
+#[test]
 fn types_that_no_optimizer_updates_are_refused_by_name() {
     on_ranks(2, |comm| {
         let refused = |dtypes: [DType; 2], name: &str| {
