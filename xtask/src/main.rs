@@ -16,10 +16,11 @@ mod places;
 mod tidy;
 mod verify;
 
-use std::io::{Write, stderr, stdout};
+use std::io::stdout;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use comm_cli::__private::program::{chain, fail};
 
 /// Tasks of this repository
 #[derive(Debug, Parser)]
@@ -68,16 +69,6 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // If standard error is closed, the exit code still reports the error.
-            drop(writeln!(stderr(), "xtask: {}", chain(&error)));
-            ExitCode::FAILURE
-        }
+        Err(error) => fail("xtask", chain(&error), 1),
     }
-}
-
-/// Formats an error and its sources on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -11,15 +11,14 @@ mod measure;
 mod models;
 mod training;
 
-use std::env;
 use std::error::Error;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use clap::Parser;
-use comm::Config;
-use comm_cli::launch::Launch;
+use comm::{Comm, Config};
+use comm_cli::__private::program;
 
 use models::Model;
 use training::Variant;
@@ -55,21 +54,18 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if !Config::is_launched() {
-        return launch(&args);
-    }
-    match run_rank(&args, &mut io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string(), 1),
+    if Config::is_launched() {
+        program::run_rank("ddp", |comm| measure_all(comm, &args, &mut io::stdout().lock()))
+    } else {
+        program::launch("ddp", |launch| launch.ranks(args.ranks.get()).run())
     }
 }
 
-/// Measures every model with every variant as one rank of a launcher.
-fn run_rank(args: &Args, out: &mut impl Write) -> Result<()> {
-    let comm = comm::init()?;
+/// Measures every model with every variant.
+fn measure_all(comm: &Comm, args: &Args, out: &mut impl Write) -> Result<()> {
     for model in &args.models {
         for variant in &args.variants {
-            let row = measure::row(&comm, *model, *variant, (args.pairs.get(), args.block_ms))?;
+            let row = measure::row(comm, *model, *variant, (args.pairs.get(), args.block_ms))?;
             if comm.rank() == 0 {
                 writeln!(out, "{row}")?;
                 out.flush()?;
@@ -77,22 +73,4 @@ fn run_rank(args: &Args, out: &mut impl Write) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Starts this program once per rank, with the same arguments.
-fn launch(args: &Args) -> ExitCode {
-    let program = match env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return fail(&format!("cannot find this program: {error}"), 1),
-    };
-    match Launch::new(program).args(env::args_os().skip(1)).ranks(args.ranks.get()).run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string(), error.exit_code()),
-    }
-}
-
-fn fail(reason: &str, code: u8) -> ExitCode {
-    // If standard error is closed, the exit code still reports the error.
-    drop(writeln!(io::stderr(), "ddp: {reason}"));
-    ExitCode::from(code)
 }

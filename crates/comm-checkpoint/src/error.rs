@@ -177,13 +177,8 @@ impl Error {
 
     /// Returns the texts of the error and its causes, for other ranks.
     pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        text
+        let causes = std::iter::successors(std::error::Error::source(self), |&cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 
     pub(crate) fn corrupt(path: &Path, reason: impl std::fmt::Display) -> Self {

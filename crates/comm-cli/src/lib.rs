@@ -11,10 +11,15 @@
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");
 
 pub mod launch;
+mod program;
 mod report;
 
-/// Reports and plots for `commctl` and the tools of this workspace. Not part of the API.
+/// Parts of `commctl` that the programs of this workspace share. Not part of the API.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::report::{page, plot, progress, statistics, units};
+
+    pub mod program {
+        pub use crate::program::{chain, fail, launch, report, run_rank};
+    }
 }

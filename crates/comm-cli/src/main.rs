@@ -6,11 +6,10 @@ mod perf;
 mod run;
 mod simulate;
 
-use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use comm_cli::__private::program::{chain, fail};
 
 /// Launches programs that use the comm library, measures collectives and predicts their times.
 #[derive(Debug, Parser)]
@@ -35,21 +34,6 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            report(&error);
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => fail("commctl", chain(&error), error.exit_code()),
     }
-}
-
-/// Prints an error and its causes on one line of standard error.
-fn report(error: &dyn Error) {
-    let mut message = format!("commctl: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        message += &format!(": {source}");
-        cause = source.source();
-    }
-    // If standard error is closed, the exit code still reports the error.
-    drop(writeln!(std::io::stderr(), "{message}"));
 }

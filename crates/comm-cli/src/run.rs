@@ -3,12 +3,12 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clap::Args;
-use comm_cli::launch::{Devices, Launch, Restart};
+use comm_cli::__private::program::report;
+use comm_cli::launch::{Devices, Launch};
 
 use crate::error::Result;
 
@@ -85,7 +85,7 @@ impl Run {
             .tag_output(self.tag_output)
             .master_addr(self.master_addr)
             .max_restarts(self.max_restarts)
-            .on_restart(report)
+            .on_restart(|restart| report("commctl", restart))
             .grace(self.grace);
         let launch = match self.devices {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
@@ -94,11 +94,6 @@ impl Run {
         let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
         Ok(self.env.into_iter().fold(launch, set).run()?)
     }
-}
-
-fn report(restart: &Restart) {
-    // If standard error is closed, the ranks still start again.
-    drop(writeln!(std::io::stderr(), "commctl: {restart}"));
 }
 
 /// An environment variable of the ranks. `Debug` omits its value, which may be a secret.

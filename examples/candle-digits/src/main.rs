@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use comm::{Comm, Config};
+use comm_cli::__private::program;
 use comm_cli::launch::Launch;
 
 use train::{Error, Trainer};
@@ -40,12 +41,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if !Config::is_launched() {
-        return launch(&args);
-    }
-    match comm::init().map_err(Error::from).and_then(|comm| run(&comm, &args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string(), 1),
+    if Config::is_launched() {
+        program::run_rank("candle-digits", |comm| run(comm, &args))
+    } else {
+        program::launch("candle-digits", |launch| with_options(launch, &args).run())
     }
 }
 
@@ -69,24 +68,8 @@ fn run(comm: &Comm, args: &Args) -> Result<(), Error> {
     if identical { Ok(()) } else { Err(Error::ReplicasDiffer) }
 }
 
-/// Starts this program once per rank, with the same arguments.
-fn launch(args: &Args) -> ExitCode {
-    let program = match env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return fail(&format!("cannot find this program: {error}"), 1),
-    };
-    let mut launch = Launch::new(program).args(env::args_os().skip(1)).ranks(args.ranks.get());
-    if env::var_os(THREADS).is_none() {
-        launch = launch.env(THREADS, "1");
-    }
-    match launch.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string(), error.exit_code()),
-    }
-}
-
-fn fail(reason: &str, code: u8) -> ExitCode {
-    // If standard error is closed, the exit code still reports the error.
-    let _ = writeln!(io::stderr(), "candle-digits: {reason}");
-    ExitCode::from(code)
+/// Sets the ranks, and one thread of candle's for each unless the caller has set a number.
+fn with_options(launch: Launch, args: &Args) -> Launch {
+    let launch = launch.ranks(args.ranks.get());
+    if env::var_os(THREADS).is_none() { launch.env(THREADS, "1") } else { launch }
 }

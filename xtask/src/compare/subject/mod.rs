@@ -10,12 +10,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use comm_cli::__private::program::chain;
+
 use super::args::Compare;
 use super::collective::Collective;
 use super::journal::Libraries;
 use super::record::Case;
 use crate::error::{Error, Result};
-use crate::{chain, commands, places};
+use crate::{commands, places};
 
 /// The prefix of the names of this library.
 pub(super) const OURS: &str = "comm";
