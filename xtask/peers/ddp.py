@@ -11,10 +11,10 @@ Variants are: default; view (gradient_as_bucket_view=True); bf16 and bf16-view (
 
 import json
 import math
-import os
-import subprocess
 import sys
 import time
+
+import gloo_ranks
 
 LEARNING_RATE = 1e-3
 WARMUP = 3
@@ -32,38 +32,6 @@ VARIANTS = {
     "bf16": (False, True),
     "bf16-view": (True, True),
 }
-
-
-def launch(ranks):
-    """Runs this program once per rank, and returns the first failure. The ranks meet in a store of the launcher's."""
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = dict(
-        os.environ,
-        GLOO_SOCKET_IFNAME="lo",
-        OMP_NUM_THREADS="1",
-        MKL_NUM_THREADS="1",
-        CUDA_VISIBLE_DEVICES="",
-        COMPARE_STORE_PORT=str(store.port),
-    )
-    command = [sys.executable, __file__, *sys.argv[1:]]
-    processes = [subprocess.Popen(command, env=dict(environment, COMPARE_RANK=str(rank))) for rank in range(ranks)]
-    running = list(processes)
-    while running:
-        for process in running:
-            code = process.poll()
-            if code is None:
-                continue
-            running.remove(process)
-            if code != 0:
-                for other in running:
-                    other.kill()
-                return 1
-            break
-        else:
-            time.sleep(0.02)
-    return 0
 
 
 def numbers(torch, count, seed):
@@ -215,17 +183,7 @@ def measure(torch, dist, training, pairs, least):
     return steps, (times * 1e6).tolist()
 
 
-def rank_of(rank, ranks, pairs, least, models, variants):
-    import warnings
-
-    warnings.filterwarnings("ignore")
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    torch.set_num_interop_threads(1)
-    store = dist.TCPStore("127.0.0.1", int(os.environ["COMPARE_STORE_PORT"]), is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+def measure_all(torch, dist, rank, ranks, pairs, least, models, variants):
     for model in models:
         for variant in variants:
             training = Training(torch, dist, model, variant)
@@ -244,15 +202,12 @@ def rank_of(rank, ranks, pairs, least, models, variants):
                 }
                 print(json.dumps(row), flush=True)
             dist.barrier()
-    dist.destroy_process_group()
 
 
 def main():
     ranks, pairs, block_ms, models, variants = sys.argv[1:]
-    rank = os.environ.get("COMPARE_RANK")
-    if rank is None:
-        sys.exit(launch(int(ranks)))
-    rank_of(int(rank), int(ranks), int(pairs), float(block_ms) / 1e3, models.split(","), variants.split(","))
+    settings = (int(ranks), int(pairs), float(block_ms) / 1e3, models.split(","), variants.split(","))
+    gloo_ranks.run(int(ranks), lambda torch, dist, rank: measure_all(torch, dist, rank, *settings))
 
 
 if __name__ == "__main__":

@@ -8,46 +8,15 @@ anything is measured.
 
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import time
+
+import gloo_ranks
 
 WARMUP = 2
 GROWTH_MAX = 16
 CALLS_MAX = 1 << 24
-
-
-def launch(ranks):
-    """Runs this program once per rank, and returns the first failure. The ranks meet in a store of the launcher's."""
-    from torch.distributed import TCPStore
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = dict(
-        os.environ,
-        GLOO_SOCKET_IFNAME="lo",
-        OMP_NUM_THREADS="1",
-        CUDA_VISIBLE_DEVICES="",
-        COMPARE_STORE_PORT=str(store.port),
-    )
-    command = [sys.executable, __file__, *sys.argv[1:]]
-    processes = [subprocess.Popen(command, env=dict(environment, COMPARE_RANK=str(rank))) for rank in range(ranks)]
-    running = list(processes)
-    while running:
-        for process in running:
-            code = process.poll()
-            if code is None:
-                continue
-            running.remove(process)
-            if code != 0:
-                for other in running:
-                    other.kill()
-                return 1
-            break
-        else:
-            time.sleep(0.02)
-    return 0
 
 
 class Case:
@@ -146,16 +115,7 @@ def measure(dist, torch, call, samples, least):
     return statistics.median(slowest.tolist())
 
 
-def rank_of(rank, ranks, name, samples, least, sizes):
-    import warnings
-
-    warnings.filterwarnings("ignore")
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", int(os.environ["COMPARE_STORE_PORT"]), is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+def measure_all(torch, dist, rank, ranks, name, samples, least, sizes):
     for size in sizes:
         case = Case(name, rank, ranks, size // 4)
         case.check()
@@ -164,16 +124,12 @@ def rank_of(rank, ranks, name, samples, least, sizes):
         if rank == 0:
             row = {"collective": name, "ranks": ranks, "bytes": size, "time_us": {"p50": seconds * 1e6}}
             print(json.dumps(row), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def main():
     ranks, name, samples, sample_ms, *sizes = sys.argv[1:]
-    rank = os.environ.get("COMPARE_RANK")
-    if rank is None:
-        sys.exit(launch(int(ranks)))
-    rank_of(int(rank), int(ranks), name, int(samples), float(sample_ms) / 1e3, [int(size) for size in sizes])
+    settings = (int(ranks), name, int(samples), float(sample_ms) / 1e3, [int(size) for size in sizes])
+    gloo_ranks.run(int(ranks), lambda torch, dist, rank: measure_all(torch, dist, rank, *settings))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 //! The values of parameters: read from a module, broadcast from rank 0, and put into a module.
 
-use std::ops::Range;
-
 use burn::module::{Module, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData, TensorReadError};
 use comm_core::Comm;
+use comm_ddp::__private::bucket_ranges;
 use comm_ddp::BucketLimits;
 
 use crate::elements::{from_bytes, to_bools, to_sent};
@@ -55,7 +54,7 @@ pub(crate) fn broadcast<M: Module>(
     let mut values = if is_root { read(&module, parameters, selected)? } else { vec![None; selected.len()] };
     let positions: Vec<usize> = (0..selected.len()).filter(|at| selected[*at]).collect();
     let bytes: Vec<usize> = positions.iter().map(|at| parameters.sorted[*at].bytes()).collect();
-    for members in buckets(&bytes, BUCKET_BYTES) {
+    for members in bucket_ranges(&bytes, BUCKET_BYTES) {
         let members = &positions[members];
         let mut bucket: Vec<u8> = Vec::new();
         for at in members {
@@ -79,23 +78,6 @@ fn unpack(parameters: &Parameters, members: &[usize], bucket: &[u8], values: &mu
         values[*at] = from_bytes(*dtype, shape, value);
         rest = after;
     }
-}
-
-/// Returns the ranges of values that share a bucket, in order: as many as fit, and at least one.
-fn buckets(bytes: &[usize], bucket_bytes: usize) -> Vec<Range<usize>> {
-    let mut buckets: Vec<Range<usize>> = Vec::new();
-    let mut filled = 0_usize;
-    for (at, bytes) in bytes.iter().enumerate() {
-        filled = filled.saturating_add(*bytes);
-        match buckets.last_mut().filter(|_| filled <= bucket_bytes) {
-            Some(bucket) => bucket.end = at + 1,
-            None => {
-                buckets.push(at..at + 1);
-                filled = *bytes;
-            }
-        }
-    }
-    buckets
 }
 
 struct ReadValues<'v> {
@@ -168,17 +150,5 @@ impl ReplaceParameters for PutValues<'_> {
     ) -> Param<Tensor<D, Bool>> {
         let Some(value) = self.value(&name) else { return parameter };
         parameter.map(|old| Tensor::from_data(to_bools(&value), &old.device()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_filled_in_order_and_a_larger_value_has_its_own() {
-        assert_eq!(buckets(&[3, 4, 1, 9, 0, 2, 8, 0], 8), [0..3, 3..4, 4..6, 6..8]);
-        assert_eq!(buckets(&[5, 5], 0), [0..1, 1..2]);
-        assert!(buckets(&[], 8).is_empty());
     }
 }

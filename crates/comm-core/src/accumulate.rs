@@ -41,9 +41,7 @@ impl<M: Memory> Comm<M> {
     /// [`Error::Desync`](crate::Error::Desync).
     #[must_use]
     pub fn with_accumulate(&self, accumulate: Accumulate) -> Self {
-        let mut options = self.options().clone();
-        options.accumulate = accumulate;
-        self.clone().with_options(options)
+        self.with_options(|options| options.accumulate = accumulate)
     }
 }
 

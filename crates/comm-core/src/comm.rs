@@ -85,10 +85,11 @@ impl<M: Memory> Comm<M> {
         &self.options
     }
 
-    /// Returns the handle with these options.
-    pub(crate) fn with_options(mut self, options: CallOptions) -> Self {
-        self.options = options;
-        self
+    /// Returns a handle to the same communicator with changed options.
+    pub(crate) fn with_options(&self, change: impl FnOnce(&mut CallOptions)) -> Self {
+        let mut handle = self.clone();
+        change(&mut handle.options);
+        handle
     }
 
     /// Returns the fingerprint that calls of this handle must agree on in addition to their
@@ -136,35 +137,27 @@ impl<M: Memory> Comm<M> {
     /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), five minutes.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        let mut handle = self.clone();
-        handle.options.timeout = timeout;
-        handle
+        self.with_options(|options| options.timeout = timeout)
     }
 
     /// Returns a handle to the same communicator whose calls use the algorithm of this name. Every
     /// rank must name the same.
     #[must_use]
     pub fn with_algorithm(&self, name: impl Into<Cow<'static, str>>) -> Self {
-        let mut handle = self.clone();
-        handle.options.algorithm = Some(name.into());
-        handle
+        self.with_options(|options| options.algorithm = Some(name.into()))
     }
 
     /// Returns a handle to the same communicator whose reductions keep this order.
     #[must_use]
     pub fn with_reduce_order(&self, order: ReduceOrder) -> Self {
-        let mut handle = self.clone();
-        handle.options.order = order;
-        handle
+        self.with_options(|options| options.order = order)
     }
 
     /// Returns a handle to the same communicator whose calls are only compatible with calls of the
     /// same [`CallOptions::extra_fingerprint`]. Every rank must give the same number.
     #[must_use]
     pub fn with_extra_fingerprint(&self, fingerprint: u64) -> Self {
-        let mut handle = self.clone();
-        handle.options.extra_fingerprint = fingerprint;
-        handle
+        self.with_options(|options| options.extra_fingerprint = fingerprint)
     }
 }
 

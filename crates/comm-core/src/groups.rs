@@ -112,6 +112,6 @@ where
 
     /// Returns a handle to another communicator with the options of this one.
     fn sibling(&self, communicator: Box<M::Communicator>) -> Self {
-        Self::over(Arc::from(communicator)).with_options(self.options().clone())
+        Self::over(Arc::from(communicator)).with_options(|options| options.clone_from(self.options()))
     }
 }

@@ -63,6 +63,7 @@ mod agreement;
 mod averaged;
 mod batch_norm;
 mod bucket_buffer;
+mod bucket_ranges;
 mod buffers;
 mod codec;
 mod consensus;
@@ -110,3 +111,9 @@ pub use step::Step;
 pub use stragglers::{Lateness, Stragglers};
 pub use timeline::{BucketTimes, Clock, Timeline};
 pub use zero::{ZeroOptimizer, ZeroStep};
+
+/// Parts that the adapters of frameworks share. Not part of the API.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::bucket_ranges::bucket_ranges;
+}
