@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use comm_cli::__private::units;
 
 use super::collective::Collective;
-use super::subject;
+use super::library;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
@@ -53,7 +53,7 @@ pub(crate) struct Compare {
     pub(super) sample_ms: u32,
 
     /// Peers; ferrotorch takes minutes to build [default: all but ferrotorch]
-    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(subject::peers()))]
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(library::peers()))]
     pub(super) peers: Vec<String>,
 
     /// Transports of this library

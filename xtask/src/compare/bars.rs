@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 use comm_cli::__private::statistics::geometric_mean;
 
 use super::collective::Collective;
+use super::library::BETTER_MPI;
 use super::ratio::{Comparison, Ratio};
 use super::record::Case;
-use super::subject::BETTER_MPI;
 
 /// A limit of the ratio of our time to that of a peer.
 #[derive(Debug)]
 pub(crate) struct Bar {
-    /// The subjects of this library, of which the first with measurements counts.
+    /// The names of this library in the report; the first one with measurements counts.
     ours: &'static [&'static str],
     pub(crate) peer: &'static str,
     ranks: &'static [usize],
@@ -130,10 +130,10 @@ impl Bar {
         self.ranks.is_empty() || self.ranks.contains(&ranks)
     }
 
-    /// Returns the subject to which the bar applies.
+    /// Returns the library to which the bar applies.
     pub(crate) fn ours(&self, comparison: &Comparison) -> &'static str {
-        let subjects = comparison.subjects();
-        let measured = self.ours.iter().find(|name| subjects.iter().any(|subject| subject == *name));
+        let libraries = comparison.libraries();
+        let measured = self.ours.iter().find(|name| libraries.iter().any(|library| library == *name));
         measured.or(self.ours.first()).copied().unwrap_or_default()
     }
 
@@ -222,8 +222,8 @@ mod tests {
     /// All-reduce of two ranks: for each size, our times in the rounds; the peer takes 1 always.
     fn comparison(sizes: &[(usize, &[f64])]) -> Comparison {
         let case = Case { collective: Collective::AllReduce, ranks: 2 };
-        let time = |round, subject: &str, bytes, us| {
-            Record::Time(Time { run: 1, round, subject: subject.into(), case, bytes, us })
+        let time = |round, library: &str, bytes, us| {
+            Record::Time(Time { run: 1, round, library: library.into(), case, bytes, us })
         };
         let mut records = Vec::new();
         for (bytes, times) in sizes {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// The names and versions of libraries that are measured, and the names of missing ones with the
 /// reasons.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Libraries {
+pub(crate) struct LibraryVersions {
     pub(crate) installed: Vec<(String, String)>,
     pub(crate) missing: Vec<(String, String)>,
 }
@@ -49,7 +49,7 @@ impl Journal {
 
     /// Returns the number of the run for new measurements: the last one, unless the machine or the
     /// library has changed.
-    pub(crate) fn start(&mut self, environment: Environment, libraries: &Libraries) -> Result<u64> {
+    pub(crate) fn start(&mut self, environment: Environment, libraries: &LibraryVersions) -> Result<u64> {
         let last = self.records.iter().rev().find_map(|record| match record {
             Record::Run(run) => Some(run),
             _ => None,
@@ -65,13 +65,13 @@ impl Journal {
                 run
             }
         };
-        for (subject, version) in &libraries.installed {
-            let (subject, version) = (subject.clone(), version.clone());
-            self.add_once(Record::Version(Version { run, subject, version }))?;
+        for (library, version) in &libraries.installed {
+            let (library, version) = (library.clone(), version.clone());
+            self.add_once(Record::Version(Version { run, library, version }))?;
         }
-        for (subject, reason) in &libraries.missing {
-            let (subject, reason) = (subject.clone(), reason.clone());
-            self.add_once(Record::Missing(Missing { run, subject, reason }))?;
+        for (library, reason) in &libraries.missing {
+            let (library, reason) = (library.clone(), reason.clone());
+            self.add_once(Record::Missing(Missing { run, library, reason }))?;
         }
         Ok(run)
     }
@@ -122,7 +122,7 @@ mod tests {
 
     fn time(run: u64) -> Record {
         let case = Case { collective: Collective::AllReduce, ranks: 2 };
-        Record::Time(Time { run, round: 1, subject: "openmpi".into(), case, bytes: 4, us: 0.47 })
+        Record::Time(Time { run, round: 1, library: "openmpi".into(), case, bytes: 4, us: 0.47 })
     }
 
     #[test]
@@ -155,7 +155,8 @@ mod tests {
     fn a_run_continues_until_the_library_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.jsonl");
-        let found = Libraries { installed: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
+        let found =
+            LibraryVersions { installed: Vec::new(), missing: vec![("gloo".into(), "no PyTorch".into())] };
         let run = |commit| Journal::open(&path, false).unwrap().start(environment(commit), &found).unwrap();
         let first = run("abc");
         assert_eq!(run("abc"), first);

@@ -9,6 +9,7 @@ mod args;
 mod bars;
 mod collective;
 mod journal;
+mod library;
 mod limits;
 mod line;
 mod machine;
@@ -18,7 +19,6 @@ mod process;
 mod ratio;
 mod record;
 mod rounds;
-mod subject;
 mod training;
 
 use std::io::{self, Write};
@@ -47,15 +47,15 @@ impl Compare {
         if self.ddp {
             return training::measure(self, out, |records, mut out| self.write(records, &mut out));
         }
-        let subjects = subject::find(self, out)?;
+        let libraries = library::find(self, out)?;
         build()?;
         let mut journal = Journal::open(&self.journal(), self.fresh)?;
-        let run = journal.start(machine::Environment::current()?, &subjects.libraries())?;
+        let run = journal.start(machine::Environment::current()?, &libraries.versions())?;
         if !journal.records.iter().any(|record| matches!(record, Record::Limit(limit) if limit.run == run)) {
             writeln!(out, "measuring the limits of this machine")?;
             limits::measure(run, &mut journal)?;
         }
-        let rounds = Rounds::new(self, &subjects);
+        let rounds = Rounds::new(self, &libraries);
         rounds.measure(run, &mut journal, out, |journal, _| self.write(&journal.records, &mut io::sink()))?;
         self.write(&journal.records, out)
     }

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
 
+use super::library::BETTER_MPI;
 use super::ratio::Comparison;
 use super::record::Case;
-use super::subject::BETTER_MPI;
 
 /// Plots a row of charts per collective, and a column per number of ranks.
 pub(super) fn picture(comparison: &Comparison) -> Picture {
     // Its points are on the curves of the two.
-    let subjects: Vec<String> =
-        comparison.subjects().into_iter().filter(|subject| subject != BETTER_MPI).collect();
+    let libraries: Vec<String> =
+        comparison.libraries().into_iter().filter(|library| library != BETTER_MPI).collect();
     let cases = comparison.cases();
     let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
     // A barrier has one size, and so no curve.
     let has_curve = |case: &&Case| comparison.cells(**case).filter(|(bytes, _)| *bytes > 0).count() > 1;
-    let panels = cases.iter().filter(has_curve).map(|case| panel(comparison, *case, &subjects)).collect();
+    let panels = cases.iter().filter(has_curve).map(|case| panel(comparison, *case, &libraries)).collect();
     Picture {
         title: "Time per call".into(),
         panel_size: (440, 330),
@@ -27,21 +27,21 @@ pub(super) fn picture(comparison: &Comparison) -> Picture {
     }
 }
 
-fn panel(comparison: &Comparison, case: Case, subjects: &[String]) -> Panel {
-    let series = |(at, subject): (usize, &String)| {
+fn panel(comparison: &Comparison, case: Case, libraries: &[String]) -> Panel {
+    let series = |(at, library): (usize, &String)| {
         let points =
-            comparison.cells(case).filter_map(|(bytes, cell)| Some((bytes as f64, cell.time(subject)?)));
-        Series { name: subject.clone(), color: color(at), points: points.collect(), style: Style::Curve }
+            comparison.cells(case).filter_map(|(bytes, cell)| Some((bytes as f64, cell.time(library)?)));
+        Series { name: library.clone(), color: color(at), points: points.collect(), style: Style::Curve }
     };
     Panel {
         title: format!("{} of {} ranks", case.collective, case.ranks),
         axes: [Axis::SIZE, Axis::time("time per call")],
         // This library comes first, and is drawn on top.
-        series: subjects.iter().enumerate().map(series).rev().collect(),
+        series: libraries.iter().enumerate().map(series).rev().collect(),
     }
 }
 
-/// Returns a different colour for each subject, pale ones after the palette.
+/// Returns a different colour for each library, pale ones after the palette.
 fn color(at: usize) -> Color {
     let Color(red, green, blue) = Color::PALETTE[at % Color::PALETTE.len()];
     let pale = |part: u8| if at < Color::PALETTE.len() { part } else { part / 2 + 110 };

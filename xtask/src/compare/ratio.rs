@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comm_cli::__private::statistics::median;
 
+use super::library::{BETTER_MPI, MPIS, is_fair, is_ours, position};
 use super::record::{Case, Record};
-use super::subject::{BETTER_MPI, MPIS, is_fair, is_ours, position};
 
 /// A run and a round of it.
 pub(super) type When = (u64, u32);
@@ -19,7 +19,7 @@ pub(crate) struct Comparison {
 /// The times of one case and size.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
-    /// The times in microseconds by subject.
+    /// The times in microseconds by library.
     times: BTreeMap<String, BTreeMap<When, f64>>,
 }
 
@@ -53,7 +53,7 @@ impl Comparison {
             let Record::Time(time) = record else { continue };
             let cell = comparison.cells.entry((time.case, time.bytes)).or_default();
             // A repeated measurement replaces the earlier one.
-            cell.times.entry(time.subject.clone()).or_default().insert((time.run, time.round), time.us);
+            cell.times.entry(time.library.clone()).or_default().insert((time.run, time.round), time.us);
         }
         for cell in comparison.cells.values_mut() {
             cell.add_better_mpi();
@@ -77,8 +77,8 @@ impl Comparison {
         self.cells.range(range).map(|((_, bytes), cell)| (*bytes, cell))
     }
 
-    /// Returns the subjects with measurements, in the order of the report.
-    pub(crate) fn subjects(&self) -> Vec<String> {
+    /// Returns the libraries with measurements, in the order of the report.
+    pub(crate) fn libraries(&self) -> Vec<String> {
         let names = self.cells.values().flat_map(|cell| cell.times.keys());
         let mut names: Vec<String> = names.cloned().collect::<BTreeSet<_>>().into_iter().collect();
         names.sort_by_cached_key(|name| position(name));
@@ -88,7 +88,7 @@ impl Comparison {
     /// Returns the pairs of this library and a peer that are comparable and were measured together.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let (ours, peers): (Vec<String>, Vec<String>) =
-            self.subjects().into_iter().partition(|subject| is_ours(subject));
+            self.libraries().into_iter().partition(|library| is_ours(library));
         let pairs = ours.iter().flat_map(|ours| peers.iter().map(move |peer| (ours.clone(), peer.clone())));
         pairs.filter(|(ours, peer)| is_fair(ours, peer) && self.share_a_round(ours, peer)).collect()
     }
@@ -112,9 +112,9 @@ impl Cell {
         }
     }
 
-    /// Returns the median time of a subject in microseconds, in the last run that measured it.
-    pub(crate) fn time(&self, subject: &str) -> Option<f64> {
-        let times = self.times.get(subject)?;
+    /// Returns the median time of a library in microseconds, in the last run that measured it.
+    pub(crate) fn time(&self, library: &str) -> Option<f64> {
+        let times = self.times.get(library)?;
         let ((last, _), _) = times.last_key_value()?;
         Some(median(times.range((*last, 0)..).map(|(_, us)| *us).collect()))
     }
@@ -138,9 +138,9 @@ mod tests {
 
     const CASE: Case = Case { collective: Collective::AllReduce, ranks: 2 };
 
-    fn time(when: When, subject: &str, us: f64) -> Record {
+    fn time(when: When, library: &str, us: f64) -> Record {
         let (run, round) = when;
-        Record::Time(Time { run, round, subject: subject.into(), case: CASE, bytes: 4, us })
+        Record::Time(Time { run, round, library: library.into(), case: CASE, bytes: 4, us })
     }
 
     fn ratio(records: &[Record], ours: &str, peer: &str) -> Option<Ratio> {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_without_a_common_round_are_no_pair() {
+    fn libraries_without_a_common_round_are_no_pair() {
         let records = [
             time((1, 1), "comm-tcp", 1.0),
             time((1, 1), "comm-shm", 1.0),
@@ -219,6 +219,6 @@ mod tests {
         ];
         let comparison = Comparison::of(&records);
         assert_eq!(comparison.pairs(), [("comm-tcp".to_owned(), "openmpi-tcp".to_owned())]);
-        assert_eq!(comparison.subjects(), ["comm-shm", "comm-tcp", "openmpi-tcp", "gloo"]);
+        assert_eq!(comparison.libraries(), ["comm-shm", "comm-tcp", "openmpi-tcp", "gloo"]);
     }
 }

@@ -11,7 +11,6 @@ use super::training::TrainingCase;
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Record {
     Run(Run),
-    #[serde(rename = "subject")]
     Version(Version),
     Missing(Missing),
     Limit(Limit),
@@ -32,19 +31,19 @@ pub(crate) struct Run {
     pub(crate) machine: Machine,
 }
 
-/// The version of a subject.
+/// The version of a library.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Version {
     pub(crate) run: u64,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     pub(crate) version: String,
 }
 
-/// A subject that is not installed.
+/// A library that is not installed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Missing {
     pub(crate) run: u64,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     /// The reason, and how to install it.
     pub(crate) reason: String,
 }
@@ -73,7 +72,7 @@ pub(crate) struct Case {
 pub(crate) struct Time {
     pub(crate) run: u64,
     pub(crate) round: u32,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     #[serde(flatten)]
     pub(crate) case: Case,
     pub(crate) bytes: usize,
@@ -86,7 +85,7 @@ pub(crate) struct Time {
 pub(crate) struct Failure {
     pub(crate) run: u64,
     pub(crate) round: u32,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     #[serde(flatten)]
     pub(crate) case: Case,
     pub(crate) reason: String,
@@ -97,7 +96,7 @@ pub(crate) struct Failure {
 pub(crate) struct StepTime {
     pub(crate) run: u64,
     pub(crate) round: u32,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     #[serde(flatten)]
     pub(crate) case: TrainingCase,
     pub(crate) with_us: f64,
@@ -118,7 +117,7 @@ pub(crate) struct StepTime {
 pub(crate) struct StepFailure {
     pub(crate) run: u64,
     pub(crate) round: u32,
-    pub(crate) subject: String,
+    pub(crate) library: String,
     pub(crate) ranks: usize,
     pub(crate) reason: String,
 }

@@ -7,20 +7,20 @@ use comm_cli::__private::progress::Progress;
 use super::args::Compare;
 use super::collective::Collective;
 use super::journal::Journal;
+use super::library::{Libraries, Library, Start};
 use super::line::{self, LineError};
 use super::process;
 use super::record::{Case, Failure, Record, Time};
-use super::subject::{Start, Subject, Subjects};
 use crate::error::{Error, Result};
 
 /// All measurements of a comparison.
 #[derive(Debug)]
 pub(crate) struct Rounds<'a> {
     compare: &'a Compare,
-    subjects: Vec<&'a dyn Subject>,
+    libraries: Vec<&'a dyn Library>,
 }
 
-/// A case in one round, which all subjects measure consecutively.
+/// A case in one round, which all libraries measure consecutively.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RoundCase {
     round: u32,
@@ -29,8 +29,8 @@ struct RoundCase {
 }
 
 impl<'a> Rounds<'a> {
-    pub(crate) fn new(compare: &'a Compare, found: &'a Subjects) -> Self {
-        Self { compare, subjects: found.installed.iter().map(|(subject, _)| &**subject).collect() }
+    pub(crate) fn new(compare: &'a Compare, found: &'a Libraries) -> Self {
+        Self { compare, libraries: found.installed.iter().map(|(library, _)| &**library).collect() }
     }
 
     /// Measures what is missing in the journal, and calls `after_round` after every round.
@@ -47,11 +47,11 @@ impl<'a> Rounds<'a> {
         let starts = left.iter().map(|item| self.names(item.case.collective).len()).sum();
         let progress = Progress::with_estimate(starts);
         for (at, item) in left.iter().enumerate() {
-            let has_it = |subject: &&dyn Subject| subject.measures(item.case.collective);
-            for subject in self.order(item.round).filter(has_it) {
-                let what = format!("round {}, {} by {}", item.round, item.what(), subject.name());
+            let has_it = |library: &&dyn Library| library.measures(item.case.collective);
+            for library in self.order(item.round).filter(has_it) {
+                let what = format!("round {}, {} by {}", item.round, item.what(), library.name());
                 progress.at(what.clone());
-                let failure = self.start(item, subject, run, journal)?;
+                let failure = self.start(item, library, run, journal)?;
                 progress.done(|| match failure {
                     Some(failure) => writeln!(out, "{what}: {failure}"),
                     None if stderr().is_terminal() => Ok(()),
@@ -65,10 +65,10 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Returns the names of the subjects that support a collective.
+    /// Returns the names of the libraries that support a collective.
     fn names(&self, collective: Collective) -> Vec<String> {
-        let subjects = self.subjects.iter().filter(|subject| subject.measures(collective));
-        subjects.map(|subject| subject.name()).collect()
+        let libraries = self.libraries.iter().filter(|library| library.measures(collective));
+        libraries.map(|library| library.name()).collect()
     }
 
     /// Returns every case in every round.
@@ -86,18 +86,18 @@ impl<'a> Rounds<'a> {
         all.filter(|item| !item.sizes.is_empty()).collect()
     }
 
-    /// Returns all subjects, rotated by the round.
-    fn order(&self, round: u32) -> impl Iterator<Item = &'a dyn Subject> {
-        let first = (round as usize).saturating_sub(1) % self.subjects.len().max(1);
-        let (after, before) = self.subjects.split_at(first);
+    /// Returns all libraries, rotated by the round.
+    fn order(&self, round: u32) -> impl Iterator<Item = &'a dyn Library> {
+        let first = (round as usize).saturating_sub(1) % self.libraries.len().max(1);
+        let (after, before) = self.libraries.split_at(first);
         before.iter().chain(after).copied()
     }
 
-    /// Runs the program of a subject, and records its times. Returns the reason if it failed.
+    /// Runs the program of a library, and records its times. Returns the reason if it failed.
     fn start(
         &self,
         item: &RoundCase,
-        subject: &dyn Subject,
+        library: &dyn Library,
         run: u64,
         journal: &mut Journal,
     ) -> Result<Option<String>> {
@@ -105,12 +105,12 @@ impl<'a> Rounds<'a> {
         let start = Start { case, sizes, check: round == 1, compare: self.compare };
         let mut wrong = None;
         let mut measured = Vec::new();
-        let ended = process::run(&mut subject.command(&start), |text| {
+        let ended = process::run(&mut library.command(&start), |text| {
             match line::parse(text) {
                 Ok(row) => {
                     measured.push(row.bytes);
-                    let (subject, bytes, us) = (subject.name(), row.bytes, row.us);
-                    journal.add(Record::Time(Time { run, round, subject, case, bytes, us }))?;
+                    let (library, bytes, us) = (library.name(), row.bytes, row.us);
+                    journal.add(Record::Time(Time { run, round, library, case, bytes, us }))?;
                 }
                 Err(LineError::Wrong(elements)) => wrong = Some(format!("{elements} elements were wrong")),
                 Err(LineError::Other) => {}
@@ -121,8 +121,8 @@ impl<'a> Rounds<'a> {
         let absent = absent.map(|size| format!("no measurement of {size} bytes"));
         let reason = wrong.or(ended.err().map(|ended| ended.to_string())).or(absent);
         if let Some(reason) = reason.clone() {
-            let subject = subject.name();
-            journal.add(Record::Failure(Failure { run, round, subject, case, reason }))?;
+            let library = library.name();
+            journal.add(Record::Failure(Failure { run, round, library, case, reason }))?;
         }
         Ok(reason)
     }
@@ -133,9 +133,9 @@ impl RoundCase {
         format!("{} of {} ranks", self.case.collective, self.case.ranks)
     }
 
-    /// Whether all subjects have measured every size or failed. Otherwise all measure again,
+    /// Whether all libraries have measured every size or failed. Otherwise all measure again,
     /// because compared times must not be hours apart.
-    fn is_done(&self, subjects: &[String], run: u64, records: &[Record]) -> bool {
+    fn is_done(&self, libraries: &[String], run: u64, records: &[Record]) -> bool {
         let is_own = |record: &&Record| match record {
             Record::Time(time) => (time.run, time.round, time.case) == (run, self.round, self.case),
             Record::Failure(failure) => {
@@ -146,12 +146,12 @@ impl RoundCase {
         let own: Vec<&Record> = records.iter().filter(is_own).collect();
         let is_done = |name: &String, size: &usize| {
             own.iter().any(|record| match record {
-                Record::Time(time) => time.subject == *name && time.bytes == *size,
-                Record::Failure(failure) => failure.subject == *name,
+                Record::Time(time) => time.library == *name && time.bytes == *size,
+                Record::Failure(failure) => failure.library == *name,
                 _ => false,
             })
         };
-        subjects.iter().all(|name| self.sizes.iter().all(|size| is_done(name, size)))
+        libraries.iter().all(|name| self.sizes.iter().all(|size| is_done(name, size)))
     }
 }
 

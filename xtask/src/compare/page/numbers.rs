@@ -41,18 +41,18 @@ pub(super) fn tables(comparison: &Comparison) -> String {
 fn of_case(comparison: &Comparison, case: Case) -> String {
     let Case { collective, ranks } = case;
     let cells: Vec<(usize, &Cell)> = comparison.cells(case).collect();
-    let subjects: Vec<String> = comparison
-        .subjects()
+    let libraries: Vec<String> = comparison
+        .libraries()
         .into_iter()
-        .filter(|subject| cells.iter().any(|(_, cell)| cell.time(subject).is_some()))
+        .filter(|library| cells.iter().any(|(_, cell)| cell.time(library).is_some()))
         .collect();
     let pairs: Vec<(String, String)> = comparison
         .pairs()
         .into_iter()
         .filter(|(ours, peer)| cells.iter().any(|(_, cell)| cell.ratio(ours, peer).is_some()))
         .collect();
-    let times = table_by_size(&subjects, &cells, "size", String::clone, |cell, subject| {
-        cell.time(subject).map(|us| time(us * 1e-6))
+    let times = table_by_size(&libraries, &cells, "size", String::clone, |cell, library| {
+        cell.time(library).map(|us| time(us * 1e-6))
     });
     let title = |(ours, peer): &(String, String)| format!("{ours} by {peer}");
     let ratios =

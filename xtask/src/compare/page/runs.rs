@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use comm_cli::__private::units::short;
 
+use super::super::library::{is_ours, position};
 use super::super::record::{Failure, Limit, Record, Run};
-use super::super::subject::{is_ours, position};
 use super::table;
 
 /// Returns the section with every run that has measurements.
@@ -31,21 +31,21 @@ fn describe(run: &Run, records: &[Record]) -> String {
         "{date}, commit `{commit}`: {}, {} cores, {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
         machine.cpu, machine.cores, machine.memory_gib, machine.kernel, machine.congestion_control
     );
-    let mut subjects: Vec<(&str, &str)> = records
+    let mut libraries: Vec<(&str, &str)> = records
         .iter()
         .filter_map(|record| match record {
-            Record::Version(subject) if subject.run == run.run && !is_ours(&subject.subject) => {
-                Some((&*subject.subject, &*subject.version))
+            Record::Version(library) if library.run == run.run && !is_ours(&library.library) => {
+                Some((&*library.library, &*library.version))
             }
             _ => None,
         })
         .collect();
-    subjects.sort_by_cached_key(|(name, _)| position(name));
-    text += &subjects.iter().map(|(name, version)| format!("- {name}: {version}\n")).collect::<String>();
+    libraries.sort_by_cached_key(|(name, _)| position(name));
+    text += &libraries.iter().map(|(name, version)| format!("- {name}: {version}\n")).collect::<String>();
     for record in records {
         match record {
             Record::Missing(missing) if missing.run == run.run => {
-                text += &format!("- {}: not measured. {}\n", missing.subject, missing.reason);
+                text += &format!("- {}: not measured. {}\n", missing.library, missing.reason);
             }
             _ => {}
         }
@@ -73,8 +73,8 @@ fn failures(records: &[Record]) -> String {
         .iter()
         .filter_map(|record| match record {
             Record::Failure(failure) if !was_measured_later(failure, records) => {
-                let (subject, case, reason) = (&failure.subject, failure.case, &failure.reason);
-                Some(format!("- {subject}, {} of {} ranks: {reason}\n", case.collective, case.ranks))
+                let (library, case, reason) = (&failure.library, failure.case, &failure.reason);
+                Some(format!("- {library}, {} of {} ranks: {reason}\n", case.collective, case.ranks))
             }
             _ => None,
         })
@@ -88,7 +88,7 @@ fn failures(records: &[Record]) -> String {
 fn was_measured_later(failure: &Failure, records: &[Record]) -> bool {
     records.iter().any(|record| match record {
         Record::Time(time) => {
-            time.run > failure.run && (&time.subject, time.case) == (&failure.subject, failure.case)
+            time.run > failure.run && (&time.library, time.case) == (&failure.library, failure.case)
         }
         _ => false,
     })

@@ -18,9 +18,9 @@ fn records() -> Vec<Record> {
     let run = RUN;
     let mut records = vec![
         Record::Run(Run { run, date: "2026-11-21".into(), commit: "abc1234".into(), machine }),
-        Record::Version(Version { run, subject: "comm-shm".into(), version: "comm 0.1.0".into() }),
-        Record::Version(Version { run, subject: "openmpi".into(), version: "Open MPI 4.1.4".into() }),
-        Record::Missing(Missing { run, subject: "gloo".into(), reason: "there is no PyTorch".into() }),
+        Record::Version(Version { run, library: "comm-shm".into(), version: "comm 0.1.0".into() }),
+        Record::Version(Version { run, library: "openmpi".into(), version: "Open MPI 4.1.4".into() }),
+        Record::Missing(Missing { run, library: "gloo".into(), reason: "there is no PyTorch".into() }),
         Record::Limit(Limit {
             run,
             limit: "memcpy".into(),
@@ -36,17 +36,17 @@ fn records() -> Vec<Record> {
     ];
     for (collective, bytes, rounds) in times {
         for (round, [ours, theirs]) in (1..).zip(rounds) {
-            for (subject, us) in [("comm-shm", ours), ("openmpi", theirs)] {
-                let (case, subject) = (Case { collective, ranks: 2 }, subject.into());
-                records.push(Record::Time(Time { run, round, subject, case, bytes, us }));
+            for (library, us) in [("comm-shm", ours), ("openmpi", theirs)] {
+                let (case, library) = (Case { collective, ranks: 2 }, library.into());
+                records.push(Record::Time(Time { run, round, library, case, bytes, us }));
             }
         }
     }
     let case = Case { collective: Collective::AllToAll, ranks: 2 };
     let reason = String::from("exit status: 1: out of luck");
     for round in 1..=3 {
-        let (subject, reason) = ("openmpi".into(), reason.clone());
-        records.push(Record::Failure(Failure { run, round, subject, case, reason }));
+        let (library, reason) = ("openmpi".into(), reason.clone());
+        records.push(Record::Failure(Failure { run, round, library, case, reason }));
     }
     records
 }
@@ -70,7 +70,7 @@ fn records_that_were_written_and_read_give_the_same_page() {
 }
 
 #[test]
-fn every_subject_has_a_curve_in_the_picture() {
+fn every_library_has_a_curve_in_the_picture() {
     let svg = super::super::plot::picture(&Comparison::of(&records())).svg().unwrap();
     for name in ["comm-shm", "openmpi", "all_reduce of 2 ranks"] {
         assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}");
@@ -90,7 +90,7 @@ fn a_failure_is_listed_until_a_later_run_succeeds() {
     let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
     assert!(page(&records).contains("out of luck"));
     let case = Case { collective: Collective::AllToAll, ranks: 2 };
-    let time = |run| Record::Time(Time { run, round: 1, subject: "openmpi".into(), case, bytes: 4, us: 1.0 });
+    let time = |run| Record::Time(Time { run, round: 1, library: "openmpi".into(), case, bytes: 4, us: 1.0 });
     records.push(time(RUN));
     assert!(page(&records).contains("out of luck"), "it failed at other sizes of the same run");
     records.push(time(RUN + 1));

@@ -1,4 +1,4 @@
-//! Tests of rounds with shell scripts as subjects.
+//! Tests of rounds with shell scripts instead of libraries.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Script {
     instead: Option<(usize, &'static str)>,
 }
 
-impl Subject for Script {
+impl Library for Script {
     fn name(&self) -> String {
         self.name.into()
     }
@@ -54,14 +54,14 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
     let Line { compare } = Line::try_parse_from(words).unwrap();
     let log = folder.join("log");
     fs::write(&log, "").unwrap();
-    let script = |name, instead| -> (Box<dyn Subject>, String) {
+    let script = |name, instead| -> (Box<dyn Library>, String) {
         (Box::new(Script { name, log: log.clone(), instead }), "1".into())
     };
     let installed = vec![script("comm-shm", None), script("one", instead), script("two", None)];
-    let subjects = Subjects { installed, missing: Vec::new() };
+    let libraries = Libraries { installed, missing: Vec::new() };
     let mut journal = Journal::open(&folder.join("page.jsonl"), false).unwrap();
     let mut rounds_done = 0;
-    Rounds::new(&compare, &subjects)
+    Rounds::new(&compare, &libraries)
         .measure(7, &mut journal, &mut Vec::new(), |_, _| {
             rounds_done += 1;
             Ok(())
@@ -75,7 +75,7 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
 const SHORT: &str = "--ranks 2 --collectives all_reduce,barrier --max 16 --rounds 2";
 
 #[test]
-fn all_subjects_measure_a_case_before_the_next_in_rotating_order() {
+fn all_libraries_measure_a_case_before_the_next_in_rotating_order() {
     let folder = tempfile::tempdir().unwrap();
     let (starts, records) = measure(folder.path(), SHORT, None);
     let order = [
@@ -85,13 +85,13 @@ fn all_subjects_measure_a_case_before_the_next_in_rotating_order() {
     let names: Vec<&str> = starts.iter().map(|start| start.split(' ').next().unwrap()).collect();
     assert_eq!(names, order);
     assert_eq!(starts[3..7], ["comm-shm barrier 2", "one barrier 2", "two barrier 2", "one all_reduce 2"]);
-    // Two sizes and a barrier, by three subjects, twice.
+    // Two sizes and a barrier, by three libraries, twice.
     assert_eq!(records.len(), 18);
     assert!(records.iter().all(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. }))));
 }
 
 #[test]
-fn a_subject_without_a_collective_is_not_started_for_it() {
+fn a_library_without_a_collective_is_not_started_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let line = SHORT.replace("all_reduce", "broadcast");
     let (starts, _) = measure(folder.path(), &line, None);
@@ -113,7 +113,7 @@ fn completed_measurements_are_not_repeated() {
 }
 
 #[test]
-fn all_subjects_repeat_an_interrupted_case() {
+fn all_libraries_repeat_an_interrupted_case() {
     let folder = tempfile::tempdir().unwrap();
     measure(folder.path(), SHORT, None);
     let path = folder.path().join("page.jsonl");
@@ -127,7 +127,7 @@ fn all_subjects_repeat_an_interrupted_case() {
 }
 
 #[test]
-fn a_failed_subject_keeps_its_measurements_and_is_not_started_again() {
+fn a_failed_library_keeps_its_measurements_and_is_not_started_again() {
     for (instead, reason) in [
         ("echo out of luck >&2; exit 3", "out of luck"),
         ("true", "no measurement of 16 bytes"),
@@ -137,7 +137,7 @@ fn a_failed_subject_keeps_its_measurements_and_is_not_started_again() {
         let line = SHORT.replace("--rounds 2", "--rounds 1");
         let (_, records) = measure(folder.path(), &line, Some((16, instead)));
         let failures = records.iter().filter_map(|record| match record {
-            Record::Failure(failure) => Some((&*failure.subject, failure.case.collective, &*failure.reason)),
+            Record::Failure(failure) => Some((&*failure.library, failure.case.collective, &*failure.reason)),
             _ => None,
         });
         let failures: Vec<_> = failures.collect();

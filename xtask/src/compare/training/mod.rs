@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use comm_cli::__private::page as document;
 
 use super::args::Compare;
-use super::journal::{Journal, Libraries};
+use super::journal::{Journal, LibraryVersions};
 use super::machine::Environment;
 use super::record::Record;
 use crate::error::{Error, Result};
@@ -45,9 +45,9 @@ pub(super) fn measure(
     let programs: Vec<_> = program::ours(compare).into_iter().chain(peer).collect();
     let mut journal = Journal::open(&compare.journal(), compare.fresh)?;
     let versions = programs.iter().flat_map(|(program, version)| {
-        program.subjects().into_iter().map(|subject| (subject, version.clone()))
+        program.libraries().into_iter().map(|library| (library, version.clone()))
     });
-    let libraries = Libraries { installed: versions.collect(), missing: Vec::new() };
+    let libraries = LibraryVersions { installed: versions.collect(), missing: Vec::new() };
     let run = journal.start(Environment::current()?, &libraries)?;
     let programs = programs.into_iter().map(|(program, _)| program).collect();
     let rounds = rounds::TrainingRounds::new(compare, programs);

@@ -8,7 +8,7 @@ use super::model::TrainingCase;
 use crate::compare::ratio::{Ratio, When};
 use crate::compare::record::{Record, StepTime};
 
-/// All times of training steps by case and subject.
+/// All times of training steps by case and library.
 #[derive(Debug, Default)]
 pub(super) struct Overheads {
     times: BTreeMap<TrainingCase, BTreeMap<String, BTreeMap<When, StepTime>>>,
@@ -21,7 +21,7 @@ impl Overheads {
             let Record::StepTime(time) = record else { continue };
             // A repeated measurement replaces the earlier one.
             let times =
-                overheads.times.entry(time.case).or_default().entry(time.subject.clone()).or_default();
+                overheads.times.entry(time.case).or_default().entry(time.library.clone()).or_default();
             times.insert((time.run, time.round), time.clone());
         }
         overheads
@@ -36,8 +36,8 @@ impl Overheads {
         self.times.keys().copied()
     }
 
-    /// Returns the subjects of all cases: this library first.
-    pub(super) fn subjects(&self) -> Vec<String> {
+    /// Returns the libraries of all cases: this library first.
+    pub(super) fn libraries(&self) -> Vec<String> {
         let names: BTreeSet<&String> = self.times.values().flat_map(BTreeMap::keys).collect();
         names.into_iter().cloned().collect()
     }
@@ -48,9 +48,9 @@ impl Overheads {
         times.map(|(run, _)| *run).collect()
     }
 
-    /// Returns the measurements of a subject in the last run that has any, one per round.
-    pub(super) fn rounds(&self, case: TrainingCase, subject: &str) -> Vec<&StepTime> {
-        let Some(times) = self.times.get(&case).and_then(|times| times.get(subject)) else {
+    /// Returns the measurements of a library in the last run that has any, one per round.
+    pub(super) fn rounds(&self, case: TrainingCase, library: &str) -> Vec<&StepTime> {
+        let Some(times) = self.times.get(&case).and_then(|times| times.get(library)) else {
             return Vec::new();
         };
         let last = times.last_key_value().map_or(0, |((run, _), _)| *run);
@@ -61,10 +61,10 @@ impl Overheads {
     pub(super) fn median(
         &self,
         case: TrainingCase,
-        subject: &str,
+        library: &str,
         time: impl Fn(&StepTime) -> Option<f64>,
     ) -> Option<f64> {
-        let times: Vec<f64> = self.rounds(case, subject).into_iter().filter_map(time).collect();
+        let times: Vec<f64> = self.rounds(case, library).into_iter().filter_map(time).collect();
         (!times.is_empty()).then(|| median(times))
     }
 

@@ -7,10 +7,10 @@ use comm_cli::__private::units::time;
 use super::bars::{OVERHEAD_BARS, OverheadBar};
 use super::model::{TrainingCase, TrainingModel};
 use super::overhead::Overheads;
+use crate::compare::library::is_ours;
 use crate::compare::page::{ABSENT, ratio, table};
 use crate::compare::ratio::Ratio;
 use crate::compare::record::{Record, Run, StepTime};
-use crate::compare::subject::is_ours;
 
 /// Returns the section.
 pub(super) fn text(overheads: &Overheads, records: &[Record], picture: &str) -> String {
@@ -41,7 +41,7 @@ fn runs(overheads: &Overheads, records: &[Record]) -> String {
             Record::Run(Run { run, date, commit, machine }) if measured.contains(run) => {
                 text += &format!("{date}, commit `{commit}`: {}, {} cores", machine.cpu, machine.cores);
                 let peer = records.iter().find_map(|record| match record {
-                    Record::Version(version) if version.run == *run && version.subject == "pytorch" => {
+                    Record::Version(version) if version.run == *run && version.library == "pytorch" => {
                         Some(&version.version)
                     }
                     _ => None,
@@ -56,7 +56,7 @@ fn runs(overheads: &Overheads, records: &[Record]) -> String {
         .iter()
         .filter_map(|record| match record {
             Record::StepFailure(failure) if measured.contains(&failure.run) => {
-                Some(format!("- {}, round {}: {}\n", failure.subject, failure.round, failure.reason))
+                Some(format!("- {}, round {}: {}\n", failure.library, failure.round, failure.reason))
             }
             _ => None,
         })
@@ -121,15 +121,15 @@ fn signed_ratio(value: f64) -> String {
 fn of_case(overheads: &Overheads, case: TrainingCase) -> String {
     let head =
         ["", "step without", "step with", "overhead", "range over the rounds", "of the step", "exposed"];
-    let row = |subject: &String| {
-        let of = |time: fn(&StepTime) -> Option<f64>| overheads.median(case, subject, time);
+    let row = |library: &String| {
+        let of = |time: fn(&StepTime) -> Option<f64>| overheads.median(case, library, time);
         let (without, overhead) = (of(|time| Some(time.without_us))?, of(|time| Some(time.overhead_us))?);
-        let rounds = overheads.rounds(case, subject);
+        let rounds = overheads.rounds(case, library);
         let numbers = || rounds.iter().map(|time| time.overhead_us);
         let (least, most) =
             (numbers().fold(f64::INFINITY, f64::min), numbers().fold(f64::NEG_INFINITY, f64::max));
         Some(vec![
-            subject.clone(),
+            library.clone(),
             signed_time(without),
             of(|time| Some(time.with_us)).map_or(ABSENT.into(), signed_time),
             signed_time(overhead),
@@ -138,9 +138,9 @@ fn of_case(overheads: &Overheads, case: TrainingCase) -> String {
             of(|time| time.exposed_us).map_or(ABSENT.into(), signed_time),
         ])
     };
-    let mut subjects = overheads.subjects();
-    subjects.sort_by_key(|subject| !is_ours(subject));
-    let rows: Vec<Vec<String>> = subjects.iter().filter_map(row).collect();
+    let mut libraries = overheads.libraries();
+    libraries.sort_by_key(|library| !is_ours(library));
+    let rows: Vec<Vec<String>> = libraries.iter().filter_map(row).collect();
     let TrainingCase { ranks, model } = case;
     format!("{ranks} ranks, {}:\n\n{}", model.title(), table(&head.map(String::from), &rows))
 }

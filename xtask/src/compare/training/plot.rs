@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
 
 use super::overhead::Overheads;
-use crate::compare::subject::is_ours;
+use crate::compare::library::is_ours;
 
 const PARAMETERS: Axis =
     Axis { name: "parameters", label: |count| format!("{:.1} M", count / 1e6), scale: Scale::Log(10.0) };
@@ -14,9 +14,9 @@ const PARAMETERS: Axis =
 pub(super) fn picture(overheads: &Overheads) -> Picture {
     let kinds: BTreeSet<(usize, bool)> =
         overheads.cases().map(|case| (case.ranks, case.model.is_fixed())).collect();
-    let mut subjects = overheads.subjects();
-    subjects.sort_by_key(|subject| !is_ours(subject));
-    let panels = kinds.into_iter().map(|kind| panel(overheads, kind, &subjects)).collect();
+    let mut libraries = overheads.libraries();
+    libraries.sort_by_key(|library| !is_ours(library));
+    let panels = kinds.into_iter().map(|kind| panel(overheads, kind, &libraries)).collect();
     Picture {
         title: "Overhead of data parallel training per step".into(),
         panel_size: (480, 360),
@@ -26,21 +26,21 @@ pub(super) fn picture(overheads: &Overheads) -> Picture {
     }
 }
 
-fn panel(overheads: &Overheads, (ranks, is_fixed): (usize, bool), subjects: &[String]) -> Panel {
-    let series = |(at, subject): (usize, &String)| {
+fn panel(overheads: &Overheads, (ranks, is_fixed): (usize, bool), libraries: &[String]) -> Panel {
+    let series = |(at, library): (usize, &String)| {
         let cases = overheads.cases().filter(|case| (case.ranks, case.model.is_fixed()) == (ranks, is_fixed));
         let points = cases.filter_map(|case| {
-            let overhead = overheads.median(case, subject, |time| Some(time.overhead_us))?;
+            let overhead = overheads.median(case, library, |time| Some(time.overhead_us))?;
             Some((case.model.parameters() as f64, overhead))
         });
         let color = Color::PALETTE[at % Color::PALETTE.len()];
-        Series { name: subject.clone(), color, points: points.collect(), style: Style::Curve }
+        Series { name: library.clone(), color, points: points.collect(), style: Style::Curve }
     };
     let what = if is_fixed { "fixed computation" } else { "perceptron" };
     Panel {
         title: format!("{what}, {ranks} ranks"),
         axes: [PARAMETERS, Axis::time("overhead per step")],
         // This library comes first, and is drawn on top.
-        series: subjects.iter().enumerate().map(series).rev().collect(),
+        series: libraries.iter().enumerate().map(series).rev().collect(),
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::model::TrainingModel;
 use crate::compare::args::{Compare, Transport};
 use crate::compare::built;
-use crate::compare::subject::{OURS, output, sources};
+use crate::compare::library::{OURS, output, sources};
 
 /// Prints the version of PyTorch, and fails without Gloo.
 const PROBE: &str =
@@ -19,14 +19,14 @@ pub(super) trait TrainingProgram: Debug {
     fn variants(&self) -> &'static [&'static str];
 
     /// Returns the name of a variant in records and reports.
-    fn subject(&self, variant: &str) -> String;
+    fn library(&self, variant: &str) -> String;
 
     /// Returns the program with its arguments.
     fn command(&self, start: &TrainingStart) -> Command;
 
     /// Returns the names of all variants in records and reports.
-    fn subjects(&self) -> Vec<String> {
-        self.variants().iter().map(|variant| self.subject(variant)).collect()
+    fn libraries(&self) -> Vec<String> {
+        self.variants().iter().map(|variant| self.library(variant)).collect()
     }
 }
 
@@ -65,7 +65,7 @@ impl TrainingProgram for TrainingByOurs {
         &["plain", "bf16"]
     }
 
-    fn subject(&self, variant: &str) -> String {
+    fn library(&self, variant: &str) -> String {
         let suffix = variant.strip_prefix("plain").map_or_else(|| format!("-{variant}"), str::to_owned);
         format!("{OURS}-{}{suffix}", self.transport.name())
     }
@@ -113,7 +113,7 @@ impl TrainingProgram for TrainingByPyTorch {
         &["default", "view", "bf16", "bf16-view"]
     }
 
-    fn subject(&self, variant: &str) -> String {
+    fn library(&self, variant: &str) -> String {
         if variant == "default" { "pytorch".into() } else { format!("pytorch-{variant}") }
     }
 
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn variants_have_names_of_their_own() {
         let shm = TrainingByOurs { program: PathBuf::new(), transport: Transport::Shm };
-        assert_eq!([shm.subject("plain"), shm.subject("bf16")], ["comm-shm", "comm-shm-bf16"]);
+        assert_eq!([shm.library("plain"), shm.library("bf16")], ["comm-shm", "comm-shm-bf16"]);
         let pytorch = TrainingByPyTorch { python: PathBuf::new(), program: PathBuf::new() };
-        assert_eq!(pytorch.subjects(), ["pytorch", "pytorch-view", "pytorch-bf16", "pytorch-bf16-view"]);
+        assert_eq!(pytorch.libraries(), ["pytorch", "pytorch-view", "pytorch-bf16", "pytorch-bf16-view"]);
     }
 }

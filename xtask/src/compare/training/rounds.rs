@@ -80,7 +80,7 @@ impl<'a> TrainingRounds<'a> {
                     "round {}, {} ranks: {}",
                     round.round,
                     round.ranks,
-                    program.subjects().join(", ")
+                    program.libraries().join(", ")
                 );
                 progress.at(what.clone());
                 let failure = self.start(round, program, journal)?;
@@ -139,9 +139,9 @@ impl<'a> TrainingRounds<'a> {
         let reason = wrong.or(ended.err().map(|ended| ended.to_string())).or(absent);
         if let Some(reason) = reason.clone() {
             let TrainingRound { run, round, ranks } = at;
-            for subject in program.subjects() {
+            for library in program.libraries() {
                 let reason = reason.clone();
-                journal.add(Record::StepFailure(StepFailure { run, round, subject, ranks, reason }))?;
+                journal.add(Record::StepFailure(StepFailure { run, round, library, ranks, reason }))?;
             }
         }
         Ok::<_, Error>(reason)
@@ -150,21 +150,21 @@ impl<'a> TrainingRounds<'a> {
     /// Whether all programs have measured every model or failed. Otherwise all measure again,
     /// because compared times must not be hours apart.
     fn is_done(&self, at: TrainingRound, records: &[Record]) -> bool {
-        let is_measured = |subject: &str, model: TrainingModel| {
+        let is_measured = |library: &str, model: TrainingModel| {
             records.iter().any(|record| match record {
                 Record::StepTime(time) => {
                     at == TrainingRound { run: time.run, round: time.round, ranks: time.case.ranks }
-                        && (time.subject.as_str(), time.case.model) == (subject, model)
+                        && (time.library.as_str(), time.case.model) == (library, model)
                 }
                 Record::StepFailure(failure) => {
                     at == TrainingRound { run: failure.run, round: failure.round, ranks: failure.ranks }
-                        && failure.subject == subject
+                        && failure.library == library
                 }
                 _ => false,
             })
         };
-        let subjects: Vec<String> = self.programs.iter().flat_map(|program| program.subjects()).collect();
-        subjects.iter().all(|subject| TrainingModel::ALL.iter().all(|model| is_measured(subject, *model)))
+        let libraries: Vec<String> = self.programs.iter().flat_map(|program| program.libraries()).collect();
+        libraries.iter().all(|library| TrainingModel::ALL.iter().all(|model| is_measured(library, *model)))
     }
 }
 
@@ -184,7 +184,7 @@ fn record(at: TrainingRound, program: &dyn TrainingProgram, row: StepRow) -> Ste
     StepTime {
         run: at.run,
         round: at.round,
-        subject: program.subject(&variant),
+        library: program.library(&variant),
         case: TrainingCase { ranks: at.ranks, model },
         with_us,
         without_us,

@@ -12,16 +12,16 @@ use super::*;
 use crate::compare::machine::Machine;
 use crate::compare::record::{Run, StepFailure, StepTime, Version};
 
-pub(super) fn time((run, round): (u64, u32), subject: &str, case: TrainingCase, overhead_us: f64) -> Record {
+pub(super) fn time((run, round): (u64, u32), library: &str, case: TrainingCase, overhead_us: f64) -> Record {
     Record::StepTime(StepTime {
         run,
         round,
-        subject: subject.into(),
+        library: library.into(),
         case,
         with_us: 1000.0 + overhead_us,
         without_us: 1000.0,
         overhead_us,
-        exposed_us: subject.starts_with("comm").then_some(3.5),
+        exposed_us: library.starts_with("comm").then_some(3.5),
         loss: 7.0,
         norm: 6.0,
     })
@@ -36,7 +36,7 @@ fn records() -> Vec<Record> {
         kernel: "6.1.0".into(),
         congestion_control: "bbr".into(),
     };
-    let version = Version { run, subject: "pytorch".into(), version: "DDP of PyTorch 2.0".into() };
+    let version = Version { run, library: "pytorch".into(), version: "DDP of PyTorch 2.0".into() };
     let mut records = vec![
         Record::Run(Run { run, date: "2026-11-21".into(), commit: "abc1234".into(), machine }),
         Record::Version(version),
@@ -49,13 +49,13 @@ fn records() -> Vec<Record> {
     for (model, overheads) in overheads {
         let case = TrainingCase { ranks: 2, model };
         for round in 1..=3 {
-            for (subject, us) in ["comm-shm", "comm-tcp", "pytorch", "pytorch-view"].iter().zip(overheads) {
-                records.push(time((run, round), subject, case, us + f64::from(round)));
+            for (library, us) in ["comm-shm", "comm-tcp", "pytorch", "pytorch-view"].iter().zip(overheads) {
+                records.push(time((run, round), library, case, us + f64::from(round)));
             }
         }
     }
-    let (subject, reason) = ("comm-tcp-bf16".into(), "exit status: 1: out of luck".into());
-    records.push(Record::StepFailure(StepFailure { run, round: 2, subject, ranks: 2, reason }));
+    let (library, reason) = ("comm-tcp-bf16".into(), "exit status: 1: out of luck".into());
+    records.push(Record::StepFailure(StepFailure { run, round: 2, library, ranks: 2, reason }));
     records
 }
 
@@ -76,7 +76,7 @@ fn records_that_were_written_and_read_give_the_same_section() {
 }
 
 #[test]
-fn every_subject_has_a_curve_in_the_picture() {
+fn every_library_has_a_curve_in_the_picture() {
     let svg = plot::picture(&Overheads::of(&records())).svg().unwrap();
     for name in ["comm-shm", "pytorch-view", "perceptron, 2 ranks", "fixed computation, 2 ranks"] {
         assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}");
@@ -103,7 +103,7 @@ impl TrainingProgram for Script {
         &["plain", "bf16"]
     }
 
-    fn subject(&self, variant: &str) -> String {
+    fn library(&self, variant: &str) -> String {
         format!("{}-{variant}", self.name)
     }
 
@@ -166,7 +166,7 @@ fn a_failure_is_recorded_for_every_variant_and_not_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let (_, records) = run(folder.path(), 1, (loss, end));
         let failures = records.iter().filter_map(|record| match record {
-            Record::StepFailure(failure) => Some((&*failure.subject, &*failure.reason)),
+            Record::StepFailure(failure) => Some((&*failure.library, &*failure.reason)),
             _ => None,
         });
         let failures: Vec<_> = failures.collect();

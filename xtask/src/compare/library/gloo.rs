@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Search, Start, Subject, output, sources};
+use super::{Library, Search, Start, output, sources};
 
 /// Prints the version of PyTorch, and fails without Gloo.
 const PROBE: &str =
@@ -27,7 +27,7 @@ pub(super) fn find(python: &Path) -> Search {
     Ok((Box::new(gloo), format!("Gloo of PyTorch {}", version.trim())))
 }
 
-impl Subject for Gloo {
+impl Library for Gloo {
     fn name(&self) -> String {
         "gloo".into()
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{OURS, Start, Subject};
+use super::{Library, OURS, Start};
 use crate::compare::args::{Compare, Transport};
 use crate::compare::built;
 use crate::compare::collective::Collective;
@@ -16,16 +16,16 @@ struct Ours {
     transport: Transport,
 }
 
-/// Returns one subject per transport.
-pub(super) fn all(compare: &Compare) -> Vec<(Box<dyn Subject>, String)> {
+/// Returns this library, once per transport.
+pub(super) fn all(compare: &Compare) -> Vec<(Box<dyn Library>, String)> {
     let ours = |transport: &Transport| {
         let ours = Ours { commctl: built("commctl"), transport: *transport };
-        (Box::new(ours) as Box<dyn Subject>, format!("comm {}", env!("CARGO_PKG_VERSION")))
+        (Box::new(ours) as Box<dyn Library>, format!("comm {}", env!("CARGO_PKG_VERSION")))
     };
     compare.transport.iter().map(ours).collect()
 }
 
-impl Subject for Ours {
+impl Library for Ours {
     fn name(&self) -> String {
         format!("{OURS}-{}", self.transport.name())
     }

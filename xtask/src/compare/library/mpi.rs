@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Search, Start, Subject, build, built_peers, output, sources};
+use super::{Library, Search, Start, build, built_peers, output, sources};
 
 type EnvironmentVariables = &'static [(&'static str, &'static str)];
 
@@ -119,7 +119,7 @@ fn version<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
     text.split_once(mark)?.1.split_whitespace().next()
 }
 
-impl Subject for Mpi {
+impl Library for Mpi {
     fn name(&self) -> String {
         self.name.to_owned()
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Search, Start, Subject, build, built_peers, sources};
+use super::{Library, Search, Start, build, built_peers, sources};
 use crate::compare::collective::Collective;
 
 pub(super) const NAME: &str = "ferrotorch";
@@ -25,7 +25,7 @@ pub(super) fn find() -> Search {
     Ok((Box::new(Ferrotorch { program }), "ferrotorch-distributed 0.6.2, its ring over TCP".into()))
 }
 
-impl Subject for Ferrotorch {
+impl Library for Ferrotorch {
     fn name(&self) -> String {
         NAME.into()
     }

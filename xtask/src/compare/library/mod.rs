@@ -14,7 +14,7 @@ use comm_cli::__private::program::chain;
 
 use super::args::Compare;
 use super::collective::Collective;
-use super::journal::Libraries;
+use super::journal::LibraryVersions;
 use super::record::Case;
 use crate::error::{Error, Result};
 use crate::{commands, places};
@@ -27,7 +27,7 @@ pub(crate) const BETTER_MPI: &str = "better MPI";
 pub(crate) const MPIS: [&str; 2] = ["openmpi", "mpich"];
 
 /// A library under test, with its settings.
-pub(crate) trait Subject: Debug {
+pub(crate) trait Library: Debug {
     /// The name in records and reports.
     fn name(&self) -> String;
 
@@ -60,7 +60,7 @@ impl Start<'_> {
 }
 
 /// A peer with its version, or the reason why it is missing and how to install it.
-type Search = Result<(Box<dyn Subject>, String), String>;
+type Search = Result<(Box<dyn Library>, String), String>;
 
 /// A row of the table of peers.
 struct Peer {
@@ -93,8 +93,8 @@ fn is_wanted(peer: &Peer, named: &[String]) -> bool {
     is_named || named.is_empty() && peer.name != ferrotorch::NAME
 }
 
-pub(crate) fn is_ours(subject: &str) -> bool {
-    subject == OURS || subject.strip_prefix(OURS).is_some_and(|rest| rest.starts_with('-'))
+pub(crate) fn is_ours(library: &str) -> bool {
+    library == OURS || library.strip_prefix(OURS).is_some_and(|rest| rest.starts_with('-'))
 }
 
 /// Whether the two use comparable transports. Peers that have only sockets are compared with shared
@@ -108,40 +108,40 @@ pub(crate) fn is_fair(ours: &str, peer: &str) -> bool {
     }
 }
 
-/// Returns the sort key of a subject: this library first, then the peers as in their table.
-pub(crate) fn position(subject: &str) -> (usize, String) {
-    let peer = PEERS.iter().position(|peer| peer.name == subject);
-    let index = match subject {
+/// Returns the sort key of a library: this library first, then the peers as in their table.
+pub(crate) fn position(library: &str) -> (usize, String) {
+    let peer = PEERS.iter().position(|peer| peer.name == library);
+    let index = match library {
         ours if is_ours(ours) => 0,
         BETTER_MPI => 1,
         _ => peer.map_or(usize::MAX, |at| at + 2),
     };
-    (index, subject.to_owned())
+    (index, library.to_owned())
 }
 
-/// The installed subjects with their versions, and the missing ones with the reasons.
+/// The installed libraries with their versions, and the missing ones with the reasons.
 #[derive(Debug)]
-pub(crate) struct Subjects {
-    pub(crate) installed: Vec<(Box<dyn Subject>, String)>,
+pub(crate) struct Libraries {
+    pub(crate) installed: Vec<(Box<dyn Library>, String)>,
     pub(crate) missing: Vec<(String, String)>,
 }
 
-impl Subjects {
+impl Libraries {
     /// Returns the names and versions for the journal.
-    pub(crate) fn libraries(&self) -> Libraries {
-        let versions = self.installed.iter().map(|(subject, version)| (subject.name(), version.clone()));
-        Libraries { installed: versions.collect(), missing: self.missing.clone() }
+    pub(crate) fn versions(&self) -> LibraryVersions {
+        let versions = self.installed.iter().map(|(library, version)| (library.name(), version.clone()));
+        LibraryVersions { installed: versions.collect(), missing: self.missing.clone() }
     }
 }
 
-/// Finds the requested subjects, and prints the result.
-pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Subjects> {
-    let mut found = Subjects { installed: ours::all(compare), missing: Vec::new() };
+/// Finds the requested libraries, and prints the result.
+pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Libraries> {
+    let mut found = Libraries { installed: ours::all(compare), missing: Vec::new() };
     for peer in PEERS.iter().filter(|peer| is_wanted(peer, &compare.peers)) {
         match (peer.find)(peer.name, compare) {
-            Ok((subject, version)) => {
+            Ok((library, version)) => {
                 writeln!(out, "{}: {version}", peer.name)?;
-                found.installed.push((subject, version));
+                found.installed.push((library, version));
             }
             Err(reason) => {
                 writeln!(out, "{}: {reason}", peer.name)?;
@@ -149,7 +149,7 @@ pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Subjects> 
             }
         }
     }
-    if found.installed.iter().all(|(subject, _)| is_ours(&subject.name())) {
+    if found.installed.iter().all(|(library, _)| is_ours(&library.name())) {
         return Err(Error::Usage("no peer is installed".into()));
     }
     Ok(found)
