@@ -14,7 +14,7 @@ const TEXT_MAX: usize = 4096;
 /// errors it costs one all-reduce of a few bytes.
 ///
 /// Each of `marks`, of which all ranks have the same number, becomes the largest of any rank.
-pub(crate) fn go_on<T>(comm: &Comm, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {
+pub(crate) fn agree_to_continue<T>(comm: &Comm, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {
     marks.push(u8::from(own.is_err()));
     comm.all_reduce(&mut marks[..], ReduceOp::Max)?;
     if marks.pop() == Some(0) {

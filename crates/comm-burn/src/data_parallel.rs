@@ -6,7 +6,7 @@ use burn::tensor::TensorData;
 use comm_core::{Comm, ReduceOp};
 use comm_ddp::BucketLimits;
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::averager::Averager;
 use crate::error::or_abort;
 use crate::gradients::{self, Presence};
@@ -152,7 +152,7 @@ impl DataParallel {
     /// # Errors
     /// As [`DataParallel::sync_module`].
     pub fn average_buffers<M: Module>(&mut self, module: M) -> Result<M> {
-        go_on(&self.comm, self.parameters.check_unchanged(&module), &mut Vec::new())?;
+        agree_to_continue(&self.comm, self.parameters.check_unchanged(&module), &mut Vec::new())?;
         flush_statistics(&module);
         let is_statistic =
             |at: usize| self.parameters.buffer[at] && self.parameters.sorted[at].dtype.is_float();
@@ -174,7 +174,7 @@ impl DataParallel {
     }
 
     fn broadcast<M: Module>(&self, module: M, selected: &[bool]) -> Result<M> {
-        go_on(&self.comm, self.parameters.check_unchanged(&module), &mut Vec::new())?;
+        agree_to_continue(&self.comm, self.parameters.check_unchanged(&module), &mut Vec::new())?;
         broadcast(&self.comm, module, &self.parameters, selected)
     }
 }

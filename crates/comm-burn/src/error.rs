@@ -34,7 +34,7 @@ pub enum Error {
         dtype: DType,
     },
     /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
-    #[error("rank {rank} cannot go on: {why}")]
+    #[error("rank {rank} cannot continue: {why}")]
     Refused {
         /// The rank that cannot.
         rank: usize,

@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use comm_core::Comm;
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::error::Form;
 use crate::parameters::Parameters;
 use crate::values::Values;
@@ -36,7 +36,7 @@ impl Presence {
             Ok(here) => here.iter().copied().map(u8::from).collect(),
             Err(_) => vec![0; parameters.sorted.len()],
         };
-        let here = go_on(comm, checked, &mut marks)?;
+        let here = agree_to_continue(comm, checked, &mut marks)?;
         Ok(Self { here, anywhere: marks.into_iter().map(|mark| mark != 0).collect() })
     }
 

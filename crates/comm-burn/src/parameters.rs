@@ -5,7 +5,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use comm_core::{Comm, DType, ReduceOp};
 use comm_ddp::{Parameter, ParameterSet};
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::elements;
 use crate::walk::{self, ReadParameters};
 use crate::{Error, Result};
@@ -44,7 +44,7 @@ impl Parameters {
     /// collective.
     pub(crate) fn agree<M: Module>(module: &M, comm: &Comm) -> Result<Self> {
         // Ranks whose modules cannot take part are found first: the others would wait for them.
-        let sorted = go_on(comm, find(module), &mut Vec::new())?;
+        let sorted = agree_to_continue(comm, find(module), &mut Vec::new())?;
         let described = ParameterSet::new(sorted.iter().map(ModuleParameter::describe))?;
         comm_ddp::check_parameters(comm, &described)?;
         let mut parameters = Self { sorted, trained: Vec::new(), buffer: Vec::new() };

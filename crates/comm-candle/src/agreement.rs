@@ -14,7 +14,11 @@ const WORDS: usize = 512;
 /// errors it costs one all-reduce of a few bytes.
 ///
 /// Each of `marks`, of which all ranks have the same number, becomes the largest of any rank.
-pub(crate) fn go_on<M: Place, T>(comm: &Comm<M>, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {
+pub(crate) fn agree_to_continue<M: Place, T>(
+    comm: &Comm<M>,
+    own: Result<T>,
+    marks: &mut Vec<u8>,
+) -> Result<T> {
     marks.push(u8::from(own.is_err()));
     M::largest(comm, marks)?;
     if marks.pop() == Some(0) {

@@ -7,7 +7,7 @@ use candle_core::backprop::GradStore;
 use comm_core::Comm;
 use comm_ddp::Timeline;
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::variables::{Variable, Variables};
 use crate::{Place, Report, Result};
 
@@ -39,7 +39,7 @@ impl<'a> StepGradients<'a> {
             Ok(call) => call.here.iter().copied().map(u8::from).collect(),
             Err(_) => vec![0; variables.sorted().len()],
         };
-        let mut call = go_on(comm, checked, &mut marks)?;
+        let mut call = agree_to_continue(comm, checked, &mut marks)?;
         call.anywhere = marks.into_iter().map(|mark| mark != 0).collect();
         Ok(call)
     }

@@ -160,7 +160,7 @@ impl DeviceSlice {
         let ((start, end), stream) = (range(layout)?, storage.device.cuda_stream());
         let (pointer, dtype) = with_elements!(&storage.slice, |elements, dtype| {
             let Some(elements) = elements.try_slice(start..end) else {
-                candle_core::bail!("a tensor ends behind its memory")
+                candle_core::bail!("a tensor ends after the end of its memory")
             };
             let (pointer, _read) = elements.device_ptr(&stream);
             (pointer, dtype)

@@ -5,7 +5,7 @@ use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
 use comm_core::{Comm, Host};
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::call::StepGradients;
 use crate::error::or_abort;
 use crate::host::Buckets;
@@ -68,7 +68,7 @@ impl<M: Place> DataParallel<M> {
     /// the other ranks, before any variable is sent; [`Error::Ranks`](crate::Error::Ranks) if
     /// communication fails, and then the variables are unspecified.
     pub fn sync_model(&mut self) -> Result<()> {
-        go_on(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
+        agree_to_continue(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
         self.variables.broadcast(&self.comm)
     }
 

@@ -81,7 +81,7 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
-    #[error("rank {rank} cannot go on: {why}")]
+    #[error("rank {rank} cannot continue: {why}")]
     Refused {
         /// The rank that cannot.
         rank: usize,

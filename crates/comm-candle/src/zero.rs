@@ -7,7 +7,7 @@ use comm_checkpoint::{Checkpoint, State};
 use comm_core::{Comm, DType};
 use comm_ddp::{Averaged, Optimizer, Parameter, ParameterSet, Scalar, ShardedAverages, ZeroStep};
 
-use crate::agreement::go_on;
+use crate::agreement::agree_to_continue;
 use crate::checkpoint::{STEPS, read_state, state_name};
 use crate::error::or_abort;
 use crate::memory::{read, write};
@@ -134,7 +134,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
         let own = |variable: &Variable| Ok(variable.gradient(gradients)?.cloned());
         let checked = self.variables.check_unchanged();
         let checked = checked.and_then(|()| self.trained.iter().map(own).collect());
-        let gradients: Vec<Option<Tensor>> = go_on(&self.comm, checked, &mut Vec::new())?;
+        let gradients: Vec<Option<Tensor>> = agree_to_continue(&self.comm, checked, &mut Vec::new())?;
         let (trained, max_norm, lost) = (&self.trained[..], self.max_norm, &mut self.lost_gradients);
         let updated = with_sharded!(&mut self.sharded, |zero| {
             Update { trained, max_norm, lost }.run(zero, |step| pass_all(step, &gradients))

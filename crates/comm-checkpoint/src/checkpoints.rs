@@ -81,7 +81,7 @@ impl Checkpoints {
     /// # Errors
     /// [`Error::Exists`] if there is a checkpoint of the step whose files are all there, of the
     /// right length: any other is replaced; [`Error::Mismatch`] and [`Error::Coverage`],
-    /// on every rank, if the states of the ranks do not fit together; [`Error::Io`] on a rank that
+    /// on every rank, if the states of the ranks are inconsistent; [`Error::Io`] on a rank that
     /// cannot write and [`Error::Peer`] on the others; [`Error::Comm`]. After an error there is no
     /// checkpoint of this step. The error of an earlier [`Checkpoints::save_async`] is returned
     /// instead, if there is one, and then nothing is saved.
@@ -118,8 +118,8 @@ impl Checkpoints {
         self.pending.take().map_or(Ok(()), |thread| thread.join().unwrap_or(Err(Error::Panicked)))
     }
 
-    /// Opens the newest checkpoint of which all files are there, `None` if there is none. Damaged
-    /// ones are skipped with a warning.
+    /// Opens the newest complete checkpoint, or returns `None` if there is none. Damaged ones are
+    /// skipped with a warning.
     ///
     /// # Errors
     /// As [`Checkpoints::load`].

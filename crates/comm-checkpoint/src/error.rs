@@ -142,7 +142,7 @@ pub enum Error {
     Comm(#[from] comm_core::Error),
 }
 
-/// The fault of a tensor whose shards do not fit together.
+/// The reason why the shards of a tensor are inconsistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Coverage {

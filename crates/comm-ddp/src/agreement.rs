@@ -70,7 +70,7 @@ fn gather_unequal_by(
     Ok(Some(lengths.iter().enumerate().map(of_rank).collect()))
 }
 
-/// Gathers as many bytes of every rank, in rank order.
+/// Gathers the same number of bytes from every rank, in rank order.
 pub(crate) fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
     let mut buffer = M::allocate(comm, DType::U8, all.len())?;
     let place = own.len() * comm.rank()..own.len() * (comm.rank() + 1);

@@ -79,8 +79,7 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         Ok(norm)
     }
 
-    /// Returns what [`Averaged`] knows of the step besides gradients, of which it has this rank's
-    /// blocks only.
+    /// Returns the other results of the step. Its gradients are only this rank's blocks.
     #[must_use]
     pub const fn averaged(&self) -> &Averaged<'_> {
         &self.averaged

@@ -91,7 +91,7 @@ impl<'a, M: Kernels> Step<'a, M> {
     pub fn mark_ready(&mut self, index: usize) -> Result<()> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
-        settle(owner, slot, location, true)?;
+        complete_gradient(owner, slot, location, true)?;
         owner.reducer.mark_ready(slot);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<'a, M: Kernels> Step<'a, M> {
         let owner = owner(&mut self.owner)?;
         let (slot, location) = locate(owner, index)?;
         let used = owner.written[slot];
-        settle(owner, slot, location, used)?;
+        complete_gradient(owner, slot, location, used)?;
         owner.reducer.mark_ready(slot);
         Ok(())
     }
@@ -136,7 +136,7 @@ impl<'a, M: Kernels> Step<'a, M> {
         for slot in 0..owner.parameters().len() {
             if !owner.reducer.queue().is_ready(slot) && !owner.parameters().sorted()[slot].is_frozen() {
                 let (location, used) = (owner.plan().locations()[slot].clone(), owner.written[slot]);
-                settle(owner, slot, location, used)?;
+                complete_gradient(owner, slot, location, used)?;
             }
         }
         let (timeline, mut status) = owner.reducer.finish()?;
@@ -219,8 +219,8 @@ fn locate<M: Kernels>(owner: &DataParallel<M>, index: usize) -> Result<(usize, L
     Ok((slot, owner.plan().locations()[slot].clone()))
 }
 
-/// Sets the value of a gradient that was not written to zero, and notes whether this rank has one.
-fn settle<M: Kernels>(
+/// Zeroes a gradient that was not written, and records whether this rank has one.
+fn complete_gradient<M: Kernels>(
     owner: &mut DataParallel<M>,
     slot: usize,
     location: Location,

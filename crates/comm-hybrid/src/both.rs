@@ -25,13 +25,13 @@ pub(crate) struct Both {
 impl Both {
     /// Combines two transports of one group, which connect this rank with disjoint sets of peers.
     pub(crate) fn new(near: SharedMemoryTransport, far: TcpTransport, is_far: Box<[bool]>) -> Result<Self> {
-        let failed = |errno: Errno| Error::io("watch the two sides of a channel", errno.into());
+        let failed = |errno: Errno| Error::io("watch the two transports of a channel", errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         for descriptor in [near.descriptor(), far.descriptor()] {
             epoll::add(&epoll, descriptor, EventData::new_u64(0), EventFlags::IN).map_err(failed)?;
         }
-        let sides = [near.abort_handle(), far.abort_handle()];
-        Ok(Self { near, far, is_far, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), sides }) })
+        let handles = [near.abort_handle(), far.abort_handle()];
+        Ok(Self { near, far, is_far, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), handles }) })
     }
 
     pub(crate) fn is_far(&self, peer: usize) -> bool {
@@ -63,7 +63,7 @@ impl Both {
         self.far.revoke();
     }
 
-    /// Passes to each side its part of the interest. Shared memory comes last, because arming it
+    /// Arms both transports. Shared memory comes last, because arming it
     /// announces to the peers that this rank sleeps.
     pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         match self.far.arm(interest)? {
@@ -81,16 +81,16 @@ impl Both {
     }
 }
 
-/// Ends all waiting on both sides, with the same cause even if two threads abort at once.
+/// Ends all waiting on both transports, with the same cause even if two threads abort at once.
 struct Abort {
     cause: OnceLock<Error>,
-    sides: [Arc<dyn AbortHandle>; 2],
+    handles: [Arc<dyn AbortHandle>; 2],
 }
 
 impl AbortHandle for Abort {
     fn abort(&self, cause: Error) {
         let first = self.cause.get_or_init(|| cause);
-        self.sides.iter().for_each(|side| side.abort(first.clone()));
+        self.handles.iter().for_each(|handle| handle.abort(first.clone()));
     }
 }
 

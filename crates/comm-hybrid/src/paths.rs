@@ -107,7 +107,7 @@ mod tests {
     /// memory.
     fn paths(rank: usize, hosts: &str) -> Paths {
         let here: HostId = "0000000000000000000000000000000b.1.2.3".parse().unwrap();
-        let host = |letter: char| (letter != '-').then(|| here.part(&letter.to_string()));
+        let host = |letter: char| (letter != '-').then(|| here.with_name(&letter.to_string()));
         Paths::new(rank, hosts.len(), &hosts.chars().map(host).collect::<Vec<_>>())
     }
 

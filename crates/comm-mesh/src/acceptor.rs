@@ -275,7 +275,7 @@ impl<A: Accept> Acceptor<A> {
         }
         let deadline = limits.handshake_timeout.map(deadline_after);
         self.next_id += 1;
-        self.settle(self.next_id, address, state, Instant::now(), deadline)
+        self.handle_state(self.next_id, address, state, Instant::now(), deadline)
     }
 
     /// Continues the handshake of a connection that is ready.
@@ -286,11 +286,11 @@ impl<A: Accept> Acceptor<A> {
             Ok(()) => protocol.handshake(conn, has_capacity),
             Err(errno) => HandshakeState::Broken(errno.into()),
         };
-        self.settle(id, address, state, since, deadline)
+        self.handle_state(id, address, state, since, deadline)
     }
 
     /// Keeps, returns or closes a connection.
-    fn settle(
+    fn handle_state(
         &mut self,
         id: u64,
         address: Option<SocketAddr>,

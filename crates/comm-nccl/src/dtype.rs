@@ -64,7 +64,7 @@ pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
         .map_or_else(|| (ncclDataType_t::ncclUint8, dtype.size()), |number| (number, 1))
 }
 
-/// Returns the type for a reduction with `op`, or an error if NCCL cannot reduce it so.
+/// Returns the type for a reduction with `op`, or an error if NCCL does not support them.
 pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Result<ncclDataType_t> {
     op.check(dtype)?;
     abilities.check(dtype)?;

@@ -95,7 +95,7 @@ pub use nccl_sys::{Search, Version};
 pub use pinned::PinnedBuffer;
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream::Stream;
-pub use transfer::{CopyStreams, Part, Transfer};
+pub use transfer::{CopyRegion, CopyStreams, Transfer};
 pub use unique_id::UniqueId;
 pub use view::{CudaView, CudaViewMut};
 pub use work::DeviceWork;

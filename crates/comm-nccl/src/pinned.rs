@@ -100,7 +100,7 @@ impl PinnedBuffer {
     /// # Errors
     /// As [`PinnedBuffer::bytes`].
     pub fn synchronize(&mut self) -> Result<()> {
-        self.settle()?;
+        self.wait_for_copy()?;
         self.check_sources()
     }
 
@@ -124,8 +124,8 @@ impl PinnedBuffer {
         self.synchronize().map(|()| true)
     }
 
-    /// Waits for the device.
-    fn settle(&mut self) -> Result<()> {
+    /// Waits until the device has ended the copy.
+    fn wait_for_copy(&mut self) -> Result<()> {
         match &self.state {
             BufferState::Idle => Ok(()),
             BufferState::Copying(done) => {
@@ -184,7 +184,7 @@ impl Drop for PinnedBuffer {
         if self.len == 0 {
             return;
         }
-        let freed = self.settle().and_then(|()| self.device.bind()).and_then(|()| {
+        let freed = self.wait_for_copy().and_then(|()| self.device.bind()).and_then(|()| {
             // SAFETY: it was allocated like this, is freed once, and no copy on it is under way.
             unsafe { result::free_host(self.start.as_ptr().cast()) }
                 .map_err(error::cuda("free pinned memory"))

@@ -50,7 +50,7 @@ impl CopyStreams {
 
 /// A range of elements of a device buffer, and their position in a pinned buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct CopyRegion {
     /// The elements of the buffer on the device.
     pub elements: Range<usize>,
     /// The index of the first of them in the pinned buffer.
@@ -113,7 +113,7 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid) if a part is not within its buffer, before
     /// anything is enqueued; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
-    pub fn download(&mut self, parts: &[Part], to: &mut PinnedBuffer) -> Result<()> {
+    pub fn download(&mut self, parts: &[CopyRegion], to: &mut PinnedBuffer) -> Result<()> {
         let Some(copies) = self.copies(parts, to.len())? else { return Ok(()) };
         let stream = &self.streams.down;
         stream.device().bind()?;
@@ -131,7 +131,7 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// As [`Transfer::download`]; [`Error::Invalid`](comm_core::Error::Invalid) if the elements are
     /// read-only.
-    pub fn upload(&mut self, parts: &[Part], from: &mut PinnedBuffer) -> Result<()> {
+    pub fn upload(&mut self, parts: &[CopyRegion], from: &mut PinnedBuffer) -> Result<()> {
         if !self.is_written {
             return Err(Invalid::WithoutRecv.into());
         }
@@ -149,7 +149,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Converts the parts to copies of bytes; `None` if there is nothing to copy.
-    fn copies(&self, parts: &[Part], capacity: usize) -> Result<Option<Vec<PinnedCopy>>> {
+    fn copies(&self, parts: &[CopyRegion], capacity: usize) -> Result<Option<Vec<PinnedCopy>>> {
         let size = self.span.dtype.size();
         let checked = parts.iter().filter(|part| !part.elements.is_empty()).map(|part| {
             let Range { start, end } = part.elements;

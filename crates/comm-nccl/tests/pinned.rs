@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, Communicator, Error, ReduceOp};
-use comm_nccl::{CopyStreams, CudaView, CudaViewMut, Device, DeviceBuffer, Part, PinnedBuffer, Stream};
+use comm_nccl::{CopyRegion, CopyStreams, CudaView, CudaViewMut, Device, DeviceBuffer, PinnedBuffer, Stream};
 
 use common::{JITTERS, control, devices, faults_of, options, world};
 use gpu_emu::Setting;
@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Pinned memory is counted for the whole process, so that tests which allocate some take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // What another test has found wrong is none of this one's business.
+    // Another test may have panicked while it held the lock.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -35,8 +35,8 @@ fn device() -> (Device, Stream, CopyStreams) {
     (device, stream, streams)
 }
 
-fn part(elements: Range<usize>, at: usize) -> Part {
-    Part { elements, at }
+fn part(elements: Range<usize>, at: usize) -> CopyRegion {
+    CopyRegion { elements, at }
 }
 
 fn read(buffer: &DeviceBuffer<u16>) -> CudaView<'_> {

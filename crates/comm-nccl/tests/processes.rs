@@ -1,5 +1,4 @@
-//! Ranks that are processes, started by this program from itself, which meet in a folder; and one
-//! that is killed.
+//! Ranks as processes that this program starts from itself; one of them is killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -12,13 +11,13 @@ use std::thread;
 use comm_core::{Comm, Communicator, During, Error, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, ShrinkMode};
 
-use common::process::{self, Part};
+use common::process::{self, RankTask};
 use common::{SOON, library, options};
 
-/// Not a test of its own: what the processes that other tests start do.
+/// The body of the processes that other tests start; it passes at once in any other process.
 #[test]
-fn a_rank_plays_its_part() {
-    let Some(Part { part, rank, size, host }) = process::part() else { return };
+fn run_as_a_rank() {
+    let Some(RankTask { task, rank, size, host }) = process::task() else { return };
     // Loads the emulator before any device is opened.
     let library = library();
     let device = Device::from_env().unwrap();
@@ -30,7 +29,7 @@ fn a_rank_plays_its_part() {
     let mut sum = DeviceBuffer::from_host(&device.new_stream().unwrap(), &[rank as i64, 1]).unwrap();
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert_eq!(sum.to_vec().unwrap(), [(size * (size - 1) / 2) as i64, size as i64]);
-    if part == "sum" {
+    if task == "sum" {
         return;
     }
     println!("ready");

@@ -11,17 +11,17 @@ use std::sync::Arc;
 use comm_core::{Comm, Error, Invalid, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig};
 
-use common::process::{self, Part};
+use common::process::{self, RankTask};
 use common::{SOON, library};
 
 const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 /// The emulator's NCCL does not read the variable above.
 const SHARED: (&str, &str) = ("GPU_EMU_SHARED_DEVICES", "1");
 
-/// Not a test of its own: what the processes that other tests start do. They print what came of it.
+/// The body of the processes that other tests start; it passes at once in any other process.
 #[test]
-fn a_rank_plays_its_part() {
-    let Some(Part { part, rank, size, host }) = process::part() else { return };
+fn run_as_a_rank() {
+    let Some(RankTask { task, rank, size, host }) = process::task() else { return };
     let library = library();
     let device = Device::from_env().unwrap();
     assert_eq!((Device::count().unwrap(), device.ordinal()), (1, 0), "shown one, a rank takes that");
@@ -29,7 +29,7 @@ fn a_rank_plays_its_part() {
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
     let connected = NcclCommunicator::connect(&library, &device, &*host, config);
-    if part == "refused" {
+    if task == "refused" {
         let error = connected.map(drop).unwrap_err();
         assert!(matches!(error, Error::Invalid(Invalid::SharedDevice { ranks: (0, 1), .. })), "{error}");
         return println!("{error}");
@@ -42,43 +42,43 @@ fn a_rank_plays_its_part() {
 
 /// Starts ranks, each with variables of its own, and returns what they print when all have
 /// succeeded.
-fn play<const N: usize>(part: &str, environments: [&[(&str, &str)]; N]) -> [String; N] {
+fn run<const N: usize>(task: &str, environments: [&[(&str, &str)]; N]) -> [String; N] {
     let folder = tempfile::tempdir().unwrap();
     let mut rank = 0..;
     let ranks: [Child; N] = environments
-        .map(|environment| process::start(part, folder.path(), rank.next().unwrap(), N, environment));
+        .map(|environment| process::start(task, folder.path(), rank.next().unwrap(), N, environment));
     ranks.map(|mut rank| {
-        let mut said = String::new();
-        rank.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(rank.wait().unwrap().success(), "{said}");
-        said
+        let mut output = String::new();
+        rank.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+        assert!(rank.wait().unwrap().success(), "{output}");
+        output
     })
 }
 
 #[test]
 fn ranks_that_are_shown_one_device_each_take_it_whatever_their_number() {
     let shown = |device| ("CUDA_VISIBLE_DEVICES", device);
-    let said = play("sum", [&[shown("2")], &[shown("0")], &[shown("5")]]);
-    for (said, device) in said.iter().zip(["device 2", "device 0", "device 5"]) {
-        assert!(said.contains(device), "{said}");
+    let output = run("sum", [&[shown("2")], &[shown("0")], &[shown("5")]]);
+    for (output, device) in output.iter().zip(["device 2", "device 0", "device 5"]) {
+        assert!(output.contains(device), "{output}");
     }
 }
 
 #[test]
 fn processes_on_one_device_are_refused() {
-    let said = play("refused", [&[("CUDA_VISIBLE_DEVICES", "3")]; 2]);
-    for said in said {
-        assert!(said.contains("is not for rank 0, rank 1"), "{said}");
+    let output = run("refused", [&[("CUDA_VISIBLE_DEVICES", "3")]; 2]);
+    for output in output {
+        assert!(output.contains("is not for rank 0, rank 1"), "{output}");
     }
 }
 
 #[test]
 fn processes_share_a_device_where_all_of_them_tell_nccl_so() {
     let shown = ("CUDA_VISIBLE_DEVICES", "3");
-    play("sum", [&[shown, SHARE, SHARED]; 2]);
-    let said = play("refused", [&[shown, SHARE, SHARED], &[shown, SHARED]]);
-    assert!(said.iter().all(|said| said.contains("is not for rank 1\n")), "{said:?}");
+    run("sum", [&[shown, SHARE, SHARED]; 2]);
+    let output = run("refused", [&[shown, SHARE, SHARED], &[shown, SHARED]]);
+    assert!(output.iter().all(|output| output.contains("is not for rank 1\n")), "{output:?}");
     let old = ("GPU_EMU_NCCL_VERSION", "22809");
-    let said = play("refused", [&[shown, SHARE, SHARED, old]; 2]);
-    assert!(said.iter().all(|said| said.contains("from 2.30.3 on")), "{said:?}");
+    let output = run("refused", [&[shown, SHARE, SHARED, old]; 2]);
+    assert!(output.iter().all(|output| output.contains("from 2.30.3 on")), "{output:?}");
 }

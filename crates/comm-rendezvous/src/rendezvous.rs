@@ -182,7 +182,7 @@ impl<'a> Rendezvous<'a> {
             self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.local), presence)));
             let holder = self.attempt().claim()?;
             let attempted = if holder == self.local.process {
-                self.take_part(record)?
+                self.join_attempt(record)?
             } else {
                 self.supersede(holder, &mut rivals)?;
                 Attempted::Retry
@@ -196,7 +196,7 @@ impl<'a> Rendezvous<'a> {
 
     fn number_key(&self) -> String {
         let Member { job, round, .. } = &self.local.member;
-        format!("comm/{job:016x}/{round}/meeting")
+        format!("comm/{job:016x}/{round}/attempt")
     }
 
     /// Returns the number of the current attempt.
@@ -234,7 +234,7 @@ impl<'a> Rendezvous<'a> {
     }
 
     /// Takes part in an attempt in which this process holds its rank.
-    fn take_part(&self, record: &Result<String>) -> Result<Attempted> {
+    fn join_attempt(&self, record: &Result<String>) -> Result<Attempted> {
         let attempt = self.attempt();
         match attempt.end(Duration::ZERO)? {
             // It was over before this process arrived.

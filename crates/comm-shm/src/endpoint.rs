@@ -75,7 +75,7 @@ impl Endpoint for SharedMemoryEndpoint {
 /// Listens on a socket before other ranks know its name, and checks that memory can be shared.
 fn listen(config: &RendezvousConfig) -> Result<(Location, OwnedFd)> {
     let host = HostId::of_this_process()?;
-    let host = config.host_id.as_ref().map_or(host, |name| host.part(name));
+    let host = config.host_id.as_ref().map_or(host, |name| host.with_name(name));
     let random = || random_bytes().map(u128::from_ne_bytes).map_err(|e| Error::io("read a random number", e));
     let member = Address { listener: random()?, token: random()? };
     let listener = socket::listen(member.listener).map_err(|e| Error::io("listen on a Unix socket", e))?;

@@ -41,7 +41,7 @@ impl HostId {
     /// Returns the id of the processes with this id that have the same name. They share no memory
     /// with processes of another name, or of none.
     #[must_use]
-    pub fn part(self, name: &str) -> Self {
+    pub fn with_name(self, name: &str) -> Self {
         // FNV-1a, which is the same in every process, seeded with the boot id.
         const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
         let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
@@ -120,11 +120,11 @@ mod tests {
     #[test]
     fn names_separate_processes_of_one_host() {
         let host = HostId { boot: 1, network: 2, users: 3, user: 4 };
-        assert_eq!(host.part("a"), host.part("a"));
-        assert_ne!(host.part("a"), host.part("b"));
-        assert_ne!(host.part("a"), host);
-        assert_ne!(host.part("a"), HostId { boot: 2, ..host }.part("a"));
-        let text = host.part("ab").to_string();
+        assert_eq!(host.with_name("a"), host.with_name("a"));
+        assert_ne!(host.with_name("a"), host.with_name("b"));
+        assert_ne!(host.with_name("a"), host);
+        assert_ne!(host.with_name("a"), HostId { boot: 2, ..host }.with_name("a"));
+        let text = host.with_name("ab").to_string();
         assert_eq!(text, "000000ec620000000000000000918336.2.3.4", "the identity is part of the format");
     }
 

@@ -171,9 +171,9 @@ impl Handshake {
             let hello = self.hello.encode();
             self.transcript.extend_from_slice(&hello);
             self.outgoing.put(&hello, &self.proof());
-            self.expect(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
+            self.await_bytes(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
         } else {
-            self.expect(HandshakeStep::Hello, HELLO_BYTES + PROOF_BYTES);
+            self.await_bytes(HandshakeStep::Hello, HELLO_BYTES + PROOF_BYTES);
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn expect(&mut self, state: HandshakeStep, bytes: usize) {
+    fn await_bytes(&mut self, state: HandshakeStep, bytes: usize) {
         self.state = state;
         self.incoming = Incoming::new(bytes);
     }

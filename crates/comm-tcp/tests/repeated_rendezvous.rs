@@ -44,7 +44,7 @@ fn a_restarted_job_ignores_the_claims_of_exited_processes() {
     for first in 0..3 {
         for dead in 0..3 {
             // The keys that it had written.
-            let key = format!("comm/{:016x}/0/meeting", 0);
+            let key = format!("comm/{:016x}/0/attempt", 0);
             let number = String::from_utf8(store.compare_set(&key, b"", b"0").unwrap()).unwrap();
             store.set(&format!("comm/{:016x}/0/{number}/joined/{dead}", 0), b"0000000000000bad").unwrap();
             store.add(&format!("comm/{:016x}/0/{number}/joined/count", 0), 1).unwrap();

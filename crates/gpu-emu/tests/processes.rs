@@ -12,7 +12,7 @@ use nccl_sys::{NCCL_CONFIG_INITIALIZER, ncclConfig_t, ncclResult_t, ncclUniqueId
 
 use common::ranks::{OK, Rank, last_error, unique_id};
 
-const PART: &str = "GPU_EMU_TEST_PART";
+const TASK: &str = "GPU_EMU_TEST_PART";
 const ID: &str = "GPU_EMU_TEST_ID";
 const RANK: &str = "RANK";
 const WORLD: &str = "WORLD_SIZE";
@@ -31,23 +31,23 @@ fn number(name: &str) -> usize {
     std::env::var(name).unwrap().parse().unwrap()
 }
 
-/// A process that plays `part` as one rank, and sees one device, the one of this number.
-fn start(part: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: usize) -> Command {
+/// Returns a command that runs `task` as one rank, and sees one device, the one of this number.
+fn start(task: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: usize) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_rank_plays_its_part", "--nocapture"]).stdout(Stdio::piped());
-    command.env(PART, part).env(ID, to_text(id));
+    command.args(["--exact", "run_as_a_rank", "--nocapture"]).stdout(Stdio::piped());
+    command.env(TASK, task).env(ID, to_text(id));
     command.env(RANK, rank.to_string()).env(WORLD, world.to_string());
     command.env("CUDA_VISIBLE_DEVICES", device.to_string());
     command
 }
 
-/// The process that other tests start; not a test on its own.
+/// The body of the processes that other tests start; it passes at once in any other process.
 #[test]
-fn a_rank_plays_its_part() {
-    let Ok(part) = std::env::var(PART) else { return };
+fn run_as_a_rank() {
+    let Ok(task) = std::env::var(TASK) else { return };
     let (rank, world, id) = (number(RANK), number(WORLD), from_text(&std::env::var(ID).unwrap()));
     let mut member = Rank::on(0, rank, world);
-    match part.as_str() {
+    match task.as_str() {
         "sum" => {
             assert_eq!(member.init(id, None), OK, "{}", last_error());
             for round in 1..=3_u8 {
@@ -72,7 +72,7 @@ fn a_rank_plays_its_part() {
             assert!(last_error().contains("Duplicate GPU detected"), "{}", last_error());
             assert_eq!(member.abort(), OK);
         }
-        other => panic!("no part is called {other}"),
+        other => panic!("no task is called {other}"),
     }
 }
 

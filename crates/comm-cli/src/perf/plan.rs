@@ -5,7 +5,7 @@ use comm::ring::{RingConfig, Tuning};
 use comm::{Collective, DType, ReduceOp};
 
 use super::args::{CallArgs, Sizes};
-use super::row::Label;
+use super::row::BenchmarkInfo;
 use crate::collective::{bus_factor, has_blocks, has_data, has_root, is_prefix, reduces};
 use crate::error::{CliError, Result};
 
@@ -146,9 +146,9 @@ impl Plan {
         (size / unit).max(1) * unit
     }
 
-    pub(crate) fn label(&self) -> Label {
+    pub(crate) fn info(&self) -> BenchmarkInfo {
         let has_data = has_data(self.collective);
-        Label {
+        BenchmarkInfo {
             name: self.collective.name(),
             ranks: self.ranks,
             dtype: has_data.then_some(self.dtype),

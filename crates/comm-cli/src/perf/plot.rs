@@ -5,12 +5,12 @@ use std::path::Path;
 use comm_cli::__private::page;
 use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
 
-use super::row::{Label, Row};
+use super::row::{BenchmarkInfo, Row};
 use crate::error::{CliError, Result};
 
-pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()> {
-    let dtype = label.dtype.map_or("bytes", |dtype| dtype.name());
-    let title = format!("{}, {} ranks, {dtype}", label.name, label.ranks);
+pub(crate) fn write_rows(path: &Path, info: &BenchmarkInfo, rows: &[Row]) -> Result<()> {
+    let dtype = info.dtype.map_or("bytes", |dtype| dtype.name());
+    let title = format!("{}, {} ranks, {dtype}", info.name, info.ranks);
     let of = |name: &str, color, y: &dyn Fn(&Row) -> f64| {
         let points = rows.iter().map(|row| (row.bytes as f64, y(row)));
         Series { name: name.into(), color, points: points.collect(), style: Style::Curve }
@@ -21,7 +21,7 @@ pub(crate) fn write_rows(path: &Path, label: &Label, rows: &[Row]) -> Result<()>
     ];
     let bandwidth = vec![
         of("algbw", Color(0x80, 0x80, 0x80), &Row::algbw),
-        of("busbw", Color(255, 0, 0), &|row| row.busbw(label)),
+        of("busbw", Color(255, 0, 0), &|row| row.busbw(info)),
     ];
     let speed = Axis { name: "GB/s", label: |speed| format!("{speed}"), scale: Scale::Log(10.0) };
     let panel = |axis, series| Panel { title: String::new(), axes: [Axis::SIZE, axis], series };

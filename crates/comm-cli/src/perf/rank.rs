@@ -19,8 +19,8 @@ use crate::error::{CliError, Result};
 pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     agree_on_memory(session, plan)?;
     let measure = measure_of(plan.dtype)?;
-    let label = plan.label();
-    let printer = Printer::new(perf.output.format(), label, session);
+    let info = plan.info();
+    let printer = Printer::new(perf.output.format(), info, session);
     printer.header(session)?;
     let progress = Progress::new(plan.sizes.len(), session.prints());
     let mut rows = Vec::with_capacity(plan.sizes.len());
@@ -34,7 +34,7 @@ pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     let wrong = perf.call.check.then(|| rows.iter().filter_map(|row| row.wrong).sum());
     printer.footer(wrong)?;
     if let (Some(path), true) = (&perf.output.svg, session.prints()) {
-        plot::write_rows(path, &label, &rows)?;
+        plot::write_rows(path, &info, &rows)?;
     }
     match wrong {
         Some(wrong) if wrong > 0 && session.prints() => Err(CliError::Wrong(wrong)),

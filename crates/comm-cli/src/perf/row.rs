@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// The properties that all rows of a table share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Label {
+pub(crate) struct BenchmarkInfo {
     pub(crate) name: &'static str,
     pub(crate) ranks: usize,
     /// `None` if there is no data, or only bytes.
@@ -21,7 +21,7 @@ pub(crate) struct Label {
     pub(crate) bus_factor: f64,
 }
 
-impl Label {
+impl BenchmarkInfo {
     pub(crate) fn count(&self, bytes: usize) -> usize {
         bytes / self.dtype.map_or(1, DType::size)
     }
@@ -46,8 +46,8 @@ impl Row {
     }
 
     /// The bus bandwidth in 10^9 bytes per second.
-    pub(crate) fn busbw(&self, label: &Label) -> f64 {
-        self.algbw() * label.bus_factor
+    pub(crate) fn busbw(&self, info: &BenchmarkInfo) -> f64 {
+        self.algbw() * info.bus_factor
     }
 }
 

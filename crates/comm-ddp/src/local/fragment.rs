@@ -39,7 +39,7 @@ impl<T: Scalar> Fragment<T> {
     ///
     /// # Errors
     /// As [`Fragment::receive`].
-    pub(super) fn settle(&mut self, options: &LocalOptions) -> Result<()> {
+    pub(super) fn wait(&mut self, options: &LocalOptions) -> Result<()> {
         self.work.take().map_or(Ok(()), |work| self.receive(work.wait(), options))
     }
 

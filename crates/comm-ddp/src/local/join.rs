@@ -59,8 +59,8 @@ impl<T: Scalar> LocalTraining<T> {
     /// others come, or the last communicator failed. This is a collective: every rank of the group
     /// calls it, or [`LocalTraining::new`] if it is new.
     ///
-    /// Averages that are on their way are waited for first. If they are lost, the next outer
-    /// gradients contain them. New ranks get the global parameters, the outer momentum and the
+    /// Waits first for averages that are in flight. If they are lost, the next outer gradients
+    /// contain them. New ranks get the global parameters, the outer momentum and the
     /// position of the run from a rank that has them. So does a rank whose last communicator
     /// failed before it had received the last averages: it continues from the global parameters.
     /// The parameters of other ranks do not change.
@@ -74,7 +74,7 @@ impl<T: Scalar> LocalTraining<T> {
         T: 'p,
     {
         // An error has been kept, and is part of the standing.
-        let _ = self.settle();
+        let _ = self.wait_all();
         let comm = comm.duplicate()?;
         let values = by_slot(&self.parameters, values);
         let (standings, values) = meet(&comm, &self.parameters, &self.options, self.standing(), values)?;
@@ -87,7 +87,7 @@ impl<T: Scalar> LocalTraining<T> {
             }
             Err(error) => {
                 self.comm = earlier;
-                // A rank that has lost its state cannot go on in the earlier group either.
+                // A rank that has lost its state cannot continue in the earlier group either.
                 Err(if self.has_state { error } else { self.poison(error) })
             }
         }
@@ -185,11 +185,11 @@ fn worker(comm: &Comm, options: &LocalOptions) -> Result<Option<Worker>> {
 }
 
 impl<T: Scalar> LocalTraining<T> {
-    /// Waits for all averages that are on their way.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    /// Waits for all averages that have been started.
+    pub(super) fn wait_all(&mut self) -> Result<()> {
         let mut first = Ok(());
         for fragment in &mut self.fragments {
-            first = first.and(fragment.settle(&self.options));
+            first = first.and(fragment.wait(&self.options));
         }
         first.map_err(|error| self.poison(error))
     }

@@ -158,7 +158,7 @@ impl<T: Scalar> LocalTraining<T> {
 
     /// Makes an outer step of all parameters now, after which the parameters of all ranks are the
     /// global ones: before an evaluation, at the end of training, or before ranks leave. This is a
-    /// collective. Fragments that are on their way are applied first. The turns of later steps do
+    /// collective. Fragments in flight are applied first. The turns of later steps do
     /// not change.
     ///
     /// Returns the bytes that this rank sent.
@@ -172,7 +172,7 @@ impl<T: Scalar> LocalTraining<T> {
     {
         self.check()?;
         let mut values = by_slot(&self.parameters, values)?;
-        self.settle()?;
+        self.wait_all()?;
         let count = self.fragments.len();
         let mut bytes = 0;
         for number in 0..count {
@@ -181,7 +181,7 @@ impl<T: Scalar> LocalTraining<T> {
             }
             bytes += self.launch(number, self.inner_steps, &values)?;
         }
-        self.settle()?;
+        self.wait_all()?;
         (0..count).try_for_each(|number| self.apply(number, 0.0, &mut values))?;
         Ok(bytes)
     }
@@ -215,7 +215,7 @@ impl<T: Scalar> LocalTraining<T> {
     /// error.
     pub fn check_replicas(&mut self) -> Result<()> {
         self.check()?;
-        self.settle()?;
+        self.wait_all()?;
         let named = self.parameters.sorted().iter().zip(self.plan.places()).map(|(parameter, place)| {
             (parameter.name(), &self.fragments[place.fragment].global[place.elements.clone()])
         });
@@ -279,8 +279,8 @@ impl<T: Scalar> LocalTraining<T> {
 
     /// Performs the outer step of a fragment, and mixes the result into the rank's parameters.
     fn apply(&mut self, number: usize, alpha: f64, values: &mut [&mut [T]]) -> Result<()> {
-        let settled = self.fragments[number].settle(&self.options);
-        settled.map_err(|error| self.poison(error))?;
+        let waited = self.fragments[number].wait(&self.options);
+        waited.map_err(|error| self.poison(error))?;
         let fragment = &mut self.fragments[number];
         fragment.update(&self.options.outer);
         let (own, other) = (T::from_f64(alpha), T::from_f64(1.0 - alpha));

@@ -53,7 +53,7 @@ impl<T: Scalar> LocalTraining<T> {
         if outer_steps.len() != count || due.len() != count {
             return Err(Error::Setting { name: "fragments", requirement: "that of the saved run" });
         }
-        self.settle()?;
+        self.wait_all()?;
         self.inner_steps = *inner_steps;
         for (fragment, (updates, due)) in self.fragments.iter_mut().zip(outer_steps.iter().zip(due)) {
             (fragment.updates, fragment.due) = (*updates, *due);
@@ -62,7 +62,7 @@ impl<T: Scalar> LocalTraining<T> {
     }
 
     /// Returns the global parameters, the outer momentum, and the averages that were received and
-    /// are not yet applied. Waits for the averages that are still on their way. The list of parts
+    /// are not yet applied. Waits for the averages that are still in flight. The list of parts
     /// depends on the options alone.
     ///
     /// A run that continues from this state, from [`LocalTraining::progress`], and from each rank's
@@ -73,7 +73,7 @@ impl<T: Scalar> LocalTraining<T> {
     /// [`Error::Comm`] if averages cannot be received; [`Error::Poisoned`] after an error.
     pub fn state(&mut self) -> Result<impl Iterator<Item = LocalState<'_, T>>> {
         self.check()?;
-        self.settle()?;
+        self.wait_all()?;
         let has_delay = self.options.delay > 0;
         let mut parts: Vec<LocalState<'_, T>> = Vec::new();
         for (number, fragment) in self.fragments.iter_mut().enumerate() {
@@ -103,7 +103,7 @@ impl<T: Scalar> LocalTraining<T> {
     /// As [`LocalTraining::state`].
     pub fn residual(&mut self) -> Result<Vec<f32>> {
         self.check()?;
-        self.settle()?;
+        self.wait_all()?;
         if !has_error_feedback(self.options.codec) {
             return Ok(Vec::new());
         }
@@ -122,7 +122,7 @@ impl<T: Scalar> LocalTraining<T> {
     /// [`Error::Length`] if there is not one per element, or none; and as [`LocalTraining::state`].
     pub fn set_residual(&mut self, residual: &[f32]) -> Result<()> {
         self.check()?;
-        self.settle()?;
+        self.wait_all()?;
         let expected = self.plan.lens().iter().sum();
         if !residual.is_empty() && residual.len() != expected {
             return Err(Error::Length { name: "residual".to_owned(), expected, got: residual.len() });

@@ -52,7 +52,7 @@ impl HybridCommunicator {
         let began = Instant::now();
         let group = host.group();
         let local = LocalDevice::find(config);
-        let options = within(config, began);
+        let options = remaining_options(config, began);
         let decision = agreement::agree(&*host, &local, config.path, &options)?;
         log_decision(group, config.path, &decision);
         let device = local.device?;
@@ -156,7 +156,7 @@ impl HybridCommunicator {
 }
 
 /// Returns options with the rest of the timeout for connecting.
-fn within(config: &DeviceConfig, began: Instant) -> CallOptions {
+fn remaining_options(config: &DeviceConfig, began: Instant) -> CallOptions {
     let mut options = CallOptions::default();
     options.timeout = config.timeout.saturating_sub(began.elapsed());
     options
@@ -169,8 +169,8 @@ fn staged(
     config: &DeviceConfig,
     began: Instant,
 ) -> Result<DeviceBackend> {
-    let fabric = Arc::from(host.duplicate(&within(config, began))?);
-    let timeout = within(config, began).timeout;
+    let fabric = Arc::from(host.duplicate(&remaining_options(config, began))?);
+    let timeout = remaining_options(config, began).timeout;
     let staged = StagedCommunicator::new(fabric, device, config.piece_bytes, timeout)?;
     Ok(DeviceBackend::Staged(Arc::new(staged)))
 }
@@ -184,7 +184,7 @@ fn by_nccl(
 ) -> Result<DeviceBackend> {
     let alone = Membership { rank: 0, size: 1 };
     let mut nccl = config.nccl.clone().map_or_else(|| NcclConfig::new(alone), Ok)?;
-    nccl.timeout = nccl.timeout.min(within(config, began).timeout);
+    nccl.timeout = nccl.timeout.min(remaining_options(config, began).timeout);
     let nccl = NcclCommunicator::connect(&library, device, host, nccl)?;
     Ok(DeviceBackend::Nccl(Arc::new(nccl)))
 }

@@ -310,7 +310,7 @@ impl std::fmt::Debug for ControlChannel {
     }
 }
 
-/// A message on its way.
+/// A message in flight.
 struct Message(Vec<u8>);
 
 impl Outgoing for Message {

@@ -154,7 +154,7 @@ impl Engine {
         let (operators, progress) = self.with_handle(|handle| handle.launch_ops(plan, &self.stream))?;
         if progress == Progress::Busy {
             let missed = || missed(self.group, call, &self.announced());
-            self.settle(call.deadline, missed, || Ok(()))?;
+            self.wait_until_complete(call.deadline, missed, || Ok(()))?;
         }
         self.with_handle(|handle| handle.forget(operators))
     }
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// Polls until the last call of NCCL has completed, `alive` fails, or the deadline has passed.
-    fn settle(
+    fn wait_until_complete(
         &self,
         deadline: Deadline,
         missed: impl Fn() -> Error,
@@ -224,7 +224,7 @@ impl Engine {
             Some(cause) => Err(Arc::unwrap_or_clone(cause)),
         };
         if progress == Progress::Busy {
-            self.settle(deadline, || self.late(deadline, During::NewGroup), alive)?;
+            self.wait_until_complete(deadline, || self.late(deadline, During::NewGroup), alive)?;
         }
         let child = init.finish();
         if let Some(child) = &child {
@@ -342,9 +342,11 @@ impl Engine {
         self.wait(self.last(), Some(deadline))?;
         let closed = self.with_handle(Handle::finalize).and_then(|progress| match progress {
             Progress::Ready => Ok(()),
-            Progress::Busy => {
-                self.settle(deadline, || self.late(deadline, During::Close), || self.check_control(0))
-            }
+            Progress::Busy => self.wait_until_complete(
+                deadline,
+                || self.late(deadline, During::Close),
+                || self.check_control(0),
+            ),
         });
         if let Err(error) = closed {
             return Err(self.fail(error, None));

@@ -83,7 +83,7 @@ impl NcclCommunicator {
                 return Err(Error::setting("shrink mode", "abort", reason));
             }
         };
-        let cause = Error::Aborted { by: group.rank(), reason: "it goes on in a smaller group".into() };
+        let cause = Error::Aborted { by: group.rank(), reason: "it continues in a smaller group".into() };
         engine.fail(cause, None);
         let meet = |control| {
             let capabilities = Capabilities::of(library, device)?;

@@ -20,7 +20,7 @@ pub(super) struct Hello {
 }
 
 /// The hellos of all remaining ranks, with their ranks, and the id that connects them: any bytes if
-/// the hellos do not fit together.
+/// the hellos are inconsistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     hellos: Vec<(usize, Hello)>,

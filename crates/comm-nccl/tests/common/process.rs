@@ -1,5 +1,5 @@
-//! Ranks that are processes, started by a test program from itself, which meet in a folder. The
-//! program has a test named [`PLAYS`], in which a process finds out what it is to do.
+//! Ranks that are processes. A test program starts itself once per rank, and each process runs the
+//! test [`RANK_TEST`]. Their rendezvous is in a folder.
 
 use std::env;
 use std::path::Path;
@@ -9,33 +9,33 @@ use comm_core::{HostCommunicator, Membership};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_tcp::{FileStore, RendezvousConfig, TcpFabric};
 
-/// The test that is no test of its own.
-const PLAYS: &str = "a_rank_plays_its_part";
+/// The test that a started process runs.
+const RANK_TEST: &str = "run_as_a_rank";
 
-const PART: &str = "COMM_NCCL_TEST_PART";
+const TASK: &str = "COMM_NCCL_TEST_TASK";
 const FOLDER: &str = "COMM_NCCL_TEST_FOLDER";
 
 /// The rank and the task of a process.
-pub(crate) struct Part {
-    pub(crate) part: String,
+pub(crate) struct RankTask {
+    pub(crate) task: String,
     pub(crate) rank: usize,
     pub(crate) size: usize,
     /// Over TCP.
     pub(crate) host: Box<dyn HostCommunicator>,
 }
 
-/// A process that plays `part` as one rank on its host. What it is to be is said as launchers say
-/// it.
+/// Starts a process that runs `task` as one rank of its host. It gets its rank in the variables of
+/// launchers.
 pub(crate) fn start(
-    part: &str,
+    task: &str,
     folder: &Path,
     rank: usize,
     size: usize,
     environment: &[(&str, &str)],
 ) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", PLAYS, "--nocapture"]).stdout(Stdio::piped());
-    command.env(PART, part).env(FOLDER, folder).env_remove("CUDA_VISIBLE_DEVICES");
+    command.args(["--exact", RANK_TEST, "--nocapture"]).stdout(Stdio::piped());
+    command.env(TASK, task).env(FOLDER, folder).env_remove("CUDA_VISIBLE_DEVICES");
     for (name, number) in [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", size)] {
         command.env(name, number.to_string());
     }
@@ -44,8 +44,8 @@ pub(crate) fn start(
 }
 
 /// Returns the task of this process if [`start`] started it.
-pub(crate) fn part() -> Option<Part> {
-    let part = env::var(PART).ok()?;
+pub(crate) fn task() -> Option<RankTask> {
+    let task = env::var(TASK).ok()?;
     let number = |name| env::var(name).unwrap().parse().unwrap();
     let (rank, size) = (number("RANK"), number("WORLD_SIZE"));
     let store = FileStore::open(env::var_os(FOLDER).unwrap()).unwrap();
@@ -53,5 +53,5 @@ pub(crate) fn part() -> Option<Part> {
     config.member.timeout = super::SOON;
     let fabric = TcpFabric::rendezvous(&store, &config).unwrap();
     let host = RingCommunicator::new(fabric, RingConfig::default(), super::SOON).unwrap();
-    Some(Part { part, rank, size, host: Box::new(host) })
+    Some(RankTask { task, rank, size, host: Box::new(host) })
 }

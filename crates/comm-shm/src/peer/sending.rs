@@ -170,7 +170,7 @@ impl Peer {
         match self.path_selector.choose(bytes.len()) {
             CopyMode::Plain(path) => copy(path),
             CopyMode::Measured(path) => {
-                warm(bytes);
+                load_into_cache(bytes);
                 let begin = Instant::now();
                 copy(path);
                 self.path_selector.record(bytes.len(), begin.elapsed());
@@ -228,7 +228,7 @@ impl Peer {
 }
 
 /// Brings bytes into the cache, so that the time to fetch them from memory is not measured.
-fn warm(bytes: &[u8]) {
+fn load_into_cache(bytes: &[u8]) {
     let lines = bytes.iter().step_by(64);
     black_box(lines.fold(0_u8, |sum, byte| sum ^ *byte));
 }

@@ -114,7 +114,7 @@ fn an_unknown_purpose_is_answered_with_a_refusal() {
     dialer.advance(&near).unwrap();
     acceptor.advance(&far).unwrap();
     dialer.outgoing.put(&[9; HELLO_BYTES], &[0; PROOF_BYTES]);
-    dialer.expect(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
+    dialer.await_bytes(HandshakeStep::Verdict, VERDICT_BYTES + PROOF_BYTES);
     dialer.advance(&near).unwrap();
     assert_eq!(acceptor.advance(&far).unwrap(), Progress::Refused(Refusal::NotAPeer));
     let mut verdict = [0; VERDICT_BYTES + PROOF_BYTES];

@@ -1,4 +1,4 @@
-//! Groups made of groups, and buffers that NCCL knows.
+//! Groups made from groups, and buffers registered with NCCL.
 
 use comm_core::{Call, Communicator, Groups, ReduceOp};
 use comm_nccl::{Cuda, ShrinkMode};

@@ -122,7 +122,7 @@ pub(super) fn freed_after_use(ctx: &RankContext) -> Outcome {
 }
 
 /// Releases a stream after a while, and returns whether the waiter had waited for it.
-fn waited(held: Sender<()>, waiter: ScopedJoinHandle<'_, Result<()>>) -> Outcome<bool> {
+fn has_waited(held: Sender<()>, waiter: ScopedJoinHandle<'_, Result<()>>) -> Outcome<bool> {
     thread::sleep(WHILE);
     let waited = !waiter.is_finished();
     drop(held);
@@ -138,7 +138,8 @@ pub(super) fn barrier_waits_for_the_device(ctx: &RankContext) -> Outcome {
         let held = gpu::hold(comm.stream())?;
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
         let options = ctx.options();
-        let waited = thread::scope(|scope| waited(held, scope.spawn(|| comm.run(Call::Barrier, &options))))?;
+        let waited =
+            thread::scope(|scope| has_waited(held, scope.spawn(|| comm.run(Call::Barrier, &options))))?;
         ensure(waited, || format!("barrier {round} did not wait for the device"))?;
         same_bits("the sum before it", &buffer.to_vec()?, &[ctx.size as f32])?;
     }
@@ -158,7 +159,7 @@ pub(super) fn barrier_waits_for_all(ctx: &RankContext) -> Outcome {
                 let barrier = scope.spawn(|| comm.run(Call::Barrier, &options));
                 thread::sleep(WHILE);
                 ctx.set_flag(&mark)?;
-                waited(held, barrier)
+                has_waited(held, barrier)
             })
             .during("the late rank")?;
         } else {

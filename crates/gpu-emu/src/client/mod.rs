@@ -241,8 +241,8 @@ impl Control {
         (code == 0).then_some(bytes)
     }
 
-    /// Writes to a device's memory at once, independently of its streams, like a kernel. False if
-    /// it is not allocated, which is then a fault of the device.
+    /// Writes to a device's memory immediately, independently of its streams, like a kernel. False
+    /// if it is not allocated, which is then a fault of the device.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the buffer has the length that is passed with it.

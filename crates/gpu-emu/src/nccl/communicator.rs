@@ -62,7 +62,7 @@ pub(super) struct Communicator {
     pub(super) blocking: bool,
     link: OnceLock<Link>,
     state: Mutex<State>,
-    settled: Condvar,
+    idle: Condvar,
     aborted: AtomicBool,
     /// The marker after the last operation: operations of one communicator do not overlap, on any
     /// streams.
@@ -96,7 +96,7 @@ impl Communicator {
             blocking,
             link: OnceLock::new(),
             state: Mutex::new(State { pending: 0, finalized: false, error: ncclResult_t::ncclSuccess }),
-            settled: Condvar::new(),
+            idle: Condvar::new(),
             aborted: AtomicBool::new(false),
             last: Mutex::default(),
             counts: Mutex::default(),
@@ -167,10 +167,10 @@ impl Communicator {
     }
 
     /// Waits until no call is in progress.
-    pub(super) fn settle(&self) {
+    pub(super) fn wait_until_idle(&self) {
         let mut state = lock(&self.state);
         while state.pending > 0 {
-            state = wait_on(&self.settled, state);
+            state = wait_on(&self.idle, state);
         }
     }
 
@@ -228,7 +228,7 @@ pub(super) struct Busy(Arc<Communicator>);
 impl Drop for Busy {
     fn drop(&mut self) {
         lock(&self.0.state).pending -= 1;
-        self.0.settled.notify_all();
+        self.0.idle.notify_all();
     }
 }
 

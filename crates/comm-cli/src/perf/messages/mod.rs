@@ -1,6 +1,6 @@
 //! `commctl perf send_recv`: messages between rank 0 and the last rank, as in the OSU benchmarks.
 
-mod exchange;
+mod endpoint;
 
 use comm_cli::__private::progress::Progress;
 
@@ -8,11 +8,11 @@ use super::args::{Format, Perf};
 use super::host;
 use super::plan::SizeRange;
 use super::print::Printer;
-use super::row::{Label, Percentiles, Row};
+use super::row::{BenchmarkInfo, Percentiles, Row};
 use super::session::Session;
 use super::timing;
 use crate::error::{CliError, Result};
-use exchange::Exchange;
+use endpoint::Endpoint;
 
 /// The maximum number of concurrent messages in one direction.
 const WINDOW_MAX: usize = 64;
@@ -40,9 +40,9 @@ impl Kind {
         }
     }
 
-    fn label(self, ranks: usize) -> Label {
+    fn info(self, ranks: usize) -> BenchmarkInfo {
         let bus_factor = if self == Self::Bidirectional { 2.0 } else { 1.0 };
-        Label {
+        BenchmarkInfo {
             name: self.name(),
             ranks,
             dtype: None,
@@ -105,7 +105,7 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
     let progress = Progress::new(sizes.len() * Kind::ALL.len(), session.prints());
     let mut wrong = perf.call.check.then_some(0);
     for kind in Kind::ALL {
-        let printer = Printer::new(perf.output.format(), kind.label(session.ranks()), session);
+        let printer = Printer::new(perf.output.format(), kind.info(session.ranks()), session);
         // CSV has a single header.
         if kind == Kind::Latency || perf.output.format() != Format::Csv {
             printer.header(session)?;
@@ -128,10 +128,10 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
 
 /// Measures one size.
 fn row(session: &Session, perf: &Perf, kind: Kind, bytes: usize) -> Result<Row> {
-    let mut exchange = Exchange::new(&session.comm, kind, bytes)?;
-    let mut times = timing::measure(&session.comm, &perf.samples, &mut || exchange.call())?;
+    let mut endpoint = Endpoint::new(&session.comm, kind, bytes)?;
+    let mut times = timing::measure(&session.comm, &perf.samples, &mut || endpoint.call())?;
     times.iter_mut().for_each(|time| *time /= kind.messages_per_call(bytes));
-    let wrong = if perf.call.check { Some(exchange.count_wrong()?) } else { None };
+    let wrong = if perf.call.check { Some(endpoint.count_wrong()?) } else { None };
     Ok(Row { bytes, algorithm: None, time: Percentiles::of(&times), wrong })
 }
 
@@ -154,9 +154,9 @@ mod tests {
             for ranks in [2, 3, 5] {
                 for bytes in [1, 100, (64 << 10) + 1] {
                     let wrong = comm::threads::run(ranks, |comm| {
-                        let mut exchange = Exchange::new(&comm, kind, bytes).unwrap();
-                        exchange.call().unwrap();
-                        exchange.count_wrong().unwrap()
+                        let mut endpoint = Endpoint::new(&comm, kind, bytes).unwrap();
+                        endpoint.call().unwrap();
+                        endpoint.count_wrong().unwrap()
                     });
                     assert_eq!(wrong.unwrap(), vec![0; ranks], "{kind:?}, {ranks} ranks, {bytes} bytes");
                 }

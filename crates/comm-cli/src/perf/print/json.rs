@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::error::{CliError, Result};
-use crate::perf::row::{Label, Percentiles, Row};
+use crate::perf::row::{BenchmarkInfo, Percentiles, Row};
 
 /// A row. Bandwidths are in 10^9 bytes per second. Fields that do not apply are null.
 #[derive(Serialize)]
@@ -22,19 +22,19 @@ struct Object<'a> {
     wrong: Option<u64>,
 }
 
-pub(super) fn row(label: &Label, transport: &str, row: &Row) -> Result<String> {
+pub(super) fn row(info: &BenchmarkInfo, transport: &str, row: &Row) -> Result<String> {
     let object = Object {
-        collective: label.name,
-        ranks: label.ranks,
+        collective: info.name,
+        ranks: info.ranks,
         transport,
         algorithm: row.algorithm,
-        dtype: label.dtype.map(|dtype| dtype.name()),
-        op: label.op.map(|op| op.name()),
+        dtype: info.dtype.map(|dtype| dtype.name()),
+        op: info.op.map(|op| op.name()),
         bytes: row.bytes,
-        alloc: label.alloc,
+        alloc: info.alloc,
         time_us: row.time,
         algbw_gb_per_s: row.algbw(),
-        busbw_gb_per_s: row.busbw(label),
+        busbw_gb_per_s: row.busbw(info),
         wrong: row.wrong,
     };
     serde_json::to_string(&object)

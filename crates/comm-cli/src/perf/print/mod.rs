@@ -7,7 +7,7 @@ mod table;
 use std::io::{self, Write};
 
 use super::args::Format;
-use super::row::{Label, Row};
+use super::row::{BenchmarkInfo, Row};
 use super::session::Session;
 use crate::error::{CliError, Result};
 
@@ -17,19 +17,19 @@ pub(crate) use table::ranks;
 #[derive(Debug)]
 pub(crate) struct Printer {
     format: Format,
-    label: Label,
+    info: BenchmarkInfo,
     transport: String,
     is_enabled: bool,
 }
 
 impl Printer {
-    pub(crate) fn new(format: Format, label: Label, session: &Session) -> Self {
-        Self { format, label, transport: session.transport(), is_enabled: session.prints() }
+    pub(crate) fn new(format: Format, info: BenchmarkInfo, session: &Session) -> Self {
+        Self { format, info, transport: session.transport(), is_enabled: session.prints() }
     }
 
     pub(crate) fn header(&self, session: &Session) -> Result<()> {
         match self.format {
-            Format::Table => self.line(&table::header(&self.label, session)),
+            Format::Table => self.line(&table::header(&self.info, session)),
             Format::Csv => self.line(csv::HEADER),
             Format::Json => Ok(()),
         }
@@ -37,9 +37,9 @@ impl Printer {
 
     pub(crate) fn row(&self, row: &Row) -> Result<()> {
         self.line(&match self.format {
-            Format::Table => table::row(&self.label, row),
-            Format::Csv => csv::row(&self.label, &self.transport, row),
-            Format::Json => json::row(&self.label, &self.transport, row)?,
+            Format::Table => table::row(&self.info, row),
+            Format::Csv => csv::row(&self.info, &self.transport, row),
+            Format::Json => json::row(&self.info, &self.transport, row)?,
         })
     }
 

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use comm_cli::__private::units::short;
 
-use crate::perf::row::{Label, Row};
+use crate::perf::row::{BenchmarkInfo, Row};
 use crate::perf::session::Session;
 
-pub(super) fn header(label: &Label, session: &Session) -> String {
-    let Label { name, layout, .. } = label;
+pub(super) fn header(info: &BenchmarkInfo, session: &Session) -> String {
+    let BenchmarkInfo { name, layout, .. } = info;
     let mut text = format!("# commctl {} perf {name}{layout}\n", env!("CARGO_PKG_VERSION"));
     text += &ranks(session);
     text += "#\n";
@@ -34,21 +34,21 @@ pub(crate) fn ranks(session: &Session) -> String {
     text
 }
 
-pub(super) fn row(label: &Label, row: &Row) -> String {
+pub(super) fn row(info: &BenchmarkInfo, row: &Row) -> String {
     let or_none = |known: Option<String>| known.unwrap_or_else(|| "-".into());
     let text = cells([
         &*row.bytes.to_string(),
-        &label.count(row.bytes).to_string(),
-        &or_none(label.dtype.map(|dtype| dtype.to_string())),
-        &or_none(label.op.map(|op| op.to_string())),
-        &or_none(label.root.map(|root| root.to_string())),
+        &info.count(row.bytes).to_string(),
+        &or_none(info.dtype.map(|dtype| dtype.to_string())),
+        &or_none(info.op.map(|op| op.to_string())),
+        &or_none(info.root.map(|root| root.to_string())),
         row.algorithm.unwrap_or("-"),
         &short(row.time.p50),
         &short(row.time.p10),
         &short(row.time.p90),
         &short(row.time.p99),
         &short(row.algbw()),
-        &short(row.busbw(label)),
+        &short(row.busbw(info)),
         &or_none(row.wrong.map(|wrong| wrong.to_string())),
     ]);
     text.trim_end().to_owned()

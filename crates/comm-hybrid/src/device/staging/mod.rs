@@ -32,7 +32,7 @@ use pipeline::Pipeline;
 ///   reductions may differ in their last bits from those of a call that is not cut, unless their
 ///   order is deterministic. If only some ranks know the lengths of all, as in a gather with
 ///   counts, the ranks first agree on the longest.
-/// - Calls return when the host has finished: the last pieces may still be on their way to the
+/// - Calls return when the host has finished: the last pieces may still be in flight to the
 ///   device, and the next use of the buffer waits for them, on the device or on the host. Calls
 ///   first wait for earlier work on the buffers, which counts towards [`CallOptions::timeout`].
 ///

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use comm_core::{Access, Collective, Counts, DType, Group, Operands, Result, Shape, Signature};
-use comm_nccl::{Cuda, Part};
+use comm_nccl::{CopyRegion, Cuda};
 
 use super::collectives::unsupported;
 
@@ -165,9 +165,9 @@ fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     /// The elements that are copied from the device before the call on the host.
-    pub(super) down: Vec<Part>,
+    pub(super) down: Vec<CopyRegion>,
     /// The elements that are copied to the device after it.
-    pub(super) up: Vec<Part>,
+    pub(super) up: Vec<CopyRegion>,
     /// The number of elements in the pinned buffer that the call uses.
     pub(super) len: usize,
     /// The number of elements of each rank in it, if they are not all equal.
@@ -178,7 +178,7 @@ impl Piece {
     /// Elements of a buffer that is one block, copied in one direction or in both.
     pub(super) fn whole(elements: Range<usize>, is_read: bool, is_written: bool) -> Self {
         let len = elements.len();
-        let part = Part { elements, at: 0 };
+        let part = CopyRegion { elements, at: 0 };
         let parts = |wanted: bool| if wanted { vec![part.clone()] } else { Vec::new() };
         Self { down: parts(is_read), up: parts(is_written), len, counts: Vec::new() }
     }
@@ -235,9 +235,9 @@ struct Slice {
 }
 
 impl Slice {
-    fn in_buffer(&self) -> Part {
+    fn in_buffer(&self) -> CopyRegion {
         let Range { start, end } = self.of_block;
-        Part { elements: self.start + start..self.start + end, at: self.at }
+        CopyRegion { elements: self.start + start..self.start + end, at: self.at }
     }
 }
 
@@ -253,12 +253,12 @@ impl Cut {
     }
 
     /// All of them, where they lie in the buffer.
-    fn all(&self) -> Vec<Part> {
+    fn all(&self) -> Vec<CopyRegion> {
         self.slices.iter().map(Slice::in_buffer).collect()
     }
 
     /// Returns the elements of a region.
-    fn region(&self, region: Region, rank: usize) -> Vec<Part> {
+    fn region(&self, region: Region, rank: usize) -> Vec<CopyRegion> {
         match region {
             Region::Nothing => Vec::new(),
             Region::All => self.all(),
@@ -269,20 +269,20 @@ impl Cut {
     }
 
     /// Returns the elements of one block, where they lie in the buffer.
-    fn of(&self, rank: usize) -> Vec<Part> {
+    fn of(&self, rank: usize) -> Vec<CopyRegion> {
         self.slices.get(rank).map(Slice::in_buffer).into_iter().collect()
     }
 
     /// All but those of one block.
-    fn all_but(&self, rank: usize) -> Vec<Part> {
+    fn all_but(&self, rank: usize) -> Vec<CopyRegion> {
         let others = self.slices.iter().enumerate().filter(|(of, _)| *of != rank);
         others.map(|(_, slice)| slice.in_buffer()).collect()
     }
 
     /// Returns the elements of one block, where they lie in a buffer that is this block alone.
-    fn alone(&self, rank: usize) -> Vec<Part> {
+    fn alone(&self, rank: usize) -> Vec<CopyRegion> {
         let slice = self.slices.get(rank).cloned();
-        slice.map(|Slice { of_block, at, .. }| Part { elements: of_block, at }).into_iter().collect()
+        slice.map(|Slice { of_block, at, .. }| CopyRegion { elements: of_block, at }).into_iter().collect()
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(blocks.longest(), 5);
         let first = blocks.cut((0, 2), 10);
         assert_eq!((first.len(), first.counts()), (4, vec![2, 0, 2]));
-        let part = |elements: Range<usize>, at| Part { elements, at };
+        let part = |elements: Range<usize>, at| CopyRegion { elements, at };
         assert_eq!(first.all(), [part(0..2, 10), part(3..3, 12), part(3..5, 12)]);
         let second = blocks.cut((1, 2), 0);
         assert_eq!((second.len(), second.counts()), (3, vec![1, 0, 2]));

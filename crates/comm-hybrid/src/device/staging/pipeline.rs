@@ -93,7 +93,7 @@ impl Pipeline {
     }
 
     /// Runs a call: `cut` returns each piece, `call` makes the call of the host for it. On return,
-    /// the last pieces may still be on their way to the device.
+    /// the last pieces may still be in flight to the device.
     pub(super) fn run(
         &mut self,
         mut flow: Flow<'_>,

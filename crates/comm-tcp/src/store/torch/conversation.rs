@@ -184,7 +184,7 @@ impl Conversation {
         }
     }
 
-    /// Reads a length and as many bytes. Memory grows as they arrive, never ahead of them.
+    /// Reads a length, then that many bytes. Memory is allocated only for bytes that have arrived.
     fn field(&self) -> TorchResult<Vec<u8>> {
         let len = usize::try_from(self.number::<u64>()?).unwrap_or(usize::MAX);
         if len > self.bytes_max {

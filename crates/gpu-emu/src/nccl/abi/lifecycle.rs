@@ -184,7 +184,7 @@ extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
     end("ncclCommDestroy", handle, |communicator| {
-        communicator.settle();
+        communicator.wait_until_idle();
         communicator.drain();
     })
 }
@@ -194,7 +194,7 @@ extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
 extern "C" fn ncclCommAbort(handle: ncclComm_t) -> ncclResult_t {
     end("ncclCommAbort", handle, |communicator| {
         communicator.abort();
-        communicator.settle();
+        communicator.wait_until_idle();
     })
 }
 

@@ -17,7 +17,7 @@ const UNTOUCHED: u8 = 0xa5;
 
 /// The buffers and the role of one rank.
 #[derive(Debug)]
-pub(super) struct Exchange<'a> {
+pub(super) struct Endpoint<'a> {
     comm: &'a Comm,
     kind: Kind,
     role: Role,
@@ -37,7 +37,7 @@ enum Role {
     Idle,
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> Endpoint<'a> {
     pub(super) fn new(comm: &'a Comm, kind: Kind, bytes: usize) -> Result<Self> {
         let last = comm.size() - 1;
         let role = match comm.rank() {
