@@ -133,7 +133,8 @@ impl<M: Kernels> EncodedAllReduce<M> {
     /// all-gather.
     ///
     /// A block with an infinity or a NaN on any rank becomes NaN on all ranks. The rounding errors
-    /// of that block stay as they are, so that a step that all ranks skip loses none.
+    /// of that block stay as they are on the ranks that have it there. All others become those of
+    /// this call, also if all ranks skip the step.
     ///
     /// # Errors
     /// [`Error::Comm`](crate::Error::Comm): invalid, before anything is sent, if `op` is neither
