@@ -75,6 +75,7 @@ mod values;
 mod walk;
 
 use burn::module::Module;
+use burn::tensor::TensorData;
 use comm_core::Comm;
 
 use crate::parameters::Parameters;
@@ -104,4 +105,25 @@ pub fn sync_module<M: Module>(module: M, comm: &Comm) -> Result<M> {
     let parameters = Parameters::agree(&module, comm)?;
     let all = vec![true; parameters.sorted.len()];
     data_parallel::broadcast(comm, module, &parameters, &all)
+}
+
+/// Returns an error if the ranks have different bits in a parameter, for example because one of
+/// them left out a step of its optimizer. A collective: every rank calls it, with the same module,
+/// outside of other calls.
+///
+/// Frozen parameters, integers and booleans count as well, and running statistics, which are those
+/// of each rank's samples until [`DataParallel::broadcast_buffers`] copies them.
+///
+/// # Errors
+/// [`Error::Ranks`] with [`comm_ddp::Error::Diverged`], the same on every rank, which names the
+/// first parameter that differs; [`Error::Read`] if burn cannot read a tensor, which aborts the
+/// communicator; otherwise as [`check_parameters`].
+pub fn check_replicas<M: Module>(module: &M, comm: &Comm) -> Result<()> {
+    let parameters = Parameters::agree(module, comm)?;
+    values::flush_statistics(module);
+    let all = vec![true; parameters.sorted.len()];
+    let values = error::or_abort(comm, values::read(module, &parameters, &all))?;
+    let bytes = values.iter().map(|value| value.as_ref().map(TensorData::as_bytes).unwrap_or_default());
+    let names = parameters.sorted.iter().map(|parameter| parameter.name.as_str());
+    Ok(comm_ddp::check_replicas(comm, names.zip(bytes))?)
 }

@@ -6,7 +6,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
-use comm_burn::{DataParallel, sync_module};
+use comm_burn::{DataParallel, Error, check_replicas, sync_module};
 
 use crate::ranks::{WORLDS, elements, flex, ids, ndarray, numbers, on_ranks, parameters, tensor};
 
@@ -178,4 +178,29 @@ fn adapters_are_trained_and_the_frozen_base_is_copied() {
         let all = comm.all_gather_scalar(elements(&linear).iter().sum::<f64>().to_bits()).unwrap();
         assert_eq!(all[0], all[1]);
     });
+}
+
+#[test]
+fn the_first_parameter_that_differs_is_named_with_its_rank() {
+    type Change = fn(&mut AllTypes, AllTypes);
+    let changes: [(&str, Change); 4] = [
+        ("floats.0", |module, other| module.floats = other.floats),
+        ("frozen", |module, other| module.frozen = other.frozen),
+        ("integers.0", |module, other| module.integers = other.integers),
+        ("mask", |module, other| module.mask = other.mask),
+    ];
+    for (name, change) in changes {
+        on_ranks(3, |comm| {
+            let mut module = AllTypes::new(0, &flex());
+            check_replicas(&module, &comm).unwrap();
+            if comm.rank() == 2 {
+                change(&mut module, AllTypes::new(1, &flex()));
+            }
+            let outcome = check_replicas(&module, &comm);
+            let Err(Error::Ranks(comm_ddp::Error::Diverged { name: found, ranks })) = outcome else {
+                panic!("{name}: {outcome:?}")
+            };
+            assert_eq!((found.as_str(), ranks), (name, vec![2]));
+        });
+    }
 }
