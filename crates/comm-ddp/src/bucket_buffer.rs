@@ -97,7 +97,7 @@ impl<M: Kernels> BucketBuffer<M> {
 
     /// Returns a range of elements.
     pub(crate) const fn elements(&mut self, range: Range<usize>) -> Elements<'_, M> {
-        Elements { buffer: &mut self.buffer, range }
+        Elements::new(&mut self.buffer, range)
     }
 
     /// Returns a range of elements for reading.
@@ -175,7 +175,7 @@ impl<M: Kernels> BucketBuffer<M> {
     }
 }
 
-/// A range of elements of a bucket.
+/// A range of elements of a buffer.
 #[derive(Debug)]
 pub(crate) struct Elements<'b, M: Kernels> {
     buffer: &'b mut M::Buffer,
@@ -183,9 +183,21 @@ pub(crate) struct Elements<'b, M: Kernels> {
 }
 
 impl<'b, M: Kernels> Elements<'b, M> {
+    pub(crate) const fn new(buffer: &'b mut M::Buffer, range: Range<usize>) -> Self {
+        Self { buffer, range }
+    }
+
     /// Returns the elements for writing.
     pub(crate) fn into_view(self) -> Result<M::ViewMut<'b>> {
         M::get_mut(self.buffer.as_view_mut()?, self.range).ok_or_else(outside)
+    }
+}
+
+impl<M: Kernels> AsView<M> for Elements<'_, M> {
+    type Element = Erased;
+
+    fn as_view(&self) -> Result<M::View<'_>> {
+        M::get(self.buffer.as_view()?, self.range.clone()).ok_or_else(outside)
     }
 }
 
@@ -198,5 +210,5 @@ impl<M: Kernels> AsViewMut<M> for Elements<'_, M> {
 }
 
 fn outside() -> comm_core::Error {
-    comm_core::Error::Internal("a gradient lies outside of its bucket".into())
+    comm_core::Error::Internal("elements lie outside of their buffer".into())
 }

@@ -27,30 +27,29 @@ fn address(base: &str, register: &str, shift: u32) -> Vec<String> {
     code
 }
 
-/// `into[i] = from[i]`, through `f32`.
-pub(super) fn copies() -> Vec<Kernel> {
+/// `into[i] = from[i] * factor`, computed in `f32`.
+pub(super) fn conversions() -> Vec<Kernel> {
     let pairs = Float::ALL.into_iter().flat_map(|to| Float::ALL.map(|from| (to, from)));
     let kernel = |(to, from): (Float, Float)| {
-        let convert = match (to, from) {
-            (Float::F64, _) => Some("cvt.f64.f32 %d0, %x0;".into()),
-            (_, Float::F64) => Some("cvt.rn.f32.f64 %x0, %d0;".into()),
-            _ => None,
-        };
+        let round = (from == Float::F64).then(|| "cvt.rn.f32.f64 %x0, %d0;".into());
+        let widen = (to == Float::F64).then(|| "cvt.f64.f32 %d0, %x0;".into());
         let body = [
             address("from", "%l0", from.shift()),
             from.load("%l0", 0),
-            convert.into_iter().collect(),
+            round.into_iter().collect(),
+            lines("mul.rn.f32 %x0, %x0, %factor;"),
+            widen.into_iter().collect(),
             address("into", "%l0", to.shift()),
             to.store("%l0", 0),
         ];
         Kernel {
-            name: format!("comm_copy_{}_{}", to.name(), from.name()),
-            parameters: parameters(&POINTERS),
+            name: format!("comm_convert_{}_{}", to.name(), from.name()),
+            parameters: parameters(&[POINTERS[0], POINTERS[1], ("f32", "factor")]),
             before: Vec::new(),
             body: body.concat(),
         }
     };
-    pairs.filter(|(to, from)| to != from).map(kernel).collect()
+    pairs.map(kernel).collect()
 }
 
 /// `into[i] += from[i]`. Integers wrap around.

@@ -67,7 +67,7 @@ impl Kernels {
 fn modules() -> [(&'static str, String); 5] {
     let modules = [
         ("add", entries::additions()),
-        ("copy", entries::copies()),
+        ("convert", entries::conversions()),
         ("find", entries::searches()),
         ("scale", entries::scalings()),
         ("sum", entries::sums()),

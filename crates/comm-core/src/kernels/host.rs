@@ -54,8 +54,13 @@ impl Kernels for Host {
             into.into_bytes().copy_from_slice(from.bytes());
             Ok(())
         } else {
-            convert(into, from)
+            convert(into, from, 1.0)
         }
+    }
+
+    fn convert(_: &Comm, into: HostViewMut<'_>, from: HostView<'_>, factor: f32) -> Result<()> {
+        check_len("the converted buffer", from.len(), into.len())?;
+        convert(into, from, factor)
     }
 
     fn add(_: &Comm, into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
@@ -107,31 +112,45 @@ fn lacks<T: Pod>(bytes: &[u8], condition: impl Fn(T) -> bool) -> bool {
     words.chunks(BLOCK).all(|block| !block.iter().fold(false, |found, word| found | condition(*word)))
 }
 
-/// Converts floats of one type to another. Between 16 and 64 bits they are rounded to `f32` on the
-/// way. Every NaN becomes the positive quiet one without payload.
-fn convert(into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
+/// Converts floats to `f32`, multiplies them, and converts them to another type. Every NaN becomes
+/// the positive quiet one without payload.
+fn convert(into: HostViewMut<'_>, from: HostView<'_>, factor: f32) -> Result<()> {
     let (to, of) = (into.dtype(), from.dtype());
     for dtype in [to, of] {
         if !dtype.is_float() || dtype.is_float8() {
             return Err(Invalid::NotFloat { dtype }.into());
         }
     }
+    match (Widening::of(of), Widening::of(to)) {
+        (Some(widening), _) if to == DType::F32 => widening.widen(from.bytes(), into.into_bytes(), factor),
+        (_, Some(widening)) if of == DType::F32 => widening.narrow(from.bytes(), into.into_bytes(), factor),
+        _ => convert_by_blocks(into, from, factor),
+    }
+    Ok(())
+}
+
+fn convert_by_blocks(into: HostViewMut<'_>, from: HostView<'_>, factor: f32) {
+    let (to, of) = (into.dtype(), from.dtype());
     let mut floats = [0_f32; BLOCK];
     let into = into.into_bytes().chunks_mut(BLOCK * to.size());
     for (into, from) in into.zip(from.bytes().chunks(BLOCK * of.size())) {
         let floats = &mut floats[..from.len() / of.size()];
         match Widening::of(of) {
-            Some(widening) => widening.widen(from, bytemuck::cast_slice_mut(floats)),
+            Some(widening) => widening.widen(from, bytemuck::cast_slice_mut(floats), factor),
             None if of == DType::F64 => {
                 let from: &[f64] = bytemuck::cast_slice(from);
-                floats.iter_mut().zip(from).for_each(|(float, wide)| *float = *wide as f32);
+                floats
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(float, wide)| *float = multiplied(*wide as f32, factor));
             }
-            None => floats.copy_from_slice(bytemuck::cast_slice(from)),
+            None => {
+                let from: &[f32] = bytemuck::cast_slice(from);
+                floats.iter_mut().zip(from).for_each(|(float, from)| *float = multiplied(*from, factor));
+            }
         }
-        // The bits of other NaN would depend on the instruction set.
-        floats.iter_mut().for_each(|float| *float = if float.is_nan() { NAN } else { *float });
         match Widening::of(to) {
-            Some(widening) => widening.narrow(bytemuck::cast_slice(floats), into),
+            Some(widening) => widening.narrow(bytemuck::cast_slice(floats), into, 1.0),
             None if to == DType::F64 => {
                 let into: &mut [f64] = bytemuck::cast_slice_mut(into);
                 into.iter_mut().zip(floats).for_each(|(wide, float)| *wide = widen(*float));
@@ -139,7 +158,12 @@ fn convert(into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
             None => into.copy_from_slice(bytemuck::cast_slice(floats)),
         }
     }
-    Ok(())
+}
+
+/// The product. The bits of other NaN would depend on the instruction set.
+fn multiplied(float: f32, factor: f32) -> f32 {
+    let product = float * factor;
+    if product.is_nan() { NAN } else { product }
 }
 
 /// The NaN of all results. The language does not specify the bits of `f32::NAN`.
@@ -168,7 +192,7 @@ mod tests {
 
     fn converted<A: Element, B: Element>(from: &[A]) -> Vec<B> {
         let mut into = vec![B::zeroed(); from.len()];
-        convert(HostViewMut::new(&mut into), HostView::new(from)).unwrap();
+        convert(HostViewMut::new(&mut into), HostView::new(from), 1.0).unwrap();
         into
     }
 
@@ -192,7 +216,28 @@ mod tests {
                 brains.iter().map(|x| f16::from_f32(x.to_f32())).collect::<Vec<_>>()
             );
         }
-        assert!(convert(HostViewMut::new(&mut [0_i32; 2]), HostView::new(&[0.0_f32; 2])).is_err());
+        assert!(convert(HostViewMut::new(&mut [0_i32; 2]), HostView::new(&[0.0_f32; 2]), 1.0).is_err());
+    }
+
+    #[test]
+    fn converted_floats_are_multiplied_in_f32() {
+        let wide = noise(2 * BLOCK + 9);
+        let single: Vec<f32> = wide.iter().map(|x| *x as f32).collect();
+        for factor in [0.25, 1.0 / 3.0, f32::MIN_POSITIVE] {
+            let products: Vec<f32> = single.iter().map(|x| x * factor).collect();
+            let mut halves = vec![f16::ZERO; wide.len()];
+            convert(HostViewMut::new(&mut halves), HostView::new(&single), factor).unwrap();
+            assert_eq!(halves, products.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>());
+            let mut brains = vec![bf16::ZERO; wide.len()];
+            convert(HostViewMut::new(&mut brains), HostView::new(&wide), factor).unwrap();
+            assert_eq!(brains, products.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
+            let mut doubles = vec![0.0_f64; wide.len()];
+            convert(HostViewMut::new(&mut doubles), HostView::new(&wide), factor).unwrap();
+            assert_eq!(doubles, products.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+            let mut back = vec![0.0_f32; wide.len()];
+            convert(HostViewMut::new(&mut back), HostView::new(&halves), factor).unwrap();
+            assert_eq!(back, halves.iter().map(|x| x.to_f32() * factor).collect::<Vec<_>>());
+        }
     }
 
     #[test]

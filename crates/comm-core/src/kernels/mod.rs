@@ -45,6 +45,10 @@ pub trait Kernels: Memory<Communicator: Groups<Self>> {
     /// to `f32` in between. Every NaN that is converted becomes the positive quiet one.
     fn copy(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>) -> Result<()>;
 
+    /// Copies floats to another type, multiplied by a factor. They are converted to `f32`,
+    /// multiplied, and converted to the other type, each time rounded as by [`Kernels::copy`].
+    fn convert(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>, factor: f32) -> Result<()>;
+
     /// Adds elements of the same type: `into[i] += from[i]`.
     fn add(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>) -> Result<()>;
 

@@ -59,7 +59,8 @@ impl Combine<WideBlock, Block> for BlockOp<Widen> {
     #[inline(always)]
     fn combine(&self, _: WideBlock, right: Block) -> WideBlock {
         // SAFETY: `self` exists, so there are AVX2 and F16C.
-        unsafe { widen(right) }
+        let wide = unsafe { widen(right) };
+        wide.map(|wide| Float::narrow(wide * self.0.0))
     }
 }
 
@@ -68,7 +69,7 @@ impl Combine<Block, WideBlock> for BlockOp<Narrow> {
     #[inline(always)]
     fn combine(&self, _: Block, right: WideBlock) -> Block {
         // SAFETY: `self` exists, so there are AVX2 and F16C.
-        unsafe { narrow(right.map(<f32 as Float>::narrow)) }
+        unsafe { narrow(right.map(|wide| <f32 as Float>::narrow(wide * self.0.0))) }
     }
 }
 

@@ -153,6 +153,32 @@ fn a_hook_that_fails_on_one_rank_ends_the_step_on_all() {
 }
 
 #[test]
+fn every_chunk_of_a_large_bucket_is_averaged_in_its_place() {
+    const LEN: usize = 600_001;
+    for size in [2, 3] {
+        on_ranks(size, |comm| {
+            let set = ParameterSet::new([Parameter::new::<f32>("p", [LEN])]).unwrap();
+            let mut replicas = DataParallel::new(&comm, set, Options::default()).unwrap();
+            replicas.register_comm_hook(CastHook::bf16()).unwrap();
+            for _ in 0..2 {
+                let mut step = replicas.step().unwrap();
+                // Integers of 8 bits, whose sums have no more.
+                let at_place = |at: usize| ((at / 1009 + at) % 32) as f32 * (comm.rank() + 1) as f32;
+                step.ready(0, &(0..LEN).map(at_place).collect::<Vec<_>>()).unwrap();
+                let averaged = step.finish().unwrap();
+                let mean = (size + 1) as f32 / 2.0;
+                let found = averaged.iter::<f32>().unwrap().next().unwrap().to_vec();
+                let wrong = (0..LEN).find(|&at| {
+                    let expected = ((at / 1009 + at) % 32) as f32 * mean;
+                    (found[at] - expected).abs() > expected * 1e-6
+                });
+                assert_eq!(wrong, None);
+            }
+        });
+    }
+}
+
+#[test]
 fn casts_are_exact_where_16_bits_suffice_and_do_not_overflow() {
     for size in [1, 2, 4, 8] {
         on_ranks(size, |comm| {

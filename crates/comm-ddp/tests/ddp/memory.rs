@@ -150,6 +150,10 @@ impl Kernels for Device {
         Host::copy(&unused(comm), into.0, from.0)
     }
 
+    fn convert(comm: &Comm<Self>, into: ViewMut<'_>, from: View<'_>, factor: f32) -> Result<()> {
+        Host::convert(&unused(comm), into.0, from.0, factor)
+    }
+
     fn add(comm: &Comm<Self>, into: ViewMut<'_>, from: View<'_>) -> Result<()> {
         Host::add(&unused(comm), into.0, from.0)
     }

@@ -71,10 +71,20 @@ impl Kernels for Cuda {
         if into.dtype() == from.dtype() {
             return enqueue::copy(comm.stream(), into.span, from.span);
         }
-        let [to, of] = [float(into.dtype())?, float(from.dtype())?];
-        let arguments = [into.pointer(), from.pointer(), into.len() as u64];
-        let launch = Launch { name: names::copy(to, of), threads: into.len(), arguments };
-        enqueue::launch(comm.stream(), launch, &[from.span], &[into.span])
+        Self::convert(comm, into, from, 1.0)
+    }
+
+    fn convert(comm: &Comm<Self>, into: CudaViewMut<'_>, from: CudaView<'_>, factor: f32) -> Result<()> {
+        check_len("the converted buffer", into.len(), from.len())?;
+        let name = names::convert(float(into.dtype())?, float(from.dtype())?);
+        let factor = u64::from(factor.to_bits());
+        let arguments = [into.pointer(), from.pointer(), factor, into.len() as u64];
+        enqueue::launch(
+            comm.stream(),
+            Launch { name, threads: into.len(), arguments },
+            &[from.span],
+            &[into.span],
+        )
     }
 
     fn add(comm: &Comm<Self>, into: CudaViewMut<'_>, from: CudaView<'_>) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::{Device, error};
 /// The text of each module.
 pub(super) const MODULES: [&str; 5] = [
     include_str!("add.ptx"),
-    include_str!("copy.ptx"),
+    include_str!("convert.ptx"),
     include_str!("find.ptx"),
     include_str!("scale.ptx"),
     include_str!("sum.ptx"),

@@ -28,21 +28,25 @@ impl Float {
 /// Sums of sums, of any type of elements.
 pub(super) const SUMS: &CStr = c"comm_sums_f64";
 
-/// Returns the conversion to the first type from the second one, which is another.
-pub(super) const fn copy(to: Float, from: Float) -> &'static CStr {
+/// Returns the conversion to the first type from the second one.
+pub(super) const fn convert(to: Float, from: Float) -> &'static CStr {
     match (to, from) {
-        (Float::F16, Float::Bf16) => c"comm_copy_f16_bf16",
-        (Float::F16, Float::F64) => c"comm_copy_f16_f64",
-        (Float::F16, _) => c"comm_copy_f16_f32",
-        (Float::Bf16, Float::F16) => c"comm_copy_bf16_f16",
-        (Float::Bf16, Float::F64) => c"comm_copy_bf16_f64",
-        (Float::Bf16, _) => c"comm_copy_bf16_f32",
-        (Float::F32, Float::F16) => c"comm_copy_f32_f16",
-        (Float::F32, Float::Bf16) => c"comm_copy_f32_bf16",
-        (Float::F32, _) => c"comm_copy_f32_f64",
-        (Float::F64, Float::F16) => c"comm_copy_f64_f16",
-        (Float::F64, Float::Bf16) => c"comm_copy_f64_bf16",
-        (Float::F64, _) => c"comm_copy_f64_f32",
+        (Float::F16, Float::F16) => c"comm_convert_f16_f16",
+        (Float::F16, Float::Bf16) => c"comm_convert_f16_bf16",
+        (Float::F16, Float::F32) => c"comm_convert_f16_f32",
+        (Float::F16, Float::F64) => c"comm_convert_f16_f64",
+        (Float::Bf16, Float::F16) => c"comm_convert_bf16_f16",
+        (Float::Bf16, Float::Bf16) => c"comm_convert_bf16_bf16",
+        (Float::Bf16, Float::F32) => c"comm_convert_bf16_f32",
+        (Float::Bf16, Float::F64) => c"comm_convert_bf16_f64",
+        (Float::F32, Float::F16) => c"comm_convert_f32_f16",
+        (Float::F32, Float::Bf16) => c"comm_convert_f32_bf16",
+        (Float::F32, Float::F32) => c"comm_convert_f32_f32",
+        (Float::F32, Float::F64) => c"comm_convert_f32_f64",
+        (Float::F64, Float::F16) => c"comm_convert_f64_f16",
+        (Float::F64, Float::Bf16) => c"comm_convert_f64_bf16",
+        (Float::F64, Float::F32) => c"comm_convert_f64_f32",
+        (Float::F64, Float::F64) => c"comm_convert_f64_f64",
     }
 }
 
@@ -96,10 +100,10 @@ pub(super) fn all() -> impl Iterator<Item = &'static CStr> {
     const INTEGERS: [DType; 4] = [DType::U8, DType::U16, DType::U32, DType::U64];
     const OF_FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
     let pairs = FLOATS.into_iter().flat_map(|to| FLOATS.map(|from| (to, from)));
-    let copies = pairs.filter(|(to, from)| to != from).map(|(to, from)| copy(to, from));
+    let conversions = pairs.map(|(to, from)| convert(to, from));
     let additions = INTEGERS.into_iter().chain(OF_FLOATS).filter_map(add);
     let of_floats = FLOATS.into_iter().flat_map(|float| [scale(float), squares(float), find(float)]);
-    copies.chain(additions).chain(of_floats).chain([SUMS])
+    conversions.chain(additions).chain(of_floats).chain([SUMS])
 }
 
 #[cfg(test)]

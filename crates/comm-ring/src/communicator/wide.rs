@@ -35,7 +35,7 @@ impl Wide {
         calls.run(call, wide, timeout)?;
         // Rank 0 of an exclusive scan gets no result.
         if call.signature.collective != Collective::Exscan || calls.rank() != 0 {
-            widening.narrow(&self.output, bytes.output);
+            widening.narrow(&self.output, bytes.output, 1.0);
         }
         Ok(())
     }
@@ -43,5 +43,5 @@ impl Wide {
 
 fn widen(widening: Widening, halves: &[u8], wides: &mut Vec<u8>) {
     wides.resize(Widening::wide_bytes(halves.len()), 0);
-    widening.widen(halves, wides);
+    widening.widen(halves, wides, 1.0);
 }

@@ -13,6 +13,8 @@ pub const LENGTHS: [usize; 10] = [0, 1, 31, 32, 33, 255, 256, 257, 1025, 100_003
 
 /// Powers of two, factors that round, and those without inverse or number.
 const FACTORS: [f64; 6] = [0.5, 1.0 / 3.0, -1e30, 1e300, 0.0, f64::NAN];
+/// The factor of conversions, which rounds.
+const FACTOR: f32 = 1.0 / 3.0;
 /// A number of elements at which interpreted kernels take long.
 const MANY: usize = 10_000;
 /// The elements before and after those of a view.
@@ -29,6 +31,15 @@ pub fn check<M: Kernels>(comm: &Comm<M>, host: &Comm, lengths: &[usize]) -> Chec
             for into in FLOATS {
                 let case = Case { what: format!("a copy of {of} to {into}"), of, into, len };
                 case.check(comm, host, (M::copy, Host::copy))?;
+                let case = Case { what: format!("a conversion of {of} to {into}"), of, into, len };
+                case.check(
+                    comm,
+                    host,
+                    (
+                        |comm, into, from| M::convert(comm, into, from, FACTOR),
+                        |comm, into, from| Host::convert(comm, into, from, FACTOR),
+                    ),
+                )?;
             }
             check_floats(comm, host, of, len)?;
         }

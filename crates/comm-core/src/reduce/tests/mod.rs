@@ -1,5 +1,6 @@
 mod reference;
 
+use super::convert::{Narrow, Widen};
 use super::float::Float;
 use super::{DType, Isa, PassBuffers, RecvBuf, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
@@ -357,7 +358,7 @@ fn conversions_widen_exactly_and_round_to_nearest() {
     for (isa, half) in Isa::all().into_iter().flat_map(|isa| [(isa, DType::F16), (isa, DType::BF16)]) {
         let halves = to_bytes(half, 0..=u64::from(u16::MAX));
         let mut wides = vec![GUARD; 2 * halves.len()];
-        convert::widen(isa, half, &halves, &mut wides);
+        convert::widen(isa, half, &halves, &mut wides, Widen(1.0));
         for (bits, wide) in (0..).zip(from_bytes(DType::F32, &wides)) {
             let (wide, expected) = (reference::value(DType::F32, wide), reference::value(half, bits));
             assert!(
@@ -368,7 +369,8 @@ fn conversions_widen_exactly_and_round_to_nearest() {
         let numbers: Vec<u64> =
             samples(DType::F32).into_iter().chain(from_bytes(DType::F32, &wides)).collect();
         let mut narrow = vec![GUARD; 2 * numbers.len()];
-        convert::narrow(isa, half, &to_bytes(DType::F32, numbers.iter().copied()), &mut narrow);
+        let bytes = to_bytes(DType::F32, numbers.iter().copied());
+        convert::narrow(isa, half, &bytes, &mut narrow, Narrow(1.0));
         for (number, rounded) in numbers.iter().zip(from_bytes(half, &narrow)) {
             assert_eq!(rounded, reference::rounded(half, *number), "{isa:?} {number:#x}");
         }
@@ -383,11 +385,23 @@ fn as_many_elements_are_converted_as_both_hold_at_any_alignment() {
         for (given, space) in (0..=20).flat_map(|given| [0, 7, 8, 9, 17].map(|space| (given, space))) {
             let count = given.min(space);
             let mut wide = vec![GUARD; 1 + 4 * space + 4];
-            convert::widen(isa, DType::F16, &halves[1..][..2 * given], &mut wide[1..][..4 * space]);
+            convert::widen(
+                isa,
+                DType::F16,
+                &halves[1..][..2 * given],
+                &mut wide[1..][..4 * space],
+                Widen(1.0),
+            );
             assert!(wide[1 + 4 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {space}");
             assert!(wide[..1] == [GUARD] && (count == 0 || wide[1..][..4 * count] != vec![GUARD; 4 * count]));
             let mut narrow = vec![GUARD; 1 + 2 * space + 2];
-            convert::narrow(isa, DType::F16, &wides[1..][..4 * given], &mut narrow[1..][..2 * space]);
+            convert::narrow(
+                isa,
+                DType::F16,
+                &wides[1..][..4 * given],
+                &mut narrow[1..][..2 * space],
+                Narrow(1.0),
+            );
             assert!(narrow[1 + 2 * count..].iter().all(|byte| *byte == GUARD), "{isa:?} {given} {space}");
             assert!(narrow[..1] == [GUARD]);
         }
