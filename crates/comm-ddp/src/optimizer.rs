@@ -56,6 +56,7 @@ pub trait Optimizer<T: Scalar>: Debug + Send {
 
 /// Stochastic gradient descent with momentum, as PyTorch's `SGD`.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Sgd {
     /// The learning rate.

@@ -62,9 +62,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
     pub(crate) delay: usize,
 
-    /// Encoding of what is sent, with --diloco
-    #[arg(long, value_enum, default_value = "none", requires = "diloco")]
-    pub(crate) codec: CodecName,
+    /// Encoding of what is sent, with --diloco: int8 or int4 [default: floats as they are]
+    #[arg(long, requires = "diloco")]
+    pub(crate) codec: Option<BlockCodec>,
 
     /// File for a plot of the loss
     #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
@@ -96,26 +96,11 @@ pub(crate) enum OptimizerName {
     AdamW,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum CodecName {
-    /// Floats as they are
-    None,
-    /// Integers of 8 bits, with a scale for 64 of them
-    Int8,
-    /// Integers of 4 bits, with a scale for 64 of them
-    Int4,
-}
-
 impl Args {
     /// Returns the options of local training, if it is asked for.
     pub(crate) fn local(&self) -> Option<LocalOptions> {
-        let codec = match self.codec {
-            CodecName::None => None,
-            CodecName::Int8 => Some(BlockCodec::Int8),
-            CodecName::Int4 => Some(BlockCodec::Int4),
-        };
-        let options = LocalOptions::new(self.diloco?.get()).fragments(self.fragments.get()).codec(codec);
-        Some(options.delay(self.delay).alpha(if self.delay > 0 { 0.5 } else { 0.0 }))
+        let options = LocalOptions::new(self.diloco?.get()).fragments(self.fragments.get());
+        Some(options.codec(self.codec).delay(self.delay).alpha(if self.delay > 0 { 0.5 } else { 0.0 }))
     }
 
     /// Returns the settings of training with averaged gradients.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use gpt::settings::{Local, Settings};
+use comm::ddp::{BlockCodec, LocalOptions};
+use gpt::settings::Settings;
 
 /// Trains a byte-level GPT on the King James Bible, with several processes together
 ///
@@ -47,6 +48,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "F", default_value = "1", requires = "diloco")]
     pub(crate) fragments: NonZeroUsize,
 
+    /// Steps that run while a part is sent. If there are any, its result is averaged with the rank's
+    /// own parameters
+    #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
+    pub(crate) delay: usize,
+
+    /// Encoding of what is sent, int8 or int4 [default: floats as they are]
+    #[arg(long, value_name = "CODEC", requires = "diloco")]
+    pub(crate) codec: Option<BlockCodec>,
+
+    /// Learning rate of the outer optimizer
+    #[arg(long, value_name = "RATE", value_parser = positive, default_value = "0.7", requires = "diloco")]
+    pub(crate) outer_lr: f64,
+
+    /// Nesterov momentum of the outer optimizer
+    #[arg(long, value_name = "FACTOR", default_value = "0.9", requires = "diloco")]
+    pub(crate) outer_momentum: f64,
+
     /// Train a tiny model on a little text, for tests
     #[arg(long)]
     pub(crate) tiny: bool,
@@ -76,11 +94,19 @@ impl Args {
             batch: self.batch.map_or(base.batch, NonZeroUsize::get),
             learning_rate: self.lr.unwrap_or(base.learning_rate),
             seed: self.seed,
-            local: self
-                .diloco
-                .map(|steps| Local { sync_every: steps.get(), fragments: self.fragments.get() }),
+            local: self.diloco.map(|steps| self.local(steps.get())),
             ..base
         }
+    }
+
+    fn local(&self, sync_every: usize) -> LocalOptions {
+        let outer = LocalOptions::OUTER.learning_rate(self.outer_lr).momentum(self.outer_momentum);
+        LocalOptions::new(sync_every)
+            .fragments(self.fragments.get())
+            .delay(self.delay)
+            .alpha(if self.delay > 0 { 0.5 } else { 0.0 })
+            .codec(self.codec)
+            .outer(outer)
     }
 }
 
@@ -119,8 +145,12 @@ mod tests {
         let found = settings(&["--tiny", "--steps", "7", "--batch", "4", "--lr", "0.5", "--seed", "9"]);
         let expected = Settings { steps: 7, batch: 4, learning_rate: 0.5, seed: 9, ..Settings::TINY };
         assert_eq!(found, expected);
-        let local = Some(Local { sync_every: 30, fragments: 3 });
-        assert_eq!(settings(&["--diloco", "30", "--fragments", "3"]).local, local);
+        let options = LocalOptions::new(30).fragments(3);
+        assert_eq!(settings(&["--diloco", "30", "--fragments", "3"]).local, Some(options));
+        let line = "--diloco 30 --delay 2 --codec int4 --outer-lr 1 --outer-momentum 0.5";
+        let options = LocalOptions::new(30).delay(2).alpha(0.5).codec(Some(BlockCodec::Int4));
+        let options = options.outer(LocalOptions::OUTER.learning_rate(1.0).momentum(0.5));
+        assert_eq!(settings(&line.split(' ').collect::<Vec<_>>()).local, Some(options));
     }
 
     #[test]
@@ -132,6 +162,7 @@ mod tests {
             ["--steps", "0"],
             ["--batch", "0"],
             ["--fragments", "2"],
+            ["--codec", "int4"],
         ] {
             assert!(Args::try_parse_from(["gpt"].iter().chain(&line)).is_err(), "{line:?}");
         }

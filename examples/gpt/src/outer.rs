@@ -6,7 +6,6 @@ use comm::checkpoint::{Checkpoint, State};
 use comm::ddp::{LocalOptions, LocalTraining, Parameter, ParameterSet};
 
 use crate::Result;
-use crate::settings::Local;
 
 /// The outer steps of all ranks, between which each rank trains alone.
 #[derive(Debug)]
@@ -21,13 +20,12 @@ struct Values(Vec<Vec<f32>>);
 
 impl Outer {
     /// Begins a run with the parameters of rank 0. A collective.
-    pub(crate) fn new(comm: &Comm, local: Local, parameters: Vec<(String, Var)>) -> Result<Self> {
+    pub(crate) fn new(comm: &Comm, options: LocalOptions, parameters: Vec<(String, Var)>) -> Result<Self> {
         let described =
             parameters.iter().map(|(name, parameter)| Parameter::new::<f32>(name, parameter.dims()));
         let set = ParameterSet::new(described)?;
         let parameters: Vec<Var> = parameters.into_iter().map(|(_, parameter)| parameter).collect();
         let mut values = Values::of(&parameters)?;
-        let options = LocalOptions::new(local.sync_every).fragments(local.fragments);
         let training = LocalTraining::new(comm, set, options, values.slices())?;
         values.write(&parameters)?;
         Ok(Self { training, parameters })
@@ -71,12 +69,23 @@ impl Outer {
         Ok(())
     }
 
-    /// Restores the state that is equal on all ranks.
-    pub(crate) fn load_from(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+    /// Returns the rounding errors of this rank that its next outer gradients contain, or none if the
+    /// codec keeps none. They differ from rank to rank, so each rank saves its own.
+    pub(crate) fn residual(&mut self) -> Result<Vec<f32>> {
+        Ok(self.training.residual()?)
+    }
+
+    /// Restores the state that is equal on all ranks, and the rounding errors of this one.
+    pub(crate) fn load_from(&mut self, shared: &Checkpoint, own: &Checkpoint) -> Result<()> {
         for part in self.training.state()? {
-            checkpoint.read(&name(part.state, part.parameter), part.values)?;
+            shared.read(&name(part.state, part.parameter), part.values)?;
         }
-        Ok(self.training.set_progress(&checkpoint.value(PROGRESS)?)?)
+        let mut residual = self.training.residual()?;
+        if !residual.is_empty() {
+            own.read(RESIDUAL, &mut residual[..])?;
+            self.training.set_residual(&residual)?;
+        }
+        Ok(self.training.set_progress(&shared.value(PROGRESS)?)?)
     }
 
     /// The bytes that this rank has sent.
@@ -87,6 +96,9 @@ impl Outer {
 
 /// The name under which the position of the run is saved.
 const PROGRESS: &str = "outer.progress";
+
+/// The name under which the rounding errors of a rank are saved.
+pub(crate) const RESIDUAL: &str = "outer.residual";
 
 /// Returns the name under which a part of the state is saved.
 fn name(state: &str, parameter: &Parameter) -> String {

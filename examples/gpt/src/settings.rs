@@ -2,6 +2,7 @@
 
 use std::f64::consts::PI;
 
+use comm::ddp::LocalOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Size;
@@ -25,16 +26,7 @@ pub struct Settings {
     /// The seed of initial parameters and of the order of windows.
     pub seed: u64,
     /// Training with rare communication, or `None` to average gradients in each step.
-    pub local: Option<Local>,
-}
-
-/// Training with rare communication.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
-    /// The steps of each rank alone between two outer steps.
-    pub sync_every: usize,
-    /// The parts of the parameters that make their outer steps in turn.
-    pub fragments: usize,
+    pub local: Option<LocalOptions>,
 }
 
 impl Settings {

@@ -17,7 +17,7 @@ use crate::data::{Text, Windows};
 use crate::history::History;
 use crate::initial;
 use crate::model::Gpt;
-use crate::outer::Outer;
+use crate::outer::{self, Outer};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::{Error, Result};
@@ -203,8 +203,12 @@ impl Trainer {
     /// If it cannot be saved.
     pub fn save(&mut self, store: &mut Store) -> Result<()> {
         self.average_losses()?;
+        let residual = self.outer.as_mut().map_or_else(|| Ok(Vec::new()), Outer::residual)?;
         let mut state = State::new();
         self.optimizer.save_to(&mut state)?;
+        if !residual.is_empty() {
+            state.tensor(outer::RESIDUAL, &[residual.len()], &residual)?;
+        }
         store.save(self.steps, &self.variables, state, |state| {
             state.value("settings", &self.settings)?;
             state.value("sampler", &self.sampler.state())?;
@@ -225,7 +229,7 @@ impl Trainer {
         }
         checkpoint::load(&own, &self.variables)?;
         self.optimizer.load_from(&own)?;
-        self.outer.as_mut().map_or(Ok(()), |outer| outer.load_from(&shared))?;
+        self.outer.as_mut().map_or(Ok(()), |outer| outer.load_from(&shared, &own))?;
         self.sampler.restore(shared.value("sampler")?)?;
         self.history = History::load(&shared)?;
         (self.steps, self.first) = (shared.step(), shared.step());
@@ -311,6 +315,8 @@ fn bits(loss: &Tensor) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
+    use comm::ddp::LocalOptions;
+
     use super::*;
 
     fn train(ranks: usize, steps: usize) -> Vec<History> {
@@ -345,7 +351,7 @@ mod tests {
 
     #[test]
     fn ranks_train_alone_between_outer_steps() {
-        let local = Some(crate::settings::Local { sync_every: 4, fragments: 2 });
+        let local = Some(LocalOptions::new(4).fragments(2));
         let settings = Settings { local, ..Settings::TINY };
         let run = |comm: Comm| {
             let text = Text::first(Settings::TINY.text).unwrap();

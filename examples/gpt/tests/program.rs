@@ -17,6 +17,9 @@ const LONG: [&str; 6] = ["--steps", "800", "--checkpoint-every", "50", "--valida
 /// Each rank has parameters of its own when a checkpoint is saved.
 const LOCAL: [&str; 4] = ["--diloco", "7", "--fragments", "2"];
 
+/// Each rank also has rounding errors of its own, and a fragment on its way.
+const ENCODED: [&str; 8] = ["--diloco", "7", "--fragments", "2", "--delay", "2", "--codec", "int4"];
+
 /// A run in a folder of its own.
 struct Run {
     folder: TempDir,
@@ -170,6 +173,11 @@ fn a_job_that_is_killed_continues_with_the_losses_of_one_that_is_not() {
 #[test]
 fn a_job_that_is_killed_between_outer_steps_continues_with_the_same_losses() {
     killed_and_continued(&[&LONG[..], &LOCAL].concat());
+}
+
+#[test]
+fn a_job_that_is_killed_while_encoded_fragments_are_sent_continues_with_the_same_losses() {
+    killed_and_continued(&[&LONG[..], &ENCODED].concat());
 }
 
 #[test]

@@ -9,10 +9,12 @@
 
 mod all_reduce;
 
+use std::str::FromStr;
+
 use comm_core::{Invalid, bytemuck};
 
 pub use self::all_reduce::EncodedAllReduce;
-use crate::Result;
+use crate::{Error, Result};
 
 /// The elements of a block.
 const BLOCK: usize = 64;
@@ -29,6 +31,7 @@ const ROUNDING: f32 = 12_582_912.0;
 ///
 /// A block with an infinity or a NaN is decoded as NaN in all elements, so that it is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum BlockCodec {
     /// Integers of 8 bits, from -127 to 127: 0.266 of the bytes of `f32`.
@@ -40,6 +43,8 @@ pub enum BlockCodec {
 impl BlockCodec {
     /// The number of elements of a block.
     pub const BLOCK_LEN: usize = BLOCK;
+
+    const ALL: [Self; 2] = [Self::Int8, Self::Int4];
 
     /// Returns the name, as in "int8".
     #[must_use]
@@ -167,6 +172,18 @@ impl BlockCodec {
                 }
             }
         }
+    }
+}
+
+/// Parses the name.
+impl FromStr for BlockCodec {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::Setting`] for another text.
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|codec| codec.name() == name);
+        known.ok_or(Error::Setting { name: "codec", requirement: "int8 or int4" })
     }
 }
 

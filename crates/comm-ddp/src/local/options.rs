@@ -4,6 +4,7 @@ use crate::{BlockCodec, Error, Result, Sgd};
 
 /// Options of [`LocalTraining`](crate::LocalTraining), the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct LocalOptions {
     /// The number of inner steps between two outer steps of a parameter, `H` in the papers.
