@@ -10,19 +10,13 @@ use crate::bucket_buffer::Elements;
 
 /// The size in bytes of a chunk that stays in a processor's cache, together with the gradients that
 /// it is converted from, until it is converted back.
-const CHUNK_BYTES: usize = 512 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 
-/// A bucket is sent in chunks only where a chunk takes this many times as long as a message's
-/// latency.
-const LATENCIES: f64 = 8.0;
-
-/// Returns the number of bytes to send at a time, the same on every rank.
-fn chunk_bytes(model: Option<LinkModel>, ranks: usize) -> usize {
-    let pays = |model: LinkModel| {
-        let link = model.slowest(ranks);
-        LATENCIES * (link.latency + link.overhead) <= CHUNK_BYTES as f64 * link.per_byte
-    };
-    if model.is_some_and(pays) { CHUNK_BYTES } else { usize::MAX }
+/// Returns the number of bytes to send at a time, the same on every rank. Between hosts each chunk
+/// would wait for the latency of the network, so a bucket is sent as a whole.
+fn chunk_bytes(links: Option<LinkModel>, ranks: usize) -> usize {
+    let is_one_host = links.is_some_and(|links| ranks <= links.ranks_per_host);
+    if is_one_host { CHUNK_BYTES } else { usize::MAX }
 }
 
 /// Sends gradients of 32 and 64 bits as 16-bit floats: half or a quarter of the bytes.
@@ -102,12 +96,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_sent_in_chunks_where_latency_is_short() {
-        let model = |latency, per_byte| {
-            Some(LinkModel::uniform(Link { latency, overhead: 1e-7, per_byte }, per_byte))
-        };
-        assert_eq!(chunk_bytes(model(1e-6, 1e-10), 2), CHUNK_BYTES);
-        assert_eq!(chunk_bytes(model(5e-2, 1e-7), 2), usize::MAX);
+    fn buckets_are_sent_in_chunks_within_a_host() {
+        let link = Link { latency: 1e-6, overhead: 1e-7, per_byte: 1e-10 };
+        let on_hosts = |hosts: &[u8]| Some(LinkModel::on_hosts(hosts, link, 1e-10, None));
+        assert_eq!(chunk_bytes(on_hosts(&[1, 1]), 2), CHUNK_BYTES);
+        assert_eq!(chunk_bytes(on_hosts(&[1, 1, 2, 2]), 4), usize::MAX);
         assert_eq!(chunk_bytes(None, 2), usize::MAX);
     }
 }
