@@ -7,8 +7,14 @@ use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Seri
 use super::overhead::Overheads;
 use crate::compare::library::is_ours;
 
-const PARAMETERS: Axis =
-    Axis { name: "parameters", label: |count| format!("{:.1} M", count / 1e6), scale: Scale::Log(10.0) };
+const PARAMETERS: Axis = Axis { name: "parameters", label: millions, scale: Scale::Log(10.0) };
+
+/// Labels every third line of a decade, so that labels do not overlap.
+fn millions(count: &f64) -> String {
+    let leading = count / 10_f64.powf(count.log10().floor());
+    let has_label = [1.0, 2.0, 5.0].into_iter().any(|digit| (leading - digit).abs() < 1e-6);
+    if has_label { format!("{} M", count / 1e6) } else { String::new() }
+}
 
 /// Plots a chart with computation and one with a fixed time, for every number of ranks.
 pub(super) fn picture(overheads: &Overheads) -> Picture {
