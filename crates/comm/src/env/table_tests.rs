@@ -307,12 +307,12 @@ Rank and size come from the first launcher of this table whose variables are set
 
 const MEETING: &str = "
 Slurm's variables are used only in a step that `srun` has started, not in a batch script. A process without any of these
-is a world of one rank, and logs that.
+is a world of one rank, and logs this.
 
 Under `srun` the address of the store defaults to the first host of the step (loopback if there is one host), under `mpirun`
 on a single host to loopback, and the port is derived from the job id. In all other cases, set `MASTER_ADDR` and
-`MASTER_PORT`, or `COMM_RENDEZVOUS` alone. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, the store is that of the agent; restarted workers
-meet again in it.
+`MASTER_PORT`, or `COMM_RENDEZVOUS` alone. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, ranks
+use the store of the agent, also after a restart.
 
 | variable | meaning | values | if not set |
 |---|---|---|---|
