@@ -16,13 +16,13 @@ use comm_cli::launch::Launch;
 
 use train::{Error, Trainer};
 
-/// The variable with the number of candle's threads.
+/// The environment variable that sets the number of candle's threads.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Recognises handwritten digits with a candle model that several processes train together
 ///
 /// Without a launcher it starts its own ranks. Under a launcher, such as `commctl run`, it is one
-/// of its ranks. Exits with 1 if the replicas differ in any bit at the end.
+/// of the launcher's ranks. Exits with 1 if the replicas differ in any bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "candle-digits", version)]
 struct Args {
@@ -68,7 +68,7 @@ fn run(comm: &Comm, args: &Args) -> Result<(), Error> {
     if identical { Ok(()) } else { Err(Error::ReplicasDiffer) }
 }
 
-/// Sets the ranks, and one thread of candle's for each unless the caller has set a number.
+/// Sets the number of ranks, and one candle thread per rank unless the caller has set a number.
 fn with_options(launch: Launch, args: &Args) -> Launch {
     let launch = launch.ranks(args.ranks.get());
     if env::var_os(THREADS).is_none() { launch.env(THREADS, "1") } else { launch }

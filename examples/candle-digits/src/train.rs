@@ -26,8 +26,8 @@ pub(crate) enum Error {
     /// The model could not be computed.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-    /// Too few images for a single step.
-    #[error("{ranks} ranks x {batch_size} images per step are more than there are")]
+    /// There are too few images for a single step.
+    #[error("{ranks} ranks x {batch_size} images per step are more than the training images")]
     BatchTooLarge {
         /// The number of ranks.
         ranks: usize,
@@ -76,7 +76,7 @@ impl Trainer {
         Ok(Self { comm, images, held_out, sampler, batch_size, layers, replicas, optimizer, untrained })
     }
 
-    /// Trains on all images once. Returns the mean loss, the same on every rank.
+    /// Trains on all images once. Returns the mean loss, which is the same on every rank.
     pub(crate) fn epoch(&mut self, epoch: usize) -> Result<f64, Error> {
         self.sampler.set_epoch(epoch as u64);
         let indices = self.sampler.indices();
@@ -90,7 +90,8 @@ impl Trainer {
         Ok(mean[0])
     }
 
-    /// Forward, backward, average, update. Returns the loss of this rank's batch.
+    /// Runs forward and backward, averages the gradients, and updates the weights. Returns the loss
+    /// of this rank's batch.
     fn step(&mut self, indices: &[usize]) -> Result<f32, Error> {
         let (pixels, labels) = tensors(&self.images, indices.iter().copied())?;
         let loss = loss::cross_entropy(&self.forward(&pixels)?, &labels)?;
@@ -106,12 +107,13 @@ impl Trainer {
         Ok(output.forward(&hidden.forward(pixels)?.relu()?)?)
     }
 
-    /// The variables without a gradient in the last step.
+    /// Returns the variables without a gradient in the last step.
     pub(crate) fn untrained(&self) -> &[String] {
         &self.untrained
     }
 
-    /// The share of held-out images that are recognised. Each rank evaluates a part of them.
+    /// Returns the share of held-out images that are recognised. Each rank evaluates a part of
+    /// them.
     pub(crate) fn accuracy(&self) -> Result<f64, Error> {
         let part: Vec<usize> = (self.comm.rank()..self.held_out.len()).step_by(self.comm.size()).collect();
         let mut counts = [0, part.len() as u64];
@@ -124,7 +126,7 @@ impl Trainer {
         Ok(counts[0] as f64 / counts[1] as f64)
     }
 
-    /// Whether the weights of all ranks are equal bit for bit.
+    /// Returns whether the weights of all ranks are equal bit for bit.
     pub(crate) fn replicas_identical(&self) -> Result<bool, Error> {
         let mut hasher = DefaultHasher::new();
         for layer in &self.layers {

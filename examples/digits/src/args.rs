@@ -12,10 +12,10 @@ use digits::train::Settings;
 /// Recognises handwritten digits with a small network that several processes train together
 ///
 /// Without a launcher it starts its own ranks. Under a launcher, such as `commctl run`, it is one
-/// of its ranks.
+/// of the launcher's ranks.
 ///
-/// The columns `comm` are the time of collectives on rank 0, and its share of the training time;
-/// `wait` is the share in which rank 0 waited for them. The difference overlapped with backward.
+/// The columns `comm` show the time of collectives on rank 0, and its share of the training time;
+/// `wait` is the share in which rank 0 waited for them. The rest overlapped with backward.
 /// Exits with 1 if the replicas differ in any bit at the end.
 #[derive(Debug, Parser)]
 #[command(name = "digits", version)]
@@ -48,21 +48,21 @@ pub(crate) struct Args {
     #[arg(long, default_value = "0")]
     pub(crate) seed: u64,
 
-    /// Train locally (DiLoCo): synchronize once in this many steps instead of averaging gradients
-    /// in each. Trains with averaged gradients first, for comparison
+    /// Train locally (DiLoCo): synchronize weights once in this many steps instead of averaging
+    /// gradients in each. Trains with averaged gradients first, for comparison
     #[arg(long, value_name = "STEPS", conflicts_with = "trace")]
     pub(crate) diloco: Option<NonZeroUsize>,
 
-    /// Fragments that are synchronized in turn, with --diloco
+    /// Number of fragments that are synchronized one after the other, with --diloco
     #[arg(long, default_value = "1", requires = "diloco")]
     pub(crate) fragments: NonZeroUsize,
 
-    /// Steps that run while a fragment is sent, with --diloco. If there are any, its result is
-    /// averaged with the rank's own weights
+    /// Steps that run while a fragment is sent, with --diloco. If not 0, the result is averaged
+    /// with the rank's own weights
     #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
     pub(crate) delay: usize,
 
-    /// Encoding of what is sent, with --diloco: int8 or int4 [default: floats as they are]
+    /// Encoding of the data that is sent, with --diloco: int8 or int4 [default: plain floats]
     #[arg(long, requires = "diloco")]
     pub(crate) codec: Option<BlockCodec>,
 
@@ -97,7 +97,7 @@ pub(crate) enum OptimizerName {
 }
 
 impl Args {
-    /// Returns the options of local training, if it is asked for.
+    /// Returns the options of local training, if `--diloco` is given.
     pub(crate) fn local(&self) -> Option<LocalOptions> {
         let options = LocalOptions::new(self.diloco?.get()).fragments(self.fragments.get());
         Some(options.codec(self.codec).delay(self.delay).alpha(if self.delay > 0 { 0.5 } else { 0.0 }))

@@ -8,7 +8,7 @@ use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Sty
 use crate::error::{Error, Result};
 use crate::train::EpochReport;
 
-/// Plots loss by epoch into an SVG file, and creates its folder if necessary.
+/// Plots the loss over epochs into an SVG file, and creates its folder if necessary.
 ///
 /// # Errors
 /// [`Error::Write`] if the file cannot be written.

@@ -1,4 +1,4 @@
-//! Prints a table on standard output, and a progress bar on standard error.
+//! Prints a table to standard output, and a progress bar to standard error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Creates a console with a progress bar of `steps`, if any.
+    /// Creates a console, with a progress bar if `steps` is given.
     pub(crate) fn new(rank: usize, steps: Option<u64>) -> Self {
         let speaks = rank == 0;
         let bar = match steps {

@@ -4,19 +4,19 @@
 
 use crate::real::Real;
 
-/// Pixels of an image: 8 rows of 8.
+/// The number of pixels of an image: 8 rows of 8.
 pub const PIXELS: usize = 64;
 
-/// Labels are 0 to 9.
+/// The number of labels, which are 0 to 9.
 pub const CLASSES: usize = 10;
 
-/// A pixel is 0 (paper) to 16 (ink).
+/// The largest value of a pixel: 0 is paper, 16 is ink.
 const PIXEL_MAX: f64 = 16.0;
 
 /// Every fifth image is held out.
 const HELD_OUT_STRIDE: usize = 5;
 
-/// One label byte, then the pixels.
+/// The size of a record: one byte for the label, then the pixels.
 const RECORD_BYTES: usize = 1 + PIXELS;
 
 type Record = [u8; RECORD_BYTES];
@@ -45,7 +45,7 @@ impl Images {
         Self::select(|index| !index.is_multiple_of(HELD_OUT_STRIDE))
     }
 
-    /// Returns the held-out images: every fifth of the file.
+    /// Returns the held-out images: every fifth image of the file.
     #[must_use]
     pub fn held_out() -> Self {
         Self::select(|index| index.is_multiple_of(HELD_OUT_STRIDE))
@@ -57,19 +57,19 @@ impl Images {
         Self { records: kept.map(|(_, record)| record).collect() }
     }
 
-    /// The number of images.
+    /// Returns the number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are no images.
+    /// Returns whether there are no images.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Replaces the contents of `batch` by the images with these indices, in the same memory.
+    /// Replaces the contents of `batch` by the images with these indices, and reuses its memory.
     ///
     /// # Panics
     /// If an index is not below [`Images::len`].

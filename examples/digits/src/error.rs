@@ -15,7 +15,7 @@ pub enum Error {
     /// Gradients could not be averaged.
     #[error(transparent)]
     DataParallel(#[from] comm::ddp::Error),
-    /// Too few images for a single step.
+    /// There are too few images for a single step.
     #[error("{ranks} ranks x {batch_size} images per step are more than the {images} training images")]
     BatchTooLarge {
         /// The number of ranks.

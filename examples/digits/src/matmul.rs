@@ -1,4 +1,4 @@
-//! Matrix products with the crate `matrixmultiply`. All unsafe code of the package is here.
+//! Matrix products with the crate `matrixmultiply`. This file has all unsafe code of the package.
 
 /// A matrix view of numbers in row-major order, or its transpose.
 #[derive(Debug, Clone, Copy)]
@@ -54,9 +54,9 @@ macro_rules! multiply {
                 let strides = |m: &Matrix<'_, Self>| (m.row_stride as isize, m.column_stride as isize);
                 let ((left_row, left_column), (right_row, right_column)) = (strides(&left), strides(&right));
                 // SAFETY: `Matrix::new` checks that each operand has rows x columns numbers, and
-                // transposing swaps both with their strides; the length of `product` was checked
-                // above, it is dense, so no two of its elements alias, and as a unique borrow it
-                // overlaps neither operand. With beta = 0 it is not read.
+                // transposing swaps the two together with their strides. The length of `product`
+                // was checked above; it is dense, so no two of its elements alias, and it is
+                // borrowed uniquely, so it overlaps neither operand. With beta = 0 it is not read.
                 unsafe {
                     $gemm(
                         left.rows,

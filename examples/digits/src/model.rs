@@ -1,7 +1,7 @@
-//! A multilayer perceptron with forward and backward pass.
+//! A multilayer perceptron with its forward and backward pass.
 //!
-//! Backward writes gradients to memory of its caller, last layer first, so they can be sent while
-//! the layers below are computed.
+//! Backward writes gradients to memory of its caller, last layer first, so that they can be sent
+//! while those of the layers below are computed.
 
 use comm::ddp::Step;
 
@@ -13,7 +13,7 @@ pub struct Mlp<T> {
     layers: Vec<Layer<T>>,
 }
 
-/// outputs = inputs x weight + bias.
+/// A layer that computes outputs = inputs x weight + bias.
 #[derive(Debug, Clone)]
 struct Layer<T> {
     /// One row per input, one column per output.
@@ -32,22 +32,22 @@ pub struct Pass<T> {
     delta_below: Vec<T>,
 }
 
-/// The memory to which backward writes gradients. Parameters have the index of
+/// The memory to which backward writes gradients. Parameters are numbered in the order of
 /// [`Mlp::parameters`].
 pub trait Gradients<T> {
-    /// The error of either method.
+    /// The error of both methods.
     type Error;
 
     /// Returns the memory of the gradient of a parameter. Backward overwrites all of it.
     ///
     /// # Errors
-    /// As the implementation defines.
+    /// Defined by the implementation.
     fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error>;
 
-    /// Takes note that the gradient of a parameter was written.
+    /// Marks the gradient of a parameter as written.
     ///
     /// # Errors
-    /// As the implementation defines.
+    /// Defined by the implementation.
     fn ready(&mut self, index: usize) -> Result<(), Self::Error>;
 }
 
@@ -76,8 +76,8 @@ pub struct Parameter<'a, T> {
 }
 
 impl<T: Real> Mlp<T> {
-    /// Creates layers of these sizes: inputs, hidden units and one output per class. Equal seeds
-    /// give equal weights; those of `f32` are rounded from `f64`.
+    /// Creates layers of these sizes: the inputs, the hidden units, and one output per class. Equal
+    /// seeds give equal weights; those of `f32` are rounded from `f64`.
     #[must_use]
     pub fn new(sizes: &[usize], seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -140,7 +140,7 @@ impl<T: Real> Mlp<T> {
 }
 
 impl<T: Real> Layer<T> {
-    /// Initializes weights uniformly, with the variance of He et al. (2015), and without bias.
+    /// Initializes weights uniformly, with the variance of He et al. (2015), and biases with zeros.
     fn new(inputs: usize, outputs: usize, random: &mut fastrand::Rng) -> Self {
         let bound = (6.0 / inputs as f64).sqrt();
         let mut weight = || T::from_f64((2.0 * random.f64() - 1.0) * bound);
@@ -261,7 +261,7 @@ mod tests {
         batch
     }
 
-    /// Gradients with the order in which they were written, and of which some are refused.
+    /// Records gradients and the order in which they were written. Can refuse one of them.
     struct Recorded {
         memory: Vec<Vec<f64>>,
         order: Vec<usize>,
@@ -298,7 +298,7 @@ mod tests {
         gradients
     }
 
-    /// The central difference of the loss in one weight.
+    /// Returns the central difference of the loss with respect to one weight.
     fn slope(model: &Mlp<f64>, batch: &Batch<f64>, parameter: usize, at: usize) -> f64 {
         const STEP: f64 = 1e-6;
         let shifted_loss = |shift: f64| {

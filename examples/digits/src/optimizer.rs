@@ -1,4 +1,4 @@
-//! Optimizers: SGD and AdamW with PyTorch's formulas and settings.
+//! The optimizers SGD and AdamW, with PyTorch's formulas and settings.
 
 use num_traits::Float;
 
@@ -40,7 +40,7 @@ pub struct Optimizer<T> {
     memory: Vec<Memory<T>>,
 }
 
-/// The running means of one parameter. SGD uses the first as momentum buffer.
+/// The running means of one parameter. SGD uses the first as its momentum buffer.
 #[derive(Debug, Clone)]
 struct Memory<T> {
     first: Vec<T>,
@@ -55,8 +55,8 @@ impl<T: Real> Optimizer<T> {
         Self { rule, learning_rate, steps: 0, memory: lengths.into_iter().map(memory).collect() }
     }
 
-    /// Updates every parameter once. Parameters come in the order of construction, each with its
-    /// gradient.
+    /// Updates every parameter once. Pass the parameters in the order of construction, each with
+    /// its gradient.
     pub fn step<'a>(&mut self, parameters: impl IntoIterator<Item = (&'a mut [T], &'a [T])>) {
         self.steps = self.steps.saturating_add(1);
         for (memory, (weights, gradient)) in self.memory.iter_mut().zip(parameters) {

@@ -7,9 +7,9 @@ use num_traits::{Float, NumAssign};
 
 use crate::matmul::Multiply;
 
-/// `f32` or `f64`, with the operations of model, optimizers and collectives.
+/// `f32` or `f64`, with the operations that the model, the optimizers and collectives need.
 pub trait Real: Float + NumAssign + Sum + Multiply + Scalar + Default {
-    /// Converts exactly.
+    /// Converts the number exactly.
     fn widen(self) -> f64;
 }
 

@@ -11,8 +11,8 @@ use crate::model::{Gradients, Mlp, Pass};
 use crate::optimizer::Optimizer;
 use crate::real::Real;
 
-/// Smaller limits than the defaults, which are meant for models a hundred times as large. With
-/// these, each layer has its own bucket.
+/// The limits of buckets. The defaults are meant for models a hundred times as large; with these
+/// smaller limits, each layer has its own bucket.
 const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64 << 10);
 
 /// The part of a trainer that communicates.
@@ -40,7 +40,7 @@ impl<T> Gradients<T> for OwnGradients<T> {
     }
 }
 
-/// The model of a rank, with all that a step needs.
+/// The model of a rank, with everything else that a step needs.
 #[derive(Debug)]
 pub(crate) struct Replica<T> {
     pub(crate) model: Mlp<T>,
@@ -48,17 +48,17 @@ pub(crate) struct Replica<T> {
     pub(crate) pass: Pass<T>,
 }
 
-/// Loss and times of a step.
+/// The loss and the times of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepReport {
     pub(crate) loss: f64,
-    /// The time of collectives. That of local training is the time in which the rank waited.
+    /// The time of collectives; in local training, the time in which the rank waited.
     pub(crate) communicating: Duration,
     pub(crate) waiting: Duration,
 }
 
 impl<T: Real> Replicas<T> {
-    /// Prepares the ranks to train, with the weights of rank 0. Collective.
+    /// Prepares the ranks for training, with the weights of rank 0. Collective.
     pub(crate) fn new(
         comm: &Comm,
         parameters: ParameterSet,
@@ -75,7 +75,7 @@ impl<T: Real> Replicas<T> {
         Ok(Self::DataParallel { replicas: Box::new(replicas), timelines: Vec::new() })
     }
 
-    /// Forward, backward, update, and communication before or after the update.
+    /// Runs forward and backward, updates the weights, and communicates before or after the update.
     pub(crate) fn step(&mut self, replica: &mut Replica<T>, batch: &Batch<T>) -> Result<StepReport> {
         let Replica { model, optimizer, pass } = replica;
         match self {
@@ -100,7 +100,7 @@ impl<T: Real> Replicas<T> {
         }
     }
 
-    /// Makes the parameters of all ranks equal, as those of averaged gradients always are.
+    /// Makes the parameters of all ranks equal; with averaged gradients they always are.
     /// Collective.
     pub(crate) fn synchronize(&mut self, model: &mut Mlp<T>) -> Result<()> {
         if let Self::Local { training, .. } = self {
@@ -109,8 +109,8 @@ impl<T: Real> Replicas<T> {
         Ok(())
     }
 
-    /// Calls `evaluate` on a model with the parameters that all ranks share, and then restores this
-    /// rank's.
+    /// Calls `evaluate` on a model with the parameters that all ranks share, and then restores the
+    /// rank's own.
     pub(crate) fn evaluate<R>(
         &self,
         replica: &mut Replica<T>,
@@ -124,7 +124,7 @@ impl<T: Real> Replicas<T> {
         Ok(result)
     }
 
-    /// The timelines of all steps so far with averaged gradients.
+    /// Returns the timelines of all steps with averaged gradients so far.
     pub(crate) fn timelines(&self) -> &[Timeline] {
         match self {
             Self::DataParallel { timelines, .. } => timelines,
@@ -132,8 +132,8 @@ impl<T: Real> Replicas<T> {
         }
     }
 
-    /// The bytes of gradients that each of `ranks` ranks has sent. An all-reduce sends a part to
-    /// every other rank to be reduced, and then each result.
+    /// Returns the bytes of gradients that each of `ranks` ranks has sent. In an all-reduce, a rank
+    /// sends one part to every other rank to be reduced, and later its reduced part to each.
     pub(crate) fn bytes_sent(&self, ranks: usize) -> u64 {
         match self {
             Self::DataParallel { timelines, .. } => {

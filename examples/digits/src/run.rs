@@ -53,7 +53,7 @@ fn fit<T: Real>(comm: &Comm, args: &Args, settings: Settings) -> Result<(Trainer
         tracer.write(comm, path, trainer.timelines())?;
         console.line(&format!("trace: {}", path.display()))?;
     }
-    // With local training, the curve of averaged gradients is replaced.
+    // A comparison calls this twice, so the curve of local training replaces the other one.
     if comm.rank() == 0 {
         chart::write(&args.svg, &title, &reports)?;
         console.line(&format!("loss curve: {}", args.svg.display()))?;
@@ -73,7 +73,7 @@ fn epochs<T: Real>(trainer: &mut Trainer<T>, console: &Console, epochs: usize) -
     Ok(reports)
 }
 
-/// Scripts parse the last two lines.
+/// Prints the result. Scripts parse these two lines.
 fn conclude<T: Real>(trainer: &mut Trainer<T>, console: &Console) -> Result<()> {
     let (accuracy, identical) = (trainer.accuracy()?, trainer.replicas_identical()?);
     console.line(&format!("held-out accuracy {accuracy:.4}"))?;

@@ -2,7 +2,7 @@
 //!
 //! The file is JSON in Chrome's Trace Event Format: one process per rank, with a row for training
 //! and a row for communication. Each rank counts microseconds since it left a common barrier, so
-//! the clocks of ranks differ by at most the time to leave a barrier.
+//! the clocks of ranks differ by at most the time that ranks take to leave a barrier.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 const TRAINING: u32 = 0;
 const COMMUNICATION: u32 = 1;
 
-/// Converts instants of one rank to events.
+/// Converts the timelines of one rank to events.
 #[derive(Debug, Clone, Copy)]
 pub struct Tracer {
     rank: usize,
@@ -26,7 +26,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Sets the zero of time. Collective: every rank calls it.
+    /// Sets the origin of time. Collective: every rank calls it.
     ///
     /// # Errors
     /// If the ranks cannot communicate.
@@ -95,13 +95,13 @@ impl Tracer {
         })
     }
 
-    /// Microseconds since zero, to the nanosecond.
+    /// Returns the microseconds since the origin, with the precision of nanoseconds.
     fn micros(&self, instant: Instant) -> f64 {
         instant.saturating_duration_since(self.zero).as_nanos() as f64 / 1e3
     }
 }
 
-/// Gathers the texts of all ranks in rank order.
+/// Returns the texts of all ranks in rank order.
 fn gather_text(comm: &Comm, text: &str) -> Result<Vec<String>> {
     let mut lengths = vec![0_u64; comm.size()];
     comm.all_gather(&[text.len() as u64], &mut lengths)?;

@@ -13,7 +13,7 @@ use crate::optimizer::{Optimizer, Rule};
 use crate::real::Real;
 use crate::replicas::{Replica, Replicas, StepReport};
 
-/// Inputs, hidden units and outputs.
+/// The numbers of inputs, hidden units and outputs.
 const SIZES: [usize; 4] = [PIXELS, 128, 128, CLASSES];
 
 /// The settings of a run. Equal settings and world sizes give equal weights, bit for bit.
@@ -36,7 +36,7 @@ pub struct Settings {
 pub struct EpochReport {
     /// The epoch, from 1.
     pub epoch: usize,
-    /// Mean training loss over all steps and ranks.
+    /// The mean training loss over all steps and ranks.
     pub loss: f64,
     /// The share of held-out images that are recognised.
     pub accuracy: f64,
@@ -97,8 +97,8 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// The steps per epoch. Images after the last full step are not used in that epoch; the next
-    /// one shuffles again.
+    /// Returns the steps per epoch. Images that do not fill a last step are not used in that epoch;
+    /// the next epoch shuffles again.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.sampler.len() / self.settings.batch_size
@@ -135,8 +135,8 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// Makes the weights of all ranks equal at the end of local training; they always are with
-    /// averaged gradients.
+    /// Makes the weights of all ranks equal at the end of local training; with averaged gradients
+    /// they always are.
     ///
     /// # Errors
     /// If the ranks cannot communicate.
@@ -144,8 +144,8 @@ impl<T: Real> Trainer<T> {
         self.replicas.synchronize(&mut self.replica.model)
     }
 
-    /// The share of held-out images that are recognised with the weights that all ranks share. Each
-    /// rank evaluates a part of them.
+    /// Returns the share of held-out images that are recognised with the weights that all ranks
+    /// share. Each rank evaluates a part of the images.
     ///
     /// # Errors
     /// If the ranks cannot communicate.
@@ -161,14 +161,14 @@ impl<T: Real> Trainer<T> {
         Ok(counts[0] as f64 / counts[1] as f64)
     }
 
-    /// Whether the weights of all ranks are equal bit for bit.
+    /// Returns whether the weights of all ranks are equal bit for bit.
     ///
     /// # Errors
     /// If the ranks cannot communicate.
     pub fn replicas_identical(&self) -> Result<bool> {
         let mut hasher = DefaultHasher::new();
         for number in self.replica.model.parameters().flat_map(|parameter| parameter.numbers) {
-            // Widening is exact, so equal and different bits stay so.
+            // Widening is exact, so bits are equal after it exactly if they were equal before.
             hasher.write_u64(number.widen().to_bits());
         }
         let mut hashes = vec![0_u64; self.comm.size()];
@@ -176,19 +176,20 @@ impl<T: Real> Trainer<T> {
         Ok(hashes.iter().all(|hash| *hash == hashes[0]))
     }
 
-    /// The current model.
+    /// Returns the current model.
     #[must_use]
     pub const fn model(&self) -> &Mlp<T> {
         &self.replica.model
     }
 
-    /// The timelines of all steps so far with averaged gradients.
+    /// Returns the timelines of all steps with averaged gradients so far.
     #[must_use]
     pub fn timelines(&self) -> &[Timeline] {
         self.replicas.timelines()
     }
 
-    /// The bytes that this rank has sent to train, without those of broadcasts and evaluations.
+    /// Returns the bytes that this rank has sent for training, without those of broadcasts and
+    /// evaluations.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.replicas.bytes_sent(self.comm.size())

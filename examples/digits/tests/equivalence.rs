@@ -1,4 +1,4 @@
-//! Ranks that share every batch compute the same as one process with whole batches.
+//! Ranks that divide every batch compute the same as one process with whole batches.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "how close the runs are is worth seeing")]
@@ -37,7 +37,7 @@ fn course<T: Real>(ranks: usize, rule: Rule, learning_rate: f64) -> Course {
     courses[0].clone()
 }
 
-/// The norm of the difference divided by the norm of the reference.
+/// Returns the norm of the difference divided by the norm of the reference.
 fn distance(found: &[f64], expected: &[f64]) -> f64 {
     let length = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
     length(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / length(&mut expected.iter().copied())

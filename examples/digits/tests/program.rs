@@ -29,7 +29,7 @@ fn train(ranks: &str, more: &[&str]) -> String {
     printed
 }
 
-/// Scripts parse the last two lines.
+/// Returns the accuracy of the last two lines, which scripts parse.
 fn accuracy(printed: &str) -> f64 {
     let lines: Vec<&str> = printed.lines().collect();
     let [.., accuracy, replicas] = lines[..] else { panic!("{printed}") };
@@ -76,7 +76,7 @@ fn local_training_learns_with_a_hundredth_of_the_bytes() {
     assert_eq!(local, accuracy(&printed));
     assert!(averaged >= 0.95 && local >= 0.95, "{printed}");
     assert!(few > 0.0 && few < all / 100.0, "{printed}");
-    // A tenth of the bytes, because ranks synchronize once in ten steps and at the end.
+    // About a tenth of the bytes, because ranks synchronize once in ten steps and at the end.
     let printed = train("2", &["--diloco", "10", "--epochs", "5"]);
     let [(_, all), (_, few)] = comparison(&printed);
     assert!((0.1..0.11).contains(&(few / all)), "{printed}");
