@@ -9,25 +9,25 @@ use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
 use crate::{Library, error, handle};
 
-/// The allocator of memory, which also frees it.
+/// The allocator that memory comes from, and that frees it.
 #[derive(Debug)]
 enum Source {
-    /// `cuMemAllocAsync`: freed in the order of the stream.
+    /// `cuMemAllocAsync`: freed in stream order.
     Stream,
-    /// `cuMemAlloc`: freed at once.
+    /// `cuMemAlloc`: freed immediately.
     Device,
-    /// `ncclMemAlloc`: freed at once.
+    /// `ncclMemAlloc`: freed immediately.
     Nccl(Library),
 }
 
-/// Bytes on a device. Dropping it frees them after all work that was enqueued on them, without
-/// waiting on the host where the device supports that.
+/// Bytes on a device. Dropping it frees them after all work that was enqueued on them. The host
+/// does not wait if the device supports stream-ordered allocation.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pointer: u64,
     bytes: usize,
     source: Source,
-    /// The stream of allocation, copies and release.
+    /// The stream on which the memory is allocated, copied and freed.
     stream: Stream,
     usage: Usage,
 }
@@ -39,7 +39,7 @@ impl Allocation {
         Self::from(if in_order { Source::Stream } else { Source::Device }, stream, bytes)
     }
 
-    /// Allocates as [`Allocation::new`], by NCCL.
+    /// Like [`Allocation::new`], but NCCL allocates the memory.
     pub(crate) fn by_nccl(library: &Library, stream: &Stream, bytes: usize) -> Result<Self> {
         Self::from(Source::Nccl(library.clone()), stream, bytes)
     }
@@ -69,8 +69,8 @@ impl Allocation {
     pub(crate) fn clear(&self, offset: usize, bytes: usize) -> Result<()> {
         self.enqueue(Access::Write, offset, bytes, |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked, and it is freed after
-            // this on the same stream.
+            // SAFETY: the bytes are within the allocation, as `enqueue` has checked, and the
+            // allocation is freed after this on the same stream.
             unsafe { result::memset_d8_async(at, 0, bytes, stream) }
         })
     }
@@ -79,8 +79,8 @@ impl Allocation {
     pub(crate) fn upload(&self, offset: usize, from: &[u8]) -> Result<()> {
         let copied = self.enqueue(Access::Write, offset, from.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked; the source lives until
-            // the wait below is over.
+            // SAFETY: the bytes are within the allocation, as `enqueue` has checked; the source
+            // lives until the wait below is over.
             unsafe { result::memcpy_htod_async(at, from, stream) }
         });
         // Even after an error: the device may still read.
@@ -92,8 +92,8 @@ impl Allocation {
     pub(crate) fn download(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let copied = self.enqueue(Access::Read, offset, to.len(), |at| {
             let stream = self.stream.as_cudarc().cu_stream();
-            // SAFETY: the bytes are within the allocation, as was checked; the target lives until
-            // the wait below is over.
+            // SAFETY: the bytes are within the allocation, as `enqueue` has checked; the target
+            // lives until the wait below is over.
             unsafe { result::memcpy_dtoh_async(to, at, stream) }
         });
         // Even after an error: the device may still write.
@@ -126,24 +126,24 @@ impl Allocation {
 
     fn free(&self) -> Result<()> {
         self.stream.device().bind()?;
-        // All earlier uses come before.
+        // Frees after all earlier uses.
         self.usage.before(&self.stream, Access::Write)?;
         if !matches!(self.source, Source::Stream) {
             self.stream.synchronize()?;
         }
-        // SAFETY: it was allocated from there on this stream, and is freed once; all uses are over,
-        // or the stream waits for them.
+        // SAFETY: the memory was allocated by this source on this stream, and is freed once; all
+        // uses have ended, or the stream waits for them.
         unsafe { self.source.free(&self.stream, self.pointer) }
     }
 }
 
 impl Source {
-    /// Allocates `bytes` bytes, at least one, on the device that is bound to the thread. The memory
-    /// may be used by later work on the stream, and by work that waits for it by an event.
+    /// Allocates `bytes` bytes, at least one, on the current device. The memory may be used by
+    /// later work on the stream, and by work that waits for an event recorded after the allocation.
     fn allocate(&self, stream: &Stream, bytes: usize) -> Result<u64> {
         let pointer = match self {
-            // SAFETY: the stream lives; who uses the memory when is up to the caller, and harmless
-            // until then.
+            // SAFETY: the stream is alive; the caller orders the uses of the memory after the
+            // allocation.
             Self::Stream => unsafe { result::malloc_async(stream.as_cudarc().cu_stream(), bytes) },
             // SAFETY: the memory is not read before it is written, as every constructor of buffers
             // fills it.
@@ -155,7 +155,8 @@ impl Source {
 
     /// # Safety
     /// The memory must be allocated by [`Source::allocate`] on this stream, and freed once. All
-    /// uses have ended or, if the memory is freed in stream order, the stream waits for them.
+    /// uses must have ended or, if the memory is freed in stream order, the stream must wait for
+    /// them.
     unsafe fn free(&self, stream: &Stream, pointer: u64) -> Result<()> {
         let freed = match self {
             // SAFETY: as the caller promises.

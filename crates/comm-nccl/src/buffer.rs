@@ -12,12 +12,12 @@ use crate::stream::Stream;
 use crate::view::{CudaView, CudaViewMut};
 use crate::{Device, DeviceSlice, DeviceSliceMut, Library};
 
-/// An array of elements on a device, of a fixed length.
+/// A fixed-length array of elements on a device.
 ///
-/// Work on it from any number of streams runs in the order in which it was enqueued, as far as uses
-/// conflict: the buffer records its last uses, and the next one waits for them on the device.
-/// Dropping it frees the memory after its last use. It is allocated, filled, copied and freed on
-/// the stream with which it was created.
+/// Conflicting uses run in the order in which they were enqueued, on any number of streams: the
+/// buffer records its last uses, and the next one waits for them on the device. Dropping it frees
+/// the memory after its last use. It is allocated, filled, copied and freed on the stream with
+/// which it was created.
 #[derive(Debug)]
 pub struct DeviceBuffer<T: Element> {
     memory: Arc<Allocation>,
@@ -36,7 +36,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Copies elements of the host to a new buffer, and returns when the copy is done.
+    /// Copies elements from the host to a new buffer, and returns when the copy is done.
     ///
     /// # Errors
     /// As [`DeviceBuffer::zeros`].
@@ -46,11 +46,11 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Allocates `len` zeros by `ncclMemAlloc`, from NCCL 2.19 on. Where the devices allow it and
-    /// the buffer is registered
+    /// Allocates `len` zeros with `ncclMemAlloc`, which exists since NCCL 2.19. If the devices
+    /// support it and the buffer is registered
     /// ([`NcclCommunicator::register`](crate::NcclCommunicator::register)), other ranks access such
-    /// memory without copies. Any call accepts any buffer. Allocating and freeing waits for the
-    /// device, so keep the buffer.
+    /// memory without copies. Every call accepts buffers of both kinds. Allocating and freeing
+    /// waits for the device, so reuse the buffer.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if the library is older,
@@ -137,11 +137,10 @@ impl<T: Element> DeviceBuffer<T> {
         self.as_mut_slice().slice_mut(range)
     }
 
-    /// Copies elements of the host to the device, as many as the buffer has. Returns when the copy
-    /// is done.
+    /// Overwrites the buffer with elements from the host. Returns when the copy is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the lengths differ,
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<()> {
         self.as_mut_slice().copy_from_host(elements)

@@ -1,5 +1,4 @@
-//! The device and the NCCL version of each rank, which are compared before NCCL is asked to connect
-//! the ranks.
+//! The device and the NCCL version of each rank. The ranks compare them before NCCL connects them.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{
@@ -12,7 +11,7 @@ use crate::error::{NCCL, unavailable};
 use crate::library::SHARING_SINCE;
 use crate::{Device, Library};
 
-/// The device and the NCCL of one rank.
+/// The device and the NCCL version of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -50,8 +49,8 @@ impl Capabilities {
         Ok(Self { version, device: r.get()?, may_share })
     }
 
-    /// Returns an error if NCCL cannot connect these ranks: the same on every rank that calls this
-    /// with the same list.
+    /// Returns an error if NCCL cannot connect these ranks. Every rank that passes the same list
+    /// gets the same result.
     pub(crate) fn check(ranks: &[(usize, Self)]) -> Result<()> {
         let Some((leader, Self { version, .. })) = ranks.first() else { return Ok(()) };
         let others = ranks.iter().filter(|(_, other)| other.version != *version);
@@ -83,13 +82,13 @@ impl Capabilities {
         Err(Invalid::SharedDevice { ranks: ranks_on_it, device: Device::name_of(&device), advice }.into())
     }
 
-    /// Exchanges the capabilities of all ranks by one all-gather, and checks that NCCL can connect
+    /// Exchanges the capabilities of all ranks in one all-gather, and checks that NCCL can connect
     /// them.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] on all ranks, with ranks and versions, if the versions differ;
-    /// [`Invalid::SharedDevice`] on all ranks, with two ranks that are on one device, if it cannot
-    /// be shared; and the errors of the call.
+    /// [`Invalid::SharedDevice`] on all ranks, naming two of them, if they are on one device that
+    /// cannot be shared; and the errors of the call.
     pub fn exchange(&self, host: &dyn HostCommunicator, options: &CallOptions) -> Result<()> {
         let own = wire::encode(|to| self.encode(to));
         let mut all = vec![0; Self::BYTES * host.group().size()];

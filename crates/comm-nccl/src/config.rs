@@ -17,12 +17,12 @@ pub struct NcclConfig {
     pub group: Group,
     /// The timeout for all ranks to arrive and for NCCL to connect them.
     pub timeout: Duration,
-    /// The time that dropping a communicator waits for enqueued work, before it aborts the work.
+    /// The time for which dropping a communicator waits for enqueued work before aborting it.
     pub close_timeout: Duration,
-    /// Whether calls of NCCL block the host until they are enqueued. If not, which is the default,
-    /// the communicator polls them, so that a call that does not complete ends at its deadline or
-    /// by an abort. If they block, nothing can end a call that hangs within NCCL, as the first ones
-    /// may while they connect.
+    /// Whether NCCL calls block the host until they are enqueued. By default they do not: the
+    /// communicator polls them, so that a call that does not complete ends at its deadline or by an
+    /// abort. If they block, nothing can end a call that hangs within NCCL, as the first ones may
+    /// while they connect.
     pub blocking: bool,
     /// The number of thread blocks that NCCL may use on the device; `None` leaves it to NCCL.
     pub ctas: Option<RangeInclusive<u32>>,
@@ -56,7 +56,7 @@ impl NcclConfig {
         })
     }
 
-    /// Returns the part of the configuration that NCCL gets.
+    /// Returns the part of the configuration that is passed to NCCL.
     pub(crate) fn setup(&self) -> Result<Setup> {
         let (min_ctas, max_ctas) = self.ctas.clone().map(RangeInclusive::into_inner).unzip();
         if let (Some(min), Some(max)) = (min_ctas, max_ctas)
@@ -65,11 +65,12 @@ impl NcclConfig {
             return Err(Error::setting(
                 "ctas",
                 format!("{min}..={max}"),
-                "it must be a range of numbers from 1 on",
+                "it must be a range that starts at 1 or above",
             ));
         }
         let name = self.name.as_ref().map(|name| {
-            CString::new(name.as_str()).map_err(|_| Error::setting("name", name, "it must have no zero byte"))
+            CString::new(name.as_str())
+                .map_err(|_| Error::setting("name", name, "it must not contain a zero byte"))
         });
         let name = name.transpose()?.map(Arc::new);
         Ok(Setup { blocking: self.blocking, min_ctas, max_ctas, name })

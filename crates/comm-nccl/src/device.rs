@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 
 use crate::{Stream, environment, error, probe};
 
-/// A GPU that this process can use. Clones are the same device; it can be used from several
+/// A GPU that this process can use. Clones refer to the same device, which can be used from several
 /// threads.
 #[derive(Debug, Clone)]
 pub struct Device {
@@ -37,14 +37,14 @@ impl Device {
     pub fn open(ordinal: usize) -> Result<Self> {
         let count = Self::some()?;
         if ordinal >= count {
-            let reason = format!("this process can see {count}, which count from 0");
+            let reason = format!("this process can see {count} devices, numbered from 0");
             return Err(Error::setting("device", ordinal.to_string(), reason));
         }
         let context = CudaContext::new(ordinal).map_err(error::cuda("open the device"))?;
         Ok(Self { context })
     }
 
-    /// Opens the device for this process, by its local rank: the launcher's `LOCAL_RANK`,
+    /// Opens the device for the local rank of this process: the launcher's `LOCAL_RANK`,
     /// `OMPI_COMM_WORLD_LOCAL_RANK`, `MPI_LOCALRANKID` or `SLURM_LOCALID`, or 0 if none of them is
     /// set.
     ///
@@ -55,7 +55,7 @@ impl Device {
     }
 
     /// Opens the device for the process with this rank on its host: the rank modulo the number of
-    /// visible devices. So a process that can see one device uses that.
+    /// visible devices. A process that can see only one device uses that one.
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -108,7 +108,7 @@ impl Device {
         self.context.compute_capability().map_err(error::cuda("ask for the device's compute capability"))
     }
 
-    /// Creates a stream that waits for no other one, the default stream included.
+    /// Creates a stream that does not synchronize with other streams, including the default stream.
     ///
     /// # Errors
     /// [`Error::Backend`] if the driver returns an error.

@@ -1,4 +1,4 @@
-//! Element types and operators of NCCL.
+//! NCCL's element types and operators.
 
 use comm_core::{DType, Error, Invalid, ReduceOp, Result};
 use float8::{F8E4M3, F8E5M2};
@@ -7,7 +7,8 @@ use nccl_sys::{Version, ncclDataType_t, ncclRedOp_t};
 
 use crate::error::NCCL;
 
-/// The first version of NCCL that reduces 8-bit floats, and the compute capability that it needs.
+/// The first version of NCCL that reduces 8-bit floats, and the compute capability that this
+/// requires.
 const FLOAT8_SINCE: (Version, (i32, i32)) = (Version::new(2, 24, 0), (9, 0));
 
 /// The properties of a library and a device on which supported reductions depend.
@@ -37,7 +38,7 @@ impl Abilities {
     }
 }
 
-/// Returns the type with which NCCL reduces; it has no 16-bit integers.
+/// Returns NCCL's type for reductions; `None` for 16-bit integers, which NCCL does not have.
 const fn number(dtype: DType) -> Option<ncclDataType_t> {
     Some(match dtype {
         DType::I8 => ncclDataType_t::ncclInt8,
@@ -56,8 +57,8 @@ const fn number(dtype: DType) -> Option<ncclDataType_t> {
     })
 }
 
-/// Returns the type as which NCCL moves elements, and the number of its elements for one of ours.
-/// Every version of NCCL moves all types.
+/// Returns the NCCL type as which elements are moved, and the number of its elements for one of
+/// ours. Every version of NCCL moves all types.
 pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
     number(dtype)
         .filter(|_| !dtype.is_float8())
@@ -72,7 +73,8 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Resul
     number.ok_or_else(|| Invalid::BackendOp { backend: NCCL, op, dtype }.into())
 }
 
-/// Returns the operator; `None` if it must be created for the call, because it has a factor.
+/// Returns the built-in operator; `None` if NCCL has none, or if the operator has a factor and must
+/// be created for the call.
 pub(crate) const fn operator(op: ReduceOp) -> Option<ncclRedOp_t> {
     Some(match op {
         ReduceOp::Sum => ncclRedOp_t::ncclSum,

@@ -5,20 +5,20 @@ use std::ffi::OsString;
 
 use comm_core::{Error, Invalid, Result, VariableFault};
 
-/// The number of this process among those of its host, by launcher.
+/// The variable with the rank of this process on its host, for each launcher.
 const LOCAL_RANK: [&str; 4] =
     ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
-/// The number that a launcher gave this process on its host; 0 if no launcher did.
+/// Returns the local rank that the launcher gave this process, or 0 without a launcher.
 pub(crate) fn local_rank() -> Result<usize> {
     local_rank_of(&|name| env::var_os(name))
 }
 
-/// Tells NCCL that ranks may share a device.
+/// The variable that allows NCCL to place several ranks on one device.
 pub(crate) const SHARE_DEVICES: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-/// Whether NCCL is told that ranks may share a device: by any number but 0, as it reads its
-/// settings.
+/// Returns whether NCCL allows ranks to share a device. Like NCCL, it takes any number except 0 as
+/// yes.
 pub(crate) fn devices_may_be_shared() -> bool {
     env::var(SHARE_DEVICES).is_ok_and(|value| is_on(&value))
 }

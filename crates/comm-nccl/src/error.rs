@@ -1,4 +1,4 @@
-//! Conversions of error codes of CUDA and NCCL.
+//! Conversions of CUDA and NCCL error codes.
 
 use comm_core::Error;
 use cudarc::driver::DriverError;
@@ -7,7 +7,7 @@ use nccl_sys::{LoadError, MissingSymbol, Nccl, ncclResult_t};
 pub(crate) const CUDA: &str = "cuda";
 pub(crate) const NCCL: &str = "nccl";
 
-/// Returns a conversion of errors of CUDA's driver, in a call made while `doing` something.
+/// Returns a conversion for errors of the CUDA driver. `doing` describes the attempted operation.
 pub(crate) fn cuda(doing: &'static str) -> impl Fn(DriverError) -> Error {
     move |error| Error::Backend {
         backend: CUDA,
@@ -16,7 +16,7 @@ pub(crate) fn cuda(doing: &'static str) -> impl Fn(DriverError) -> Error {
     }
 }
 
-/// Returns the error of a call of NCCL that returned `code`, which may be unknown.
+/// Returns the error of an NCCL call that returned `code`, which may be unknown.
 pub(crate) fn nccl(library: &Nccl, call: &str, code: ncclResult_t) -> Error {
     let mut detail = format!("{call}: {}", library.error_string(code));
     if let Some(words) = library.last_error() {

@@ -15,8 +15,8 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Records a failure in which the calls from `first_lost` on were lost, unless there was one
-    /// before. Returns the first cause.
+    /// Records a failure that lost the calls from `first_lost` on, unless the communicator has
+    /// already failed. Returns the cause of the first failure.
     pub(crate) fn fail(&self, cause: Error, first_lost: u64) -> Error {
         // The lock is held for both, so that other threads see the lost calls and the cause
         // together.
@@ -67,8 +67,8 @@ impl CallRecord {
         })
     }
 
-    /// Adds a record without others. Of the calls of one communicator only the last matters: if an
-    /// earlier one was lost, so was that.
+    /// Adds a record without others. Only the last call of each communicator matters: if an earlier
+    /// one was lost, so was the last one.
     fn include(&mut self, record: Self) {
         let is_same = |known: &&mut Self| Arc::ptr_eq(&known.health, &record.health);
         if Arc::ptr_eq(&self.health, &record.health) {

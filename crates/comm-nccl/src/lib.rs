@@ -1,7 +1,7 @@
 //! GPU memory and NCCL collectives of the comm collective communication library.
 //!
 //! [`NcclCommunicator`] is a [`Communicator`](comm_core::Communicator) for buffers on CUDA devices,
-//! whose collectives are NCCL's. Neither CUDA nor NCCL is needed to build; both are loaded when a
+//! which runs collectives with NCCL. Building needs neither CUDA nor NCCL; both are loaded when a
 //! program first uses them. If one is missing, calls return
 //! [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) with the paths that were
 //! tried.
@@ -12,12 +12,12 @@
 //! - [`Cuda`] has [`Kernels`](comm_core::Kernels), so data parallel training computes on devices
 //!   as on the host, with the same bits. The driver compiles the kernels from PTX.
 //! - A [`Library`] is the loaded NCCL.
-//! - [`NcclCommunicator::connect`] connects the ranks of any communicator for the host, and
+//! - [`NcclCommunicator::connect`] connects the ranks of any host communicator, and
 //!   [`NcclCommunicator::with_id`] ranks that got a [`UniqueId`] in another way.
 //!
 //! Lengths, types, operators, devices and roots are checked before NCCL is called. A watchdog, one
 //! thread per communicator, aborts calls that exceed their deadline or fail in the background. It
-//! also exchanges failures with the other ranks over a communicator for the host.
+//! also exchanges failures with the other ranks over a host communicator.
 //!
 //! | part | file |
 //! |---|---|
@@ -28,8 +28,8 @@
 //! | views of buffers | `view.rs`, `memory.rs` |
 //! | computations on buffers, as kernels in PTX | `kernels/` |
 //! | the comparison of ranks, and the unique id | `capabilities.rs`, `unique_id.rs` |
-//! | the checks of a call, and its calls of NCCL as data | `plan/`, `dtype.rs` |
-//! | the calls of NCCL | `handle/`, `library.rs` |
+//! | the checks of a call, and its NCCL calls as data | `plan/`, `dtype.rs` |
+//! | the calls into NCCL | `handle/`, `library.rs` |
 //! | calls in flight, and their failures | `communicator/engine.rs`, `communicator/state.rs`, `health.rs` |
 //! | detection and exchange of failures | `communicator/watch.rs`, `communicator/control.rs` |
 //! | the remaining ranks after a failure | `communicator/shrink.rs`, `communicator/survivors.rs` |

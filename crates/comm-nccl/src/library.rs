@@ -7,19 +7,20 @@ use nccl_sys::{Nccl, Search, Version};
 
 use crate::{environment, error};
 
-/// The first version of NCCL that accepts several ranks on one device, if the environment allows
+/// The first version of NCCL that supports several ranks on one device, if the environment allows
 /// it.
 pub(crate) const SHARING_SINCE: Version = Version::new(2, 30, 3);
 
-/// The loaded NCCL library. Clones are the same library; it can be used from several threads.
+/// The loaded NCCL library. Clones refer to the same library, which can be used from several
+/// threads.
 #[derive(Debug, Clone)]
 pub struct Library {
     nccl: Arc<Nccl>,
 }
 
 impl Library {
-    /// Loads NCCL from the path in `COMM_NCCL_PATH`, or else by the search path of the system's
-    /// loader.
+    /// Loads NCCL from the path in `COMM_NCCL_PATH`, or otherwise from the search path of the
+    /// system's loader.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) with every path that was

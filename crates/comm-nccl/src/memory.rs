@@ -42,12 +42,13 @@ pub trait DeviceCommunicator: Communicator<Cuda> + Groups<Cuda> {
     fn synchronize(&self) -> Result<()>;
 
     /// All-reduces each buffer in place. NCCL runs them in groups of hundreds, which take about as
-    /// long as one call if the buffers are small. Types may differ. All ranks pass as many buffers,
-    /// of the same lengths and types in the same order. The buffers do not overlap.
+    /// long as one call if the buffers are small. Types may differ between buffers. All ranks pass
+    /// the same number of buffers, with the same lengths and types in the same order. The buffers
+    /// do not overlap.
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`]. If a buffer is invalid, no buffer is changed. Each call has a
-    /// deadline of its own.
+    /// As [`Comm::all_reduce`]. If a buffer is invalid, no buffer is changed. The timeout applies
+    /// to each buffer separately.
     fn all_reduce_coalesced(
         &self,
         buffers: Vec<CudaViewMut<'_>>,
@@ -87,16 +88,16 @@ pub trait DeviceComm {
     /// Returns the stream of the calls. Work that is enqueued there runs after all earlier calls.
     fn stream(&self) -> &Stream;
 
-    /// Returns a handle to all calls so far, also those by other handles to the communicator, to
-    /// wait for them on the device or on the host.
+    /// Returns a handle to all calls so far, including those made through other handles to the
+    /// communicator, to wait for them on the device or on the host.
     ///
     /// # Errors
     /// The cause of the communicator's failure, if it has failed;
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     fn work(&self) -> Result<DeviceWork>;
 
-    /// Waits on the host until all calls so far have ended on the device, also those by other
-    /// handles to the communicator.
+    /// Waits on the host until all calls so far have ended on the device, including those made
+    /// through other handles to the communicator.
     ///
     /// # Errors
     /// The cause of the communicator's failure, if it has failed.

@@ -1,4 +1,4 @@
-//! Pinned memory of the host, which a device copies to and from in the background.
+//! Pinned host memory, which a device copies to and from in the background.
 
 #![allow(unsafe_code)]
 
@@ -16,14 +16,13 @@ use crate::{Device, error};
 /// The start of a buffer without bytes.
 const NOWHERE: NonNull<u8> = NonNull::without_provenance(std::num::NonZero::<usize>::MIN);
 
-/// Page-locked memory of the host. Copies between it and a device run in the background, at the
-/// full bandwidth of the bus.
+/// Page-locked host memory. Copies between it and a device run in the background, at the full
+/// bandwidth of the bus.
 ///
-/// A [`Transfer`](crate::Transfer) enqueues the copies. Accessing the bytes, and dropping the
-/// buffer, waits for the copies in flight. So no memory is read, changed or freed while a device
-/// uses it.
+/// A [`Transfer`](crate::Transfer) enqueues the copies. Accessing the bytes or dropping the buffer
+/// waits for the copies in flight, so no memory is read, changed or freed while a device uses it.
 ///
-/// Page-locked memory is not available to other programs, and allocating it is slow: keep it.
+/// Page-locked memory is not available to other programs, and allocating it is slow, so reuse it.
 pub struct PinnedBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -46,7 +45,7 @@ enum BufferState {
 
 // SAFETY: the memory belongs to this value alone and may be used from any thread.
 unsafe impl Send for PinnedBuffer {}
-// SAFETY: shared, it shows nothing of the memory.
+// SAFETY: a shared reference gives no access to the memory.
 unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
@@ -76,7 +75,7 @@ impl PinnedBuffer {
     ///
     /// # Errors
     /// [`Error::Backend`] if the device fails; the bytes are then inaccessible for good.
-    /// [`Error::Poisoned`], once, if the data copied here are of a call that was lost when its
+    /// [`Error::Poisoned`], once, if the copied data was written by a call that was lost when its
     /// communicator failed.
     pub fn bytes(&mut self) -> Result<&[u8]> {
         self.synchronize()?;
@@ -138,7 +137,7 @@ impl PinnedBuffer {
     }
 
     fn check_sources(&mut self) -> Result<()> {
-        // All of them, because each is reported once.
+        // Drains all of them, because each is reported once.
         self.sources.drain(..).map(|source| source.check()).fold(Ok(()), Result::and)
     }
 
@@ -185,7 +184,8 @@ impl Drop for PinnedBuffer {
             return;
         }
         let freed = self.wait_for_copy().and_then(|()| self.device.bind()).and_then(|()| {
-            // SAFETY: it was allocated like this, is freed once, and no copy on it is under way.
+            // SAFETY: it was allocated by `malloc_host`, is freed once, and no copy of it is in
+            // flight.
             unsafe { result::free_host(self.start.as_ptr().cast()) }
                 .map_err(error::cuda("free pinned memory"))
         });

@@ -1,4 +1,4 @@
-//! Whether there is a driver at all.
+//! Checks that there is a CUDA driver.
 
 #![allow(unsafe_code)]
 
@@ -9,23 +9,23 @@ use libloading::Library;
 
 use crate::error;
 
-/// Where cudarc looks first, and last. Nothing else is installed by a driver.
+/// The first and the last name that cudarc tries. A driver installs no others.
 #[cfg(unix)]
 const NAMES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 #[cfg(windows)]
 const NAMES: [&str; 1] = ["nvcuda.dll"];
 
-/// Fails if there is no driver: cudarc would panic. Must come before anything that asks cudarc.
+/// Returns an error if there is no driver, because cudarc would panic. Must be called before
+/// cudarc.
 pub(crate) fn driver() -> Result<()> {
-    // A driver that is found stays. One that is not may be installed meanwhile.
+    // Only success is cached: a driver may be installed later.
     static FOUND: OnceLock<()> = OnceLock::new();
     if FOUND.get().is_some() {
         return Ok(());
     }
     let mut words = Vec::new();
     for name in NAMES {
-        // SAFETY: what runs when a library of this name is loaded is the driver's, which every user
-        // of CUDA accepts.
+        // SAFETY: a library of this name is the driver, whose initializers every user of CUDA runs.
         match unsafe { Library::new(name) } {
             Ok(library) => {
                 std::mem::forget(library);

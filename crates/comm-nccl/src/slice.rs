@@ -47,10 +47,10 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Waits for all work that was enqueued on the buffer, and copies the elements to the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length;
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the lengths differ;
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails;
-    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call that was to write the elements was
-    /// lost when its communicator failed.
+    /// [`Error::Poisoned`](comm_core::Error::Poisoned) if the call that should have written the
+    /// elements was lost when its communicator failed.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<()> {
         same_length(elements.len(), self.len)?;
         self.memory.download(self.start * size_of::<T>(), bytemuck::cast_slice_mut(elements))
@@ -67,8 +67,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     }
 
     /// Runs `work`, which enqueues work on `stream` that reads the elements, such as a kernel. It
-    /// gets their address, and runs after the uses that wrote them. It must enqueue nothing but
-    /// reads of them.
+    /// gets their address, and the enqueued work runs after the uses that wrote them. It must not
+    /// write them.
     ///
     /// # Errors
     /// The error of `work`; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
@@ -78,7 +78,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 }
 
 impl<'a, T: Element> DeviceSliceMut<'a, T> {
-    /// Creates a slice of memory of which there is no other view if it is written.
+    /// Creates a slice of memory. If it is written, there must be no other view of the memory.
     pub(crate) const fn whole(memory: &'a Arc<Allocation>, len: usize) -> Self {
         Self { memory, start: 0, len, element: PhantomData }
     }
@@ -109,17 +109,17 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         DeviceSlice { memory: self.memory, start: self.start, len: self.len, element: PhantomData }
     }
 
-    /// Copies as many elements of the host to the device. Returns when the copy is done.
+    /// Overwrites the slice with elements from the host. Returns when the copy is done.
     ///
     /// # Errors
-    /// [`Error::Invalid`](comm_core::Error::Invalid) for another length,
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if the lengths differ,
     /// [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<()> {
         same_length(elements.len(), self.len)?;
         self.memory.upload(self.start * size_of::<T>(), bytemuck::cast_slice(elements))
     }
 
-    /// Runs `work` as [`DeviceSlice::read_on`]. It may also write the elements.
+    /// Runs `work` like [`DeviceSlice::read_on`]. It may also write the elements.
     ///
     /// # Errors
     /// As [`DeviceSlice::read_on`].
@@ -157,7 +157,7 @@ macro_rules! parts {
 
 parts!(DeviceSlice, DeviceSliceMut);
 
-/// Enqueues work of the caller after earlier uses of the memory, and records it for later ones.
+/// Enqueues the caller's work after earlier uses of the memory, and records it for later ones.
 fn on<R>(
     memory: &Allocation,
     access: Access,
@@ -172,7 +172,7 @@ fn on<R>(
     answer
 }
 
-/// Returns start and length of a range within `len` elements.
+/// Returns the start and length of a range within `len` elements.
 fn within(range: &impl RangeBounds<usize>, len: usize) -> Result<(usize, usize)> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,

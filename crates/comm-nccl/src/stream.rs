@@ -13,7 +13,7 @@ use crate::{Device, error};
 /// A CUDA stream: a queue of work on a device, which runs in order, concurrently with other
 /// streams.
 ///
-/// Clones are the same stream; it can be used from several threads.
+/// Clones refer to the same stream, which can be used from several threads.
 #[derive(Debug, Clone)]
 pub struct Stream {
     stream: Arc<CudaStream>,
@@ -26,16 +26,14 @@ impl Stream {
         Self { stream }
     }
 
-    /// Returns a stream of another library by its handle, a `CUstream` or a `cudaStream_t`.
-    /// Dropping it does not destroy the stream.
+    /// Wraps another library's stream, given its handle, a `CUstream` or a `cudaStream_t`. Dropping
+    /// it does not destroy the stream.
     ///
     /// # Safety
-    /// The handle must be of a stream on this device, which lives as long as everything created
-    /// with it.
+    /// The handle must be a stream on this device that outlives everything created with it.
     #[must_use]
     pub unsafe fn from_raw(device: &Device, handle: *mut c_void) -> Self {
-        // SAFETY: what the caller promises is what cudarc asks for; the order of work is kept by
-        // events.
+        // SAFETY: the caller promises what cudarc requires; events keep the order of work.
         let stream = unsafe { device.context().wrap_borrowed_stream(handle.cast()) };
         Self { stream }
     }

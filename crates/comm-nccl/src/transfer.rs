@@ -1,4 +1,4 @@
-//! Copies between a device and pinned memory of the host, in parts and in the background.
+//! Copies between a device and pinned host memory, in parts and in the background.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use crate::{Device, PinnedBuffer, error};
 
 /// Two streams for copies to the host and from it, as a device can do both at once.
 ///
-/// Clones are the same streams; they can be used from several threads.
+/// Clones refer to the same streams, which can be used from several threads.
 #[derive(Debug, Clone)]
 pub struct CopyStreams {
     down: Stream,
@@ -24,7 +24,7 @@ pub struct CopyStreams {
 }
 
 impl CopyStreams {
-    /// Creates streams on this device, which wait for no others.
+    /// Creates streams on this device that do not synchronize with others.
     ///
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if the driver returns an error.
@@ -53,16 +53,16 @@ impl CopyStreams {
 pub struct CopyRegion {
     /// The elements of the buffer on the device.
     pub elements: Range<usize>,
-    /// The index of the first of them in the pinned buffer.
+    /// The index of the first element in the pinned buffer.
     pub at: usize,
 }
 
 /// Elements on a device that are copied in parts.
 ///
 /// The copies run after all earlier work on the memory, and the next use of it waits for them on
-/// the device, without the host. Copies in one direction run in their order. A copy from a pinned
-/// buffer runs after the copy to it. There is no other order between the two directions, so copy an
-/// element from the host only after its copy to the host is done.
+/// the device, without the host. Copies in one direction run in order. A copy from a pinned buffer
+/// runs after the copy to it. Otherwise, the two directions are unordered, so copy an element from
+/// the host only after its copy to the host is done.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     span: Span<'a>,
@@ -142,8 +142,8 @@ impl<'a> Transfer<'a> {
             copies.iter().try_for_each(|copy| copy.up(host, stream)).map_err(error::cuda("enqueue a copy"))
         });
         self.span.after(Access::Write, &until(stream, &done)?)?;
-        // A use that waits for the last write relies on the reads before it, which may be in flight
-        // on the other stream.
+        // A later write waits only for the last write and the reads recorded since. Earlier reads
+        // may still be in flight on the other stream, so they are recorded again.
         self.last_read.iter().try_for_each(|read| self.span.after(Access::Read, read))?;
         done.map(drop)
     }
@@ -172,7 +172,8 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Returns the completion of copies. After an error some may be enqueued, and so all of the stream.
+/// Returns the completion of copies. After an error, some may be enqueued, so it covers all work on
+/// the stream.
 fn until(stream: &Stream, enqueued: &Result<Event>) -> Result<Use> {
     match enqueued {
         Ok(done) => Ok(Use { stream: stream.clone(), done: done.clone(), call_record: None }),
@@ -180,7 +181,7 @@ fn until(stream: &Stream, enqueued: &Result<Event>) -> Result<Use> {
     }
 }
 
-/// Bytes on a device, and their position in a pinned buffer: within both.
+/// Bytes on a device, and their position in a pinned buffer. Both are in bounds.
 #[derive(Debug)]
 struct PinnedCopy {
     device: u64,
@@ -192,9 +193,9 @@ impl PinnedCopy {
     fn down(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
-        // SAFETY: nothing else accesses them until the copy is done.
+        // SAFETY: nothing else accesses the bytes until the copy is done.
         let to = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.bytes) };
-        // SAFETY: the bytes are within the memory on the device, as was checked, which is freed
+        // SAFETY: the bytes are within the memory on the device, as was checked, and it is freed
         // after its uses; every access to the pinned buffer waits for the copy.
         unsafe { result::memcpy_dtoh_async(to, self.device, stream.as_cudarc().cu_stream()) }
     }
@@ -202,7 +203,7 @@ impl PinnedCopy {
     fn up(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
-        // SAFETY: nothing writes them until the copy is done.
+        // SAFETY: nothing writes the bytes until the copy is done.
         let from = unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) };
         // SAFETY: as in `down`.
         unsafe { result::memcpy_htod_async(self.device, from, stream.as_cudarc().cu_stream()) }

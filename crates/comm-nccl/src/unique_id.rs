@@ -9,8 +9,8 @@ use crate::{Library, handle};
 /// NCCL's unique id: 128 bytes with which the ranks of a group connect. One rank creates it and
 /// gives it to all.
 ///
-/// It contains an address at which that rank listens, so it serves one group once. Anyone who knows
-/// it can join.
+/// It contains an address at which that rank listens, so it can be used for only one group. Anyone
+/// who knows it can join.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {
     bytes: [u8; Self::BYTES],
@@ -20,7 +20,7 @@ impl UniqueId {
     /// The length of an id in bytes.
     pub const BYTES: usize = 128;
 
-    /// Creates a unique id, on a rank of the group, which listens for the others.
+    /// Creates a unique id on a rank of the group, which then listens for the others.
     ///
     /// # Errors
     /// [`Error::Backend`] with NCCL's code, for example if there is no usable network interface.
@@ -48,7 +48,8 @@ impl UniqueId {
     /// on all others; the errors of the broadcast.
     pub fn share(library: &Library, host: &dyn HostCommunicator, options: &CallOptions) -> Result<Self> {
         let made = (host.group().rank() == 0).then(|| Self::generate(library)).transpose();
-        // A flag for an id, and the id or the beginning of the error message.
+        // A flag that says whether there is an id, and then the id or the beginning of the error
+        // message.
         let mut message = Writer::new();
         match &made {
             Ok(id) => _ = message.put(1_u8).put(id.map_or([0; Self::BYTES], |id| id.bytes)),
@@ -64,7 +65,7 @@ impl UniqueId {
             return r.get().map(Self::new).map_err(malformed);
         }
         let reason = r.text::<u16>(Self::BYTES).map_err(malformed)?;
-        Err(unavailable(NCCL, format!("rank 0 could not make a unique id: {reason}")))
+        Err(unavailable(NCCL, format!("rank 0 could not create a unique id: {reason}")))
     }
 
     /// Returns a digest that identifies the id without revealing it.

@@ -1,4 +1,4 @@
-//! The last uses of a piece of memory, so that streams wait for each other only where they must.
+//! The last uses of memory, so that streams wait for each other only if they must.
 
 use std::sync::Mutex;
 
@@ -31,7 +31,7 @@ impl Use {
     }
 }
 
-/// The last uses of one allocation. Its parts are not distinguished: work on disjoint parts waits
+/// The last uses of one allocation. Its parts are not distinguished: uses of disjoint parts wait
 /// for each other.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
@@ -57,7 +57,7 @@ impl Usage {
             .try_for_each(|past| stream.wait(&past.done))
     }
 
-    /// Records a use, for which later ones wait.
+    /// Records a use, so that later ones wait for it.
     pub(crate) fn after(&self, access: Access, now: Use) {
         let mut last = lock(&self.last);
         last.reads.retain(|past| access == Access::Read && !past.stream.is(&now.stream));
@@ -67,7 +67,7 @@ impl Usage {
         }
     }
 
-    /// Returns an error if the last write was a call that was lost. The call must have ended.
+    /// Returns an error if the call that made the last write was lost. The call must have ended.
     pub(crate) fn check(&self) -> Result<()> {
         self.call_record().map_or(Ok(()), |call_record| call_record.check())
     }

@@ -16,7 +16,7 @@ use crate::usage::{Access, Usage, Use};
 enum Order<'a> {
     /// After its earlier uses.
     Tracked(&'a Usage),
-    /// In the order of this stream.
+    /// In stream order.
     Stream(&'a Stream),
 }
 
@@ -49,7 +49,7 @@ impl<'a> Span<'a> {
         self.pointer + (elements * self.dtype.size()) as u64
     }
 
-    /// Returns a range of the elements, or `None` if there are fewer.
+    /// Returns a range of the elements, or `None` if it is out of bounds.
     pub(crate) fn get(self, range: Range<usize>) -> Option<Self> {
         let inside = range.start <= range.end && range.end <= self.len;
         inside.then(|| Self { pointer: self.at(range.start), len: range.len(), ..self })
@@ -65,11 +65,11 @@ impl<'a> Span<'a> {
         if self.ordinal == ordinal {
             return Ok(());
         }
-        let reason = format!("the buffer is there, and the communicator on device {ordinal}");
+        let reason = format!("the buffer is there, but the communicator is on device {ordinal}");
         Err(Error::setting("device", self.ordinal.to_string(), reason))
     }
 
-    /// Returns whether the uses of both follow the order of one stream, and not that of the memory.
+    /// Returns whether the uses of both follow the order of one stream, instead of being tracked.
     pub(crate) fn shares_stream(&self, other: &Self) -> bool {
         match (self.order, other.order) {
             (Order::Stream(ours), Order::Stream(theirs)) => ours.is(theirs),
@@ -119,10 +119,10 @@ pub struct CudaViewMut<'a> {
 }
 
 impl<'a> CudaView<'a> {
-    /// Creates a view of memory of another library, such as a framework: `len` elements of `dtype`
-    /// from `pointer` on. Calls run in the order of `stream`: after all work that was enqueued
-    /// there before, and before all that is enqueued afterwards. The memory does not record whether
-    /// a call that wrote it was lost in a failure: check the communicator.
+    /// Creates a view of another library's memory, such as a tensor: `len` elements of `dtype` at
+    /// `pointer`. Calls run in the order of `stream`: after all work that was enqueued on it
+    /// before, and before all that is enqueued later. Such memory does not record whether a call
+    /// that wrote it was lost in a failure; check the communicator.
     ///
     /// # Safety
     /// Until the work that is enqueued with the view is done, the memory must be allocated on the
@@ -135,7 +135,7 @@ impl<'a> CudaView<'a> {
 }
 
 impl<'a> CudaViewMut<'a> {
-    /// Creates a mutable view as [`CudaView::from_raw`].
+    /// Creates a mutable view, like [`CudaView::from_raw`].
     ///
     /// # Safety
     /// As [`CudaView::from_raw`]; and only work that is ordered with the stream may access the
@@ -163,14 +163,13 @@ macro_rules! views {
     ($($view:ident),+) => {
         $(
             impl $view<'_> {
-                /// Returns the address of the first element. It is meaningless without elements.
+                /// Returns the address of the first element. It is meaningless for an empty view.
                 #[must_use]
                 pub const fn pointer(&self) -> u64 {
                     self.span.pointer
                 }
 
-                /// Returns an error if the elements are on another device than that of a
-                /// communicator.
+                /// Returns an error unless the elements are on the device with this number.
                 ///
                 /// # Errors
                 /// [`Error::Invalid`] with both devices.

@@ -7,14 +7,14 @@ use crate::stream::{Event, Stream};
 
 /// A handle to all calls of a communicator, or all work of a stream, up to some point.
 ///
-/// [`DeviceBuffer`](crate::DeviceBuffer)s wait for their last use by themselves. The handle is for
-/// streams that continue after several calls, and for memory of other libraries that is used on
+/// Uses of a [`DeviceBuffer`](crate::DeviceBuffer) wait for each other automatically. The handle is
+/// for streams that continue after several calls, and for memory of other libraries that is used on
 /// several streams.
 #[derive(Debug, Clone)]
 pub struct DeviceWork {
     stream: Stream,
     done: Event,
-    /// The last call, if a communicator may lose it.
+    /// The last call, if a failure of its communicator could lose it.
     last: Option<CallRecord>,
 }
 
@@ -51,8 +51,8 @@ impl DeviceWork {
         self.done.is_past()
     }
 
-    /// Waits on the host until the work has ended, at the latest at the deadlines of its calls,
-    /// when the communicator aborts them.
+    /// Waits on the host until the work has ended. This is at the latest at the deadlines of its
+    /// calls, when the communicator aborts them.
     ///
     /// # Errors
     /// [`Error::Poisoned`](comm_core::Error::Poisoned) if a call was lost when its communicator

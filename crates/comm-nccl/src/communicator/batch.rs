@@ -7,13 +7,13 @@ use crate::memory::Cuda;
 use crate::plan::Plan;
 use crate::view::{CudaView, CudaViewMut};
 
-/// A group of calls. Messages in it do not wait for each other, so ranks can exchange some, and
-/// many small collectives take less time than separately.
+/// A group of calls. Messages in it do not wait for each other, so two ranks can exchange messages,
+/// and many small collectives are faster than separate calls.
 ///
 /// All ranks add the same collectives in the same order. The batch borrows the buffers until it
-/// runs; dropping it has no effect.
+/// runs; dropping it makes no call.
 #[derive(Debug)]
-#[must_use = "the calls are made by `run`"]
+#[must_use = "call `run` to make the calls"]
 pub struct Batch<'a> {
     communicator: &'a NcclCommunicator,
     plan: Plan<'a>,
@@ -54,8 +54,7 @@ impl<'a> Batch<'a> {
         Ok(self)
     }
 
-    /// Enqueues the calls. They have one deadline, and one number among the calls of the
-    /// communicator.
+    /// Enqueues the calls. They share one deadline, and count as one call of the communicator.
     ///
     /// # Errors
     /// See [`Error`](comm_core::Error).

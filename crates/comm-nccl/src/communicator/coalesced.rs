@@ -1,4 +1,4 @@
-//! The calls that only communicators for devices have, such as those on many buffers.
+//! The calls that only device communicators have, such as those on many buffers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::memory::{Cuda, DeviceCommunicator};
 use crate::view::CudaViewMut;
 use crate::{Device, DeviceWork, Stream};
 
-/// The largest number of calls of NCCL in one group. More save nothing.
+/// The largest number of NCCL calls in one group. Larger groups save no more time.
 const TOGETHER_MAX: usize = 256;
 
 impl DeviceCommunicator for NcclCommunicator {

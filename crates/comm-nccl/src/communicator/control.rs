@@ -1,5 +1,5 @@
-//! The control channel of a group: messages over a communicator for the host, by which ranks tell
-//! each other what NCCL does not: the calls in which they have waited for long, and failures.
+//! The control channel of a group. Over a host communicator, ranks report to each other what NCCL
+//! does not report: calls in which they have waited for a long time, and failures.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,28 +14,28 @@ use super::notice::{Announcement, Notice};
 use super::pause::Pause;
 use crate::sync::lock;
 
-/// The number of other ranks to which a rank announces its call, so that a large group in trouble
-/// does not send too many messages.
+/// The largest number of ranks to which a rank announces its call. It limits the traffic of a large
+/// group.
 const PEERS_MAX: usize = 64;
 /// The longest message in bytes.
 const MESSAGE_MAX: usize = 1 << 24;
-/// The shortest interval of looking for messages.
+/// The shortest interval between polls for messages.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The same per rank of a large group, because a rank looks at the connections of all others.
+/// The same per rank of a large group, because a poll checks the connections to all other ranks.
 const PER_RANK: Duration = Duration::from_micros(20);
-/// The number of these intervals after which a rank looks for deaths.
+/// The number of intervals between checks for ranks that have died.
 const POLLS_PER_CHECK: u32 = 10;
-/// The time for which it waits then: some transports notice a death only while they wait.
+/// The time for which such a check waits: some transports detect a death only while they wait.
 const TO_NOTICE: Duration = Duration::from_millis(20);
-/// The time for the rest of a message whose beginning has arrived.
+/// The timeout for the rest of a message whose beginning has arrived.
 const TO_RECV: Duration = Duration::from_secs(5);
-/// The time for the cause of an error of NCCL to become known.
+/// The time to wait for the cause of an NCCL error.
 const TO_EXPLAIN: Duration = Duration::from_millis(200);
-/// The time for a message to be sent, after which the communicator for the host would fail: a rank
-/// that receives nothing, because it makes no call, is no failure.
+/// The timeout of a send. It is practically infinite because the host communicator fails after a
+/// timeout, and a rank that receives nothing because it makes no call has not failed.
 const TO_SEND: Duration = Duration::from_secs(1 << 20);
 
-/// A kind of message, which has a tag of its own in each group.
+/// A kind of message. Each has its own tag in each group.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Topic {
     /// A [`Notice`].
@@ -48,8 +48,8 @@ pub(super) enum Topic {
     Nothing,
 }
 
-/// The control channel of one group. Groups that are made of a group share its communicator for the
-/// host, with tags of their own.
+/// The control channel of one group. Groups created from a group share its host communicator, and
+/// use their own tags.
 pub(super) struct ControlChannel {
     host: Arc<dyn HostCommunicator>,
     group: Group,
@@ -61,7 +61,7 @@ pub(super) struct ControlChannel {
     next_poll: Mutex<NextPoll>,
 }
 
-/// The times from which on to look for messages, and for ranks that have died.
+/// The times of the next poll for messages, and of the next check for ranks that have died.
 #[derive(Debug)]
 struct NextPoll {
     at: Instant,
@@ -72,7 +72,7 @@ struct NextPoll {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PeerFailure {
     by: usize,
-    /// The first collective that it cannot complete. It has done its part of all before.
+    /// The first collective that it cannot complete. It has done its part of all earlier ones.
     sequence: u64,
     reason: String,
 }
@@ -81,8 +81,8 @@ struct PeerFailure {
 pub(super) type Announcements = BTreeMap<usize, Announcement>;
 
 impl ControlChannel {
-    /// Returns the channel of all ranks of `host`, which nothing else uses; `None` if there is no
-    /// other rank.
+    /// Returns the channel of all ranks of `host`, which must have no other user; `None` if there
+    /// is only one rank.
     pub(super) fn new(host: Box<dyn HostCommunicator>, group: Group) -> Option<Self> {
         let members = (0..group.size()).collect();
         Self::over(Arc::from(host), group, members)
@@ -95,13 +95,13 @@ impl ControlChannel {
         (members.len() > 1).then_some(Self { host, group, members, announced, failure, next_poll })
     }
 
-    /// Returns the channel of a group that these members of this one form.
+    /// Returns the channel of a group of these members of this group.
     pub(super) fn of_group(&self, group: Group, members: &[usize]) -> Option<Self> {
         let members = members.iter().map(|&rank| self.members[rank]).collect();
         Self::over(Arc::clone(&self.host), group, members)
     }
 
-    /// Tells the next [`PEERS_MAX`] ranks the call in which this rank waits.
+    /// Announces the call in which this rank waits to the next [`PEERS_MAX`] ranks.
     pub(super) fn announce(&self, announcement: &Announcement) {
         let (rank, size) = (self.group.rank(), self.group.size());
         for step in 1..size.min(PEERS_MAX + 1) {
@@ -109,13 +109,14 @@ impl ControlChannel {
         }
     }
 
-    /// Tells one rank of a call of this rank.
+    /// Announces a call of this rank to one other rank.
     pub(super) fn announce_to(&self, peer: usize, announcement: &Announcement) {
         self.post(peer, Topic::Notice, Notice::Waiting(announcement.clone()).encode());
     }
 
-    /// Tells all other ranks why this rank has failed, and the first collective that it cannot
-    /// complete, unless it has failed because another rank told it, which told all others too.
+    /// Sends all other ranks the cause of this rank's failure and the first collective that it
+    /// cannot complete. A failure announced by another rank is not repeated: that rank has sent it
+    /// to everyone.
     pub(super) fn announce_failure(&self, sequence: u64, cause: &Error) {
         let reason = match cause {
             Error::Aborted { by, .. } if *by != self.group.rank() => return,
@@ -127,7 +128,7 @@ impl ControlChannel {
         self.flush();
     }
 
-    /// Receives a notice, if one has arrived, and returns whether to look for another one at once.
+    /// Receives a notice, if one has arrived, and returns whether to poll again immediately.
     ///
     /// # Errors
     /// [`Error::PeerLost`] if a member has died.
@@ -161,7 +162,7 @@ impl ControlChannel {
         Ok(true)
     }
 
-    /// Returns the interval of looking for messages.
+    /// Returns the interval between polls for messages.
     fn interval(&self) -> Duration {
         let ranks = u32::try_from(self.host.group().size()).unwrap_or(u32::MAX);
         INTERVAL.max(PER_RANK.saturating_mul(ranks))
@@ -178,15 +179,16 @@ impl ControlChannel {
     /// Receives all notices that have arrived.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] if a member has died, and [`Error::Aborted`] if a rank could not be
-    /// connected.
+    /// [`Error::PeerLost`] if a member has died, and [`Error::Aborted`] if a rank could not
+    /// connect.
     pub(super) fn check_connecting(&self) -> Result<()> {
         while self.poll()? {}
         self.check_failure(0)
     }
 
-    /// Returns the failure of another rank to connect, if it becomes known within a short time, and
-    /// otherwise `error`: an error of NCCL that was found in the background may be its consequence.
+    /// Waits briefly for another rank to report that it could not connect, and returns that error,
+    /// or otherwise `error`: an asynchronous error of NCCL may be the consequence of such a
+    /// failure.
     pub(super) fn cause_of(&self, error: Error) -> Error {
         let (began, mut pause) = (Instant::now(), Pause::default());
         while matches!(error, Error::Backend { .. }) && began.elapsed() < TO_EXPLAIN {
@@ -203,12 +205,13 @@ impl ControlChannel {
         lock(&self.announced)
     }
 
-    /// Returns an error if a member has died. A rank that left in order is none.
+    /// Returns an error if a member has died. A rank that has closed its communicator is not an
+    /// error.
     fn check_alive(&self) -> Result<()> {
         let mut timeout = TO_NOTICE;
         let is_whole = self.members.len() == self.host.group().size();
         let peers = self.group.peers().map(|peer| Source::Rank(self.members[peer]));
-        // A rank that is no member may be lost, which a probe of all ranks would tell.
+        // A probe of all ranks would also report the loss of a rank that is not a member.
         let sources: Vec<Source> = if is_whole { vec![Source::Any] } else { peers.collect() };
         for source in sources {
             match self.probe(source, Topic::Notice, timeout) {
@@ -217,7 +220,7 @@ impl ControlChannel {
                 Err(Error::PeerLost { peer, loss, .. }) => {
                     return Err(self.renumbered(Error::PeerLost { peer, during: During::Idle, loss }));
                 }
-                // One wait looks at the connections of all ranks.
+                // One wait checks the connections to all ranks.
                 Ok(_) | Err(Error::Timeout { .. }) => timeout = Duration::ZERO,
                 Err(error) => return Err(self.renumbered(error)),
             }
@@ -231,22 +234,21 @@ impl ControlChannel {
         self.host.post_send(self.members[to], tag, Box::new(Message(message)), &within(TO_SEND));
     }
 
-    /// Sends what was posted, as far as that is possible without waiting.
+    /// Sends as much of the posted messages as possible without waiting.
     pub(super) fn flush(&self) {
-        // Looking for a message that has not arrived moves bytes. An error is found by the next
-        // poll.
+        // Probing for a message that never arrives progresses the sends. The next poll returns any
+        // error.
         drop(self.host.try_probe(Source::Any, self.tag(Topic::Nothing)));
     }
 
-    /// Waits for a message of this kind from a rank; of several that have arrived, the last one is
-    /// returned.
+    /// Waits for a message of this kind from a rank. If several have arrived, returns the last one.
     ///
     /// # Errors
     /// [`Error::Timeout`] if there is none in time, [`Error::PeerLost`] if the rank has left.
     pub(super) fn recv_last(&self, from: usize, topic: Topic, timeout: Duration) -> Result<Vec<u8>> {
         let source = Source::Rank(self.members[from]);
         let renumbered = |error| self.renumbered(error);
-        // A probe with no time left does not look at connections.
+        // A probe with a timeout of zero does not check connections.
         let mut received = match self.host.try_probe(source, self.tag(topic)).map_err(renumbered)? {
             Some(received) => received,
             None => self.probe(source, topic, timeout).map_err(renumbered)?,
@@ -319,7 +321,7 @@ impl Outgoing for Message {
     }
 
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        // Most likely the other rank is gone, which the next poll finds.
+        // Most likely the other rank is gone; the next poll detects that.
         if let Err(error) = outcome {
             tracing::debug!(%error, "a message to another rank of a group was not sent");
         }

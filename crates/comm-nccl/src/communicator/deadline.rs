@@ -1,8 +1,8 @@
-//! By when something must be done.
+//! Deadlines.
 
 use std::time::{Duration, Instant};
 
-/// By when something must be done, when it began, and how long it was given.
+/// The deadline of an operation, as its start and its timeout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) began: Instant,

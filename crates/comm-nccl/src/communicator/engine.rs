@@ -1,8 +1,8 @@
 //! Enqueues plans, and tracks the calls in flight.
 //!
-//! NCCL's communicator is used by one thread at a time, under the lock of [`State`], and only
-//! briefly: its calls return at once, and a thread that polls for completion releases the lock in
-//! between. So any thread can abort at any time.
+//! One thread at a time uses NCCL's communicator, under the lock of [`State`] and only briefly: its
+//! calls return immediately, and a thread that polls for completion releases the lock between
+//! polls. So any thread can abort at any time.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,9 +39,9 @@ pub(super) struct Engine {
     /// Serializes calls from several threads.
     turn: Mutex<()>,
     pub(super) state: Mutex<State>,
-    /// Notifies the threads of new calls and of the end, and callers that NCCL has been aborted.
+    /// Notifies the watchdog of new calls and of the end, and callers of an abort of NCCL.
     pub(super) changed: Condvar,
-    /// The process that has the threads and the device.
+    /// The process that owns the threads and the device. A forked child must not use them.
     pub(super) process: Process,
 }
 
@@ -119,9 +119,9 @@ impl Engine {
         }
     }
 
-    /// Fails because of a call that was not enqueued in whole, whose work NCCL may still put on the
-    /// stream. Returns when NCCL has been aborted, by any thread: from then on the stream shows
-    /// when the memory of the call is free.
+    /// Fails the communicator because of a call that was only partly enqueued, whose work NCCL may
+    /// still put on the stream. Returns when NCCL has been aborted, by any thread: from then on, an
+    /// event on the stream tells when the memory of the call is no longer used.
     fn give_up(&self, error: Error, number: u64) -> Error {
         let cause = self.fail(error, Some(number));
         let aborting = |state: &mut State| state.aborting;
@@ -139,7 +139,7 @@ impl Engine {
         call
     }
 
-    /// Notifies the threads, which poll by themselves unless they were idle.
+    /// Notifies the threads. They poll unless they are idle.
     fn wake(&self, was_idle: bool) {
         if was_idle {
             self.changed.notify_all();
@@ -159,8 +159,8 @@ impl Engine {
         self.with_handle(|handle| handle.forget(operators))
     }
 
-    /// Makes the next user of a plan's memory wait for the enqueued work, and know whether it was
-    /// lost.
+    /// Makes the next use of a plan's memory wait for the enqueued work, and records the call so
+    /// that its loss is detected.
     fn mark(&self, plan: &Plan<'_>, number: u64) -> Result<Event> {
         let done = self.stream.record()?;
         let call_record = Some(CallRecord::new(Arc::clone(&self.health), number));
@@ -168,7 +168,7 @@ impl Engine {
         Ok(done)
     }
 
-    /// Polls until the last call of NCCL has completed, `alive` fails, or the deadline has passed.
+    /// Polls until the last NCCL call has completed, `alive` fails, or the deadline has passed.
     fn wait_until_complete(
         &self,
         deadline: Deadline,
@@ -191,7 +191,7 @@ impl Engine {
         self.control.as_ref().map(|control| control.announced().clone()).unwrap_or_default()
     }
 
-    /// Returns the error of an operation that is not a call at its deadline.
+    /// Returns the timeout error of an operation other than a call.
     fn late(&self, deadline: Deadline, during: During) -> Error {
         timeout(self.group, deadline, during)
     }
@@ -202,14 +202,14 @@ impl Engine {
         state.handle.as_ref().ok_or_else(|| self.ended()).and_then(what)
     }
 
-    /// Returns the cause of the communicator's end.
+    /// Returns the error with which the communicator ended.
     fn ended(&self) -> Error {
         let cause = self.health.failure.cause().map(Arc::unwrap_or_clone);
         cause.unwrap_or_else(|| Error::Internal("the communicator has ended".into()))
     }
 
-    /// Makes another communicator from this one, by a call that all members make. If the members
-    /// cannot be connected, this one stays usable, unless it fails meanwhile.
+    /// Creates another communicator from this one in a call that all members make. If the members
+    /// cannot be connected, this one stays usable, unless it fails in the meantime.
     pub(super) fn divide(
         &self,
         _turn: &Turn<'_>,
@@ -217,7 +217,7 @@ impl Engine {
         begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
     ) -> Result<Option<Handle>> {
         let (init, progress) = self.with_handle(begin)?;
-        // The watchdog does not look while no call is in flight.
+        // The watchdog is idle while no call is in flight.
         let number = lock(&self.state).collectives;
         let alive = || match self.health.failure.cause() {
             None => self.check_control(number).map_err(|error| self.fail(error, None)),
@@ -262,15 +262,15 @@ impl Engine {
         }
     }
 
-    /// Returns a new number of an operation that all ranks make together.
+    /// Numbers an operation that all ranks make together.
     pub(super) fn common_number(&self) -> u64 {
         let mut state = lock(&self.state);
         state.collectives += 1;
         state.collectives
     }
 
-    /// Returns the number of times that a group of these members was made by shrinking, in which
-    /// other ranks do not take part.
+    /// Counts the shrinks to these members, and returns the count. Ranks that are left out do not
+    /// count them.
     pub(super) fn count_shrunk(&self, members: &[usize]) -> u64 {
         let mut state = lock(&self.state);
         let count = state.shrunk.entry(members.to_vec()).or_default();
@@ -278,7 +278,7 @@ impl Engine {
         *count
     }
 
-    /// Returns the number of a new attempt to shrink the group after a failure.
+    /// Numbers a new attempt to shrink the group after a failure.
     pub(super) fn count_attempt(&self) -> u64 {
         let mut state = lock(&self.state);
         state.attempts += 1;
@@ -290,8 +290,8 @@ impl Engine {
         lock(&self.state).calls
     }
 
-    /// Fails the communicator for good: poisons it, and aborts the work on the device. `lost` is a
-    /// call that was not enqueued in whole. Returns the first cause, which may be another one.
+    /// Poisons the communicator and aborts the work on the device. `lost` is a call that was only
+    /// partly enqueued. Returns the cause of the first failure, which may be an earlier one.
     pub(super) fn fail(&self, error: Error, lost: Option<u64>) -> Error {
         if !self.process.is_current() {
             return error;
@@ -317,7 +317,7 @@ impl Engine {
                 control.announce_failure(sequence, &cause);
             }
             self.health.failure.notify();
-            tracing::warn!(rank = self.group.rank(), error = %cause, "aborting a communicator of NCCL");
+            tracing::warn!(rank = self.group.rank(), error = %cause, "aborting an NCCL communicator");
             if let Err(error) = self.device.bind() {
                 tracing::warn!(%error, "could not bind the device to abort on it");
             }
@@ -328,14 +328,14 @@ impl Engine {
         cause
     }
 
-    /// Tells the threads to end.
+    /// Stops the threads.
     pub(super) fn dismiss(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
     }
 
-    /// Closes the communicator in order: after all enqueued work, or, if that does not end in time,
-    /// by an abort.
+    /// Closes the communicator after all enqueued work, or aborts it if the work does not end in
+    /// time.
     pub(super) fn close(&self, timeout: Duration) -> Result<()> {
         let _turn = self.turn()?;
         let deadline = Deadline::after(timeout);
@@ -354,7 +354,7 @@ impl Engine {
         let handle = {
             let mut state = lock(&self.state);
             let first_lost = state.calls + 1;
-            // Later calls are refused; earlier ones have ended.
+            // Later calls return an error; earlier ones have ended.
             self.health
                 .fail(Error::Aborted { by: self.group.rank(), reason: "it was closed".into() }, first_lost);
             state.enqueued.clear();
@@ -383,7 +383,7 @@ pub(super) fn await_ready(
     Ok(())
 }
 
-/// Returns a timeout that names all other ranks, because NCCL does not tell which are missing.
+/// Returns a timeout that names all other ranks, because NCCL does not report which are missing.
 fn timeout(group: Group, deadline: Deadline, during: During) -> Error {
     Error::Timeout { waiting_for: group.peers().collect(), after: deadline.after, during }
 }

@@ -9,10 +9,11 @@ use crate::DeviceBuffer;
 use crate::handle::{CommInit, Handle, NO_COLOR, Progress};
 use crate::memory::{Cuda, DeviceCommunicator};
 
-/// The words that a rank sends in a split: whether it has a color, the color, and the key.
+/// The number of words that a rank sends in a split: whether it has a color, the color, and the
+/// key.
 const WORDS: usize = 3;
 
-/// The colors of NCCL are small numbers. So all ranks exchange theirs first, and know all groups.
+/// NCCL's colors are small numbers, so the ranks first exchange theirs to determine all groups.
 impl Groups<Cuda> for NcclCommunicator {
     fn split(
         &self,
@@ -69,12 +70,12 @@ impl NcclCommunicator {
         recv.to_vec()
     }
 
-    /// Waits until no call is in flight, as NCCL requires before a group is created.
+    /// Waits until no call is in flight, which NCCL requires before a group is created.
     pub(super) fn quiet(&self, deadline: Deadline) -> Result<()> {
         self.engine.wait(self.engine.last(), Some(deadline))
     }
 
-    /// Creates a group of these members, or takes part in creating one without this rank.
+    /// Creates a group of these members, or takes part in creating one that excludes this rank.
     fn create_group(
         &self,
         turn: &Turn<'_>,
@@ -88,8 +89,8 @@ impl NcclCommunicator {
         };
         let rank = self.engine.group.rank();
         let position = members.iter().position(|&member| member == rank).unwrap_or(0);
-        // The lowest rank of the members is their color: it is in no other group of this call. The
-        // number of ranks was checked when the communicator was created.
+        // The color is the lowest rank among the members, which is in no other group of this call.
+        // The number of ranks was checked when the communicator was created.
         let first = members.iter().min().and_then(|&rank| i32::try_from(rank).ok()).unwrap_or(0);
         let child = self.divide(turn, deadline, |handle| handle.split(first, position, setup))?;
         child.map(|child| self.member(child, members, [number, color])).transpose()
@@ -104,7 +105,7 @@ impl NcclCommunicator {
         self.checked(self.engine.divide(turn, deadline, begin))
     }
 
-    /// Returns the communicator of a group with this rank.
+    /// Returns the communicator of a group that contains this rank.
     pub(super) fn member(
         &self,
         handle: Handle,

@@ -1,4 +1,4 @@
-//! Collectives by NCCL.
+//! Collectives that NCCL runs.
 
 mod batch;
 mod coalesced;
@@ -34,60 +34,60 @@ pub use batch::Batch;
 pub use registration::Registration;
 pub use shrink::ShrinkMode;
 
-/// Runs collectives on buffers of a device, by NCCL.
+/// Runs collectives on device buffers with NCCL.
 ///
 /// The rules of [`Communicator`](comm_core::Communicator) apply. On a device:
 ///
-/// - Calls return when they are enqueued on the communicator's own stream,
+/// - Calls return as soon as they are enqueued on the communicator's own stream,
 ///   [`NcclCommunicator::stream`]. The stream first waits for the last use of each buffer, and the
 ///   next use of a buffer waits for the call: on the device, without the host. Copies to the host
 ///   wait on the host. [`NcclCommunicator::synchronize`] waits for all calls, and
 ///   [`Comm::barrier`](comm_core::Comm::barrier) for itself and all earlier calls.
 /// - [`CallOptions::timeout`] is the time from the call to its end on the device. A watchdog aborts
 ///   the communicator if a call takes longer, or if NCCL reports an error. It is then poisoned, as
-///   after any other fatal error; buffers of calls which had not ended return [`Error::Poisoned`]
+///   after any other fatal error; buffers of calls that had not ended return [`Error::Poisoned`]
 ///   instead of their contents. The remaining ranks can continue with [`NcclCommunicator::shrink`].
-/// - NCCL has no bitwise operators, and does not reduce 16-bit integers: [`Error::Invalid`], before
-///   anything is enqueued. It moves all types.
+/// - NCCL has no bitwise operators, and does not reduce 16-bit integers: these return
+///   [`Error::Invalid`] before anything is enqueued. It moves all types.
 /// - Partial sums have the type of the elements: other values of [`CallOptions::accumulate`] are
 ///   errors.
 /// - NCCL chooses the algorithm: [`CallOptions::algorithm`] may only be `nccl`. It guarantees no
 ///   order: [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) is an error. The
 ///   effect of a NaN on a minimum or a maximum is unspecified.
 /// - NCCL neither compares calls nor reports failures of other ranks. After
-///   [`NcclCommunicator::connect`] the ranks do so over a communicator for the host: a rank that
-///   has waited in a collective for a second announces it to at most 64 others, a rank that fails
-///   or aborts sends the cause to all others, and while calls are in flight every rank checks for
-///   deaths. So ranks in different collectives get [`Error::Desync`] after about a second, those
-///   whose peer aborted [`Error::Aborted`], those whose peer died [`Error::PeerLost`], and a
-///   timeout names the ranks that did not arrive. After [`NcclCommunicator::with_id`], calls end at
-///   their deadlines. Messages are not compared.
+///   [`NcclCommunicator::connect`] the ranks do so over a host communicator: a rank that has waited
+///   in a collective for a second announces it to at most 64 others, a rank that fails or aborts
+///   sends the cause to all others, and while calls are in flight every rank checks for deaths. So
+///   ranks in different collectives get [`Error::Desync`] after about a second, ranks whose peer
+///   aborted get [`Error::Aborted`], ranks whose peer died get [`Error::PeerLost`], and a timeout
+///   names the ranks that did not arrive. After [`NcclCommunicator::with_id`], calls end at their
+///   deadlines. Messages are not compared.
 ///
 /// Dropping it waits for enqueued work, for at most [`NcclConfig::close_timeout`], and then aborts.
 #[derive(Debug)]
 pub struct NcclCommunicator {
     engine: Arc<Engine>,
-    /// `None` once it was finalized.
+    /// `None` after `finalize`.
     watchdog: Option<JoinHandle<()>>,
     /// The element that a barrier sums.
     cell: std::sync::Mutex<DeviceBuffer<i32>>,
 }
 
 impl NcclCommunicator {
-    /// Connects the ranks of a communicator for the host, each with a device of its own. Every rank
-    /// calls this. The ranks compare their devices and versions of NCCL by one all-gather, and get
-    /// the [`UniqueId`] of rank 0 by a broadcast. From NCCL 2.30.3 on, ranks may share a device if
+    /// Connects the ranks of a host communicator, each with its own device. Every rank calls this.
+    /// The ranks compare their devices and NCCL versions in one all-gather, and get the
+    /// [`UniqueId`] of rank 0 in a broadcast. From NCCL 2.30.3 on, ranks may share a device if
     /// `NCCL_MULTI_RANK_GPU_ENABLE=1` is set for all of them.
     ///
-    /// The group of `host` replaces that of `config`. The communicator uses a duplicate of `host`,
-    /// so groups and failures of `host` stay separate.
+    /// The group of `host` replaces the group in `config`. The communicator uses a duplicate of
+    /// `host`, so groups and failures of `host` stay separate.
     ///
     /// # Errors
     /// The errors of the calls on `host`; [`Error::BackendUnavailable`] on all ranks, with ranks
     /// and versions, if the versions differ;
-    /// [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on all ranks, with two ranks
-    /// that are on one device, if it cannot be shared; the failure or death of another rank as soon
-    /// as it is known; otherwise as [`NcclCommunicator::with_id`].
+    /// [`Invalid::SharedDevice`](comm_core::Invalid::SharedDevice) on all ranks, naming two of
+    /// them, if they are on one device that cannot be shared; the failure or death of another rank
+    /// as soon as it is known; otherwise as [`NcclCommunicator::with_id`].
     pub fn connect(
         library: &Library,
         device: &Device,
@@ -103,12 +103,12 @@ impl NcclCommunicator {
         Self::join((library, device), &id, (config, deadline), control)
     }
 
-    /// Connects ranks that got the same id in another way, such as a message. Versions and devices
-    /// are not compared; a mismatch is an error of NCCL.
+    /// Connects ranks that got the same id in another way, such as in a message. Versions and
+    /// devices are not compared; NCCL reports a mismatch as an error.
     ///
     /// # Errors
-    /// [`Error::Timeout`] that names all other ranks, because NCCL does not report which are
-    /// missing; [`Error::Backend`] with NCCL's code.
+    /// [`Error::Timeout`] naming all other ranks, because NCCL does not report which are missing;
+    /// [`Error::Backend`] with NCCL's code.
     pub fn with_id(library: &Library, device: &Device, id: &UniqueId, config: NcclConfig) -> Result<Self> {
         let deadline = Deadline::after(config.timeout);
         Self::join((library, device), id, (config, deadline), None)
@@ -128,7 +128,7 @@ impl NcclCommunicator {
         Self::over(Parts { library: library.clone(), stream, config, setup, handle, control })
     }
 
-    /// Connects the ranks, unless one of them fails meanwhile.
+    /// Connects the ranks, unless one of them fails in the meantime.
     fn init(
         (library, device): (&Library, &Device),
         id: &UniqueId,
@@ -200,7 +200,7 @@ impl NcclCommunicator {
         self.carry_out(options, |plan| plan.recv(from, buffer)).map(drop)
     }
 
-    /// Closes the communicator after all calls have ended, as dropping it does, and returns the
+    /// Closes the communicator after all calls have ended, like dropping it, and returns the
     /// result.
     ///
     /// # Errors
@@ -218,15 +218,16 @@ impl NcclCommunicator {
         }
     }
 
-    /// Aborts the communicator as [`Communicator::abort`](comm_core::Communicator::abort), with a
-    /// cause from elsewhere, which later calls return and other ranks learn.
+    /// Aborts the communicator like [`Communicator::abort`](comm_core::Communicator::abort), with a
+    /// cause from elsewhere. Later calls return the cause, and other ranks receive it.
     pub fn fail(&self, cause: Error) {
         self.engine.fail(cause, None);
     }
 
     /// Calls `observer` once with the cause when the communicator fails or is aborted. It runs on
     /// the thread that detects the failure, before NCCL is aborted, so it must not block. If the
-    /// communicator has failed already, it runs at once. Closing the communicator is no failure.
+    /// communicator has already failed, it runs immediately. Closing the communicator is not a
+    /// failure.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         self.engine.health.failure.observe(observer);
     }
@@ -243,8 +244,8 @@ impl NcclCommunicator {
         self.engine.enqueue(&turn, calls, options)
     }
 
-    /// Fails the communicator on all ranks if the error is fatal, as the others would wait for this
-    /// one.
+    /// Fails the communicator on all ranks if the error is fatal, because the others would wait for
+    /// this rank.
     fn checked<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| if error.is_fatal() { self.engine.fail(error, None) } else { error })
     }
@@ -253,7 +254,7 @@ impl NcclCommunicator {
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
         if !self.engine.process.is_current() {
-            // A forked child has neither the thread nor a device.
+            // A forked child has neither the thread nor the device.
             std::mem::forget(self.watchdog.take());
             return;
         }
@@ -264,7 +265,7 @@ impl Drop for NcclCommunicator {
         let timeout = self.engine.config.close_timeout;
         match self.end(timeout) {
             Ok(()) | Err(Error::Poisoned(_)) => {}
-            Err(error) => tracing::warn!(%error, "a communicator of NCCL did not end in order"),
+            Err(error) => tracing::warn!(%error, "an NCCL communicator did not close cleanly"),
         }
     }
 }

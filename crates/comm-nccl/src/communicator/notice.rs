@@ -2,7 +2,7 @@
 
 use comm_core::{Signature, wire};
 
-/// The longest reason of a failure in bytes.
+/// The largest size of a failure's reason in bytes.
 pub(super) const REASON_MAX: usize = 4096;
 
 /// The call in which a rank waits, with its number among the collectives.

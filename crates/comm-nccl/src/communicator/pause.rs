@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-/// The number of pauses that only yield, which is enough for short waits.
+/// The number of pauses that only yield. This is enough for short waits.
 const YIELDS: u32 = 64;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);

@@ -10,8 +10,8 @@ use crate::DeviceBuffer;
 use crate::allocation::Allocation;
 use crate::handle::RegistrationHandle;
 
-/// A registered buffer, which NCCL may access without copies. Dropping it ends the registration; it
-/// keeps the memory of the buffer until then.
+/// A registered buffer, which NCCL may access without copies. Dropping it ends the registration.
+/// Until then, it keeps the buffer's memory alive.
 #[derive(Debug)]
 #[must_use = "NCCL forgets the buffer when this is dropped"]
 pub struct Registration {
@@ -22,8 +22,9 @@ pub struct Registration {
 }
 
 impl NcclCommunicator {
-    /// Registers a buffer that is used in many calls: `ncclCommRegister`, from NCCL 2.19 on. The
-    /// effect depends on the version, the devices and their links; results are the same.
+    /// Registers a buffer that is used in many calls, with `ncclCommRegister`, which exists since
+    /// NCCL 2.19. The effect on speed depends on the version, the devices and their links; results
+    /// are the same.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] if the library is older, and the communicator stays usable;

@@ -13,27 +13,27 @@ use crate::{Capabilities, UniqueId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ShrinkMode {
-    /// From a communicator that works, which stays usable: `ncclCommShrink`, from NCCL 2.27 on.
+    /// From a working communicator, which stays usable, by `ncclCommShrink` of NCCL 2.27 or later.
     #[default]
     Default,
-    /// From a communicator that failed on some rank, or hangs: it is aborted on every rank that
-    /// calls this. The remaining ranks meet over the communicator for the host, and NCCL connects
-    /// them anew, whatever its version.
+    /// From a communicator that hangs or failed on some rank. It is aborted on every rank that
+    /// calls this. The remaining ranks find each other over the host communicator, and NCCL
+    /// connects them anew. This works with every version.
     ///
-    /// `NCCL_SHRINK_ABORT` needs communicators that hang and were not aborted. These are aborted as
-    /// soon as they fail, because nothing else frees ranks that wait for the device.
+    /// `NCCL_SHRINK_ABORT` is not used: it needs communicators that were not aborted, and ours are
+    /// aborted as soon as they fail, because nothing else frees ranks that wait for the device.
     Abort,
 }
 
 impl NcclCommunicator {
-    /// Creates a group of all ranks but those in `without`, in any order. These do not take part;
-    /// all others call this with the same list. They keep their order. [`CallOptions::timeout`]
-    /// applies to the whole operation.
+    /// Creates a group of all ranks except those in `without`, which may be in any order. Those do
+    /// not take part; all others call this with the same list. The members keep their order.
+    /// [`CallOptions::timeout`] applies to the whole operation.
     ///
     /// With [`ShrinkMode::Abort`], ranks in errors are those of this communicator, and after an
-    /// error it can be called again, with the same list or another: if a rank dies meanwhile, the
-    /// others get an error, and can then continue without it. A living rank that the others leave
-    /// out waits for them until its deadline.
+    /// error it can be called again, with the same list or another: if a rank dies in the meantime,
+    /// the others get an error, and can then continue without it. A living rank that the others
+    /// leave out waits for them until its deadline.
     ///
     /// # Errors
     /// [`Error::Invalid`], before anything is sent, for an invalid list or one that contains this
@@ -41,8 +41,8 @@ impl NcclCommunicator {
     /// [`NcclCommunicator::with_id`]; on every rank that takes part, if lists differ.
     /// [`Error::BackendUnavailable`] for [`ShrinkMode::Default`] if the library is older, and the
     /// communicator stays usable; [`Error::Poisoned`] for it after a failure. [`Error::PeerLost`]
-    /// or [`Error::Timeout`] with the missing ranks, and [`Error::Aborted`] on ranks that learn of
-    /// it. Otherwise as [`NcclCommunicator::connect`].
+    /// or [`Error::Timeout`] with the missing ranks, and [`Error::Aborted`] on ranks to which such
+    /// a failure is reported. Otherwise as [`NcclCommunicator::connect`].
     pub fn shrink(&self, without: &[usize], mode: ShrinkMode, options: &CallOptions) -> Result<Self> {
         let group = self.engine.group;
         if group.check_members(without)?.is_some() {
@@ -61,8 +61,8 @@ impl NcclCommunicator {
         engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
         let turn = engine.turn()?;
         self.quiet(deadline)?;
-        // Excluded ranks do not count along: the group is identified by its members and their
-        // count.
+        // Excluded ranks do not count this shrink, so the group is identified by its members and
+        // their own count.
         let count = engine.count_shrunk(members);
         let number = Signature::fingerprint_of(members.iter().map(|&rank| rank as u64).chain([count]));
         let setup = engine.setup.clone();
@@ -78,8 +78,8 @@ impl NcclCommunicator {
             (_, 0..=1) => None,
             (Some(control), _) => Some(control),
             (None, _) => {
-                let reason = "ranks that share nothing but an id cannot meet again; those that are left can share \
-                              another id";
+                let reason = "ranks that share nothing but an id cannot find each other again; the remaining ranks \
+                              can share a new id";
                 return Err(Error::setting("shrink mode", "abort", reason));
             }
         };

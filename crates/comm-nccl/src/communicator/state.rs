@@ -14,9 +14,9 @@ use crate::stream::Event;
 
 /// The number of past collectives that a rank remembers.
 const HISTORY: usize = 64;
-/// The longest time until a rank announces that it waits.
+/// The longest time for which a rank waits before it announces its call.
 const ANNOUNCE: Duration = Duration::from_secs(1);
-/// The same as a fraction of the call's timeout, which may be short.
+/// The same as a fraction of the call's timeout, for short timeouts.
 const ANNOUNCE_PART: u32 = 4;
 
 /// The mutable state of a communicator.
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) enqueued: VecDeque<EnqueuedCall>,
     /// The last collectives, oldest first.
     history: VecDeque<Announcement>,
-    /// The number of times that each group was made by shrinking.
+    /// The number of times that each group was created by shrinking.
     pub(super) shrunk: BTreeMap<Vec<usize>, u64>,
     /// The number of times that this rank has tried to shrink the group after a failure.
     pub(super) attempts: u64,
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) closing: bool,
 }
 
-/// A call that has not been seen to end.
+/// A call that is not known to have ended.
 #[derive(Debug, Clone)]
 pub(super) struct PendingCall {
     /// Its number on this rank.
@@ -67,8 +67,8 @@ pub(super) struct EnqueuedCall {
 }
 
 impl PendingCall {
-    /// Returns the number of the collective that all ranks must reach for this call to end: the
-    /// next one, for a message.
+    /// Returns the number of the collective that all ranks must reach for this call to end. For a
+    /// message, it is the next one.
     pub(super) fn needs(&self) -> u64 {
         self.sequence + u64::from(!matches!(self.pending, Pending::Collective(_)))
     }
@@ -103,7 +103,7 @@ impl State {
         call
     }
 
-    /// Returns the call that has been in flight for longest.
+    /// Returns the oldest call in flight.
     pub(super) fn oldest(&self) -> Option<&PendingCall> {
         self.pending_calls().next()
     }
@@ -124,20 +124,20 @@ impl State {
         Ok(())
     }
 
-    /// Checks for failures that no thread waits for: errors of NCCL, and calls past their
-    /// deadlines. `announced` are the ranks that announced calls.
+    /// Checks for failures that no thread waits for: NCCL errors, and calls past their deadlines.
+    /// `announced` holds the announcements of other ranks.
     pub(super) fn look(&mut self, group: Group, announced: &Announcements) -> Result<()> {
         self.reap()?;
         if let Some(handle) = &self.handle {
             handle.progress()?;
         }
-        // A later call may have less time, and waits for the earlier ones.
+        // A later call may have an earlier deadline.
         let overdue = self.enqueued.iter().find(|enqueued| enqueued.call.deadline.has_passed());
         overdue.map_or(Ok(()), |enqueued| Err(missed(group, &enqueued.call, announced)))
     }
 
-    /// Returns the announcement of the oldest call, if a call has been in flight for long and it
-    /// was not announced before.
+    /// Returns the announcement of the oldest call, if it has not been announced and some call has
+    /// been in flight for a long time.
     pub(super) fn due_announcement(&mut self) -> Option<Announcement> {
         let is_long = |call: &PendingCall| call.deadline.began.elapsed() >= patience(call);
         let due = self.oldest()?.announcement().filter(|_| self.pending_calls().any(is_long))?;
@@ -146,8 +146,8 @@ impl State {
         is_new.then_some(due)
     }
 
-    /// Returns this rank's announcement and the mismatch, if another rank announced a call that
-    /// differs from this rank's call of the same number.
+    /// If another rank announced a call that differs from this rank's call of the same number,
+    /// returns this rank's announcement and the mismatch.
     pub(super) fn compare(
         &self,
         rank: usize,
@@ -162,8 +162,8 @@ impl State {
     }
 }
 
-/// Returns the error of a call at its deadline. NCCL does not tell which ranks are missing; ranks
-/// that announced this call or a later one are not.
+/// Returns the error of a call that has reached its deadline. NCCL does not report which ranks are
+/// missing; those that announced this call or a later one are not.
 pub(super) fn missed(group: Group, call: &PendingCall, announced: &Announcements) -> Error {
     let has_come = |rank: &usize| announced.get(rank).is_some_and(|said| said.sequence >= call.sequence);
     let missing: Vec<usize> = match call.pending {

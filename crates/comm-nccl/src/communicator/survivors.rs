@@ -1,5 +1,5 @@
-//! The rendezvous of the ranks that shrink a group after a failure, over the control channel of the
-//! group that failed: all say hello to the leader, the first of them, and get its answer.
+//! The rendezvous of the ranks that shrink a group after a failure. Over the control channel of the
+//! failed group, each sends a hello to the leader, the lowest of them, and gets its answer.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{During, Error, Group, Result};
@@ -12,22 +12,22 @@ use crate::{Capabilities, Library, UniqueId};
 /// The request of a rank to shrink the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// The number of the rank's attempt, which its answer repeats.
+    /// The number of the rank's attempt, which the answer repeats.
     pub(super) attempt: u64,
     /// The ranks that it leaves out, lowest first.
     pub(super) without: Vec<usize>,
     pub(super) capabilities: Capabilities,
 }
 
-/// The hellos of all remaining ranks, with their ranks, and the id that connects them: any bytes if
-/// the hellos are inconsistent.
+/// The hellos of all remaining ranks, with their ranks, and the id that connects them. The id is
+/// meaningless if the hellos are inconsistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     hellos: Vec<(usize, Hello)>,
     id: [u8; UniqueId::BYTES],
 }
 
-/// A rendezvous of some ranks of a group.
+/// A rendezvous of a subset of a group's ranks.
 pub(super) struct Rendezvous<'a> {
     pub(super) control: &'a ControlChannel,
     pub(super) group: Group,
@@ -78,7 +78,7 @@ impl Rendezvous<'_> {
         self.control.post(leader, Topic::Hello, wire::encode(|to| hello.encode(to)));
         loop {
             let (attempt, answer) = self.recv(leader, Topic::Answer, |r| decode_answer(r, leader))?;
-            // The answer to an earlier attempt, for which this rank did not wait, is skipped.
+            // Skips the answer to an earlier attempt, which this rank abandoned.
             if attempt == hello.attempt {
                 return answer;
             }
@@ -108,13 +108,13 @@ impl Rendezvous<'_> {
     }
 }
 
-/// Returns an error if ranks leave out different ranks, or if NCCL cannot connect them: the same on
-/// every rank.
+/// Returns an error if the ranks leave out different ranks, or if NCCL cannot connect them. The
+/// result is the same on every rank.
 fn check(hellos: &[(usize, Hello)]) -> Result<()> {
     let Some((leader, first)) = hellos.first() else { return Ok(()) };
     if let Some((rank, other)) = hellos.iter().find(|(_, hello)| hello.without != first.without) {
         let reason = format!(
-            "rank {leader} says that, and rank {rank} says {:?}: all that are left must say the same",
+            "rank {leader} says that, and rank {rank} says {:?}: all remaining ranks must pass the same list",
             other.without
         );
         return Err(Error::setting("ranks to leave out", format!("{:?}", first.without), reason));

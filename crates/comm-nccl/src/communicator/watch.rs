@@ -1,5 +1,5 @@
-//! The watchdog of a communicator: a thread that checks the device and the control channel while
-//! calls are in flight, for failures that no thread waits for.
+//! The watchdog of a communicator: a thread that, while calls are in flight, checks the device and
+//! the control channel for failures that no other thread would notice.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::state::{PendingCall, State};
 use crate::sync::lock;
 
-/// The interval of the watchdog while calls are in flight.
+/// The interval between checks while calls are in flight.
 const WATCH: Duration = Duration::from_millis(5);
 
 impl Engine {
@@ -31,7 +31,8 @@ impl Engine {
             if let (Some(control), Some(due)) = (&self.control, due) {
                 control.announce(&due);
             }
-            // First, because an error of NCCL may be the consequence of what other ranks tell.
+            // The control channel comes first, because an error of NCCL may be the consequence of a
+            // failure that another rank reports.
             if let Err(error) = self.check_control(sequence.unwrap_or(0)).and(looked) {
                 self.fail(error, None);
             }
@@ -45,7 +46,8 @@ impl Engine {
         let Some(control) = &self.control else { return Ok(()) };
         loop {
             let polled = control.poll();
-            // First, because a rank that fails because of a mismatch announces its call before.
+            // The calls are compared first: a rank that fails because of a mismatch announces its
+            // call before its failure, and the mismatch is the better error.
             self.compare(control)?;
             if !polled.map_err(|error| self.lost(error))? {
                 return control.check_failure(sequence);
@@ -60,12 +62,13 @@ impl Engine {
         let mismatch =
             announced.iter().find_map(|(peer, said)| Some((*peer, state.compare(rank, *peer, said)?)));
         let Some((peer, (ours, error))) = mismatch else { return Ok(()) };
-        // The other rank then finds the same, which tells more than the failure of this one.
+        // The other rank then finds the same mismatch, which explains more than a report that this
+        // one failed.
         control.announce_to(peer, &ours);
         Err(error)
     }
 
-    /// Adds the call in which a peer was lost.
+    /// Adds to an error the call in which a peer was lost.
     fn lost(&self, error: Error) -> Error {
         let state = lock(&self.state);
         match (error, state.oldest()) {

@@ -21,8 +21,8 @@ pub(crate) struct CommInit {
     setup: Setup,
 }
 
-// SAFETY: both point to memory of the heap that belongs to this value, or to a pending call of
-// NCCL; neither is tied to a thread.
+// SAFETY: both point to heap memory that belongs to this value, or to a pending NCCL call; neither
+// is tied to a thread.
 unsafe impl Send for CommInit {}
 
 impl CommInit {
@@ -33,11 +33,11 @@ impl CommInit {
     }
 
     /// Returns the communicator after the call on its parent has completed; `None` if this rank
-    /// gets none. If the call was not waited for, the memory is never freed, as NCCL may still
-    /// write to it.
+    /// gets none. If this is not called, the memory is never freed, because NCCL may still write to
+    /// it.
     pub(crate) fn finish(self) -> Option<Handle> {
-        // SAFETY: it came out of a box, the call that knew it is through, and it is given back
-        // once.
+        // SAFETY: the pointer came from a box, the call that used it has completed, and the box is
+        // restored once.
         let comm = *unsafe { Box::from_raw(self.child) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(self.config) });
@@ -58,7 +58,7 @@ impl Handle {
         Ok((init, progress))
     }
 
-    /// Starts to create a communicator of all ranks but some, of which this rank is not one.
+    /// Starts to create a communicator of all ranks except some, which do not include this rank.
     pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(CommInit, Progress)> {
         let mut without = without.iter().map(|rank| number(*rank)).collect::<Result<Vec<c_int>>>()?;
         let count = number(without.len())?;

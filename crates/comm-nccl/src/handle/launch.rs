@@ -1,4 +1,4 @@
-//! Operations that are enqueued on a stream.
+//! Enqueues operations on a stream.
 
 use std::ffi::{c_int, c_void};
 
@@ -21,11 +21,11 @@ pub(crate) enum OpKind {
     ReduceScatter,
     Send,
     Recv,
-    /// A copy on the device, without NCCL. It precedes the calls of NCCL.
+    /// A copy on the device, without NCCL. It precedes the NCCL calls.
     Copy,
 }
 
-/// A call of NCCL with addresses that were checked.
+/// A call of NCCL with checked addresses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
@@ -45,19 +45,19 @@ pub(crate) struct Operators(Vec<ncclRedOp_t>);
 
 impl Handle {
     /// Enqueues the calls of a plan, in a group if there are several. The returned operators must
-    /// be passed to [`Handle::forget`] after the calls have completed. Also after an error, the
+    /// be passed to [`Handle::forget`] after the calls have completed. Even after an error, the
     /// plan's memory must be recorded as used by the stream.
     pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
-        // SAFETY: the addresses are those of views, within which the plan stays, and which it
-        // checked to be on this device. Buffers are freed after all recorded work, as the maker of
-        // a view of raw memory has promised, too.
+        // SAFETY: the plan stays within its views, and has checked that they are on this device.
+        // Buffers are freed after all recorded work; whoever made a view of raw memory has promised
+        // the same.
         unsafe { self.launch(plan.ops(), stream) }
     }
 
     /// # Safety
-    /// Every address must be of as many elements as its call accesses there, on the device of this
-    /// communicator. The memory must stay allocated until the work of this stream is done or the
-    /// communicator has been aborted, and other uses of it must wait for that stream.
+    /// Every address must point to at least as many elements as its call accesses, on the device of
+    /// this communicator. The memory must stay allocated until the work of this stream is done or
+    /// the communicator has been aborted, and other uses of it must wait for that stream.
     unsafe fn launch(&self, ops: &[Op], stream: &Stream) -> Result<(Operators, Progress)> {
         let mut operators = Operators::default();
         let mut calls = Vec::with_capacity(ops.len());
@@ -84,7 +84,7 @@ impl Handle {
             let code = unsafe { self.call(op, operator, stream) };
             called = called.and_then(|_| self.progress_of(name(op.kind), code));
         }
-        // A group that was started must be ended, or later calls of this thread would join it.
+        // A group that was started must be ended, or later calls by this thread would join it.
         let ended = self.end_group();
         called?;
         Ok((operators, ended?))
@@ -99,7 +99,7 @@ impl Handle {
         })
     }
 
-    /// Returns the operator of a call: a built-in one, or one that is created for it.
+    /// Returns the operator of a call: a built-in one, or one created for this call.
     fn operator(&self, op: &Op, made: &mut Operators) -> Result<ncclRedOp_t> {
         let Some(ReduceOp::PreMulSum(value)) = op.reduction else {
             let known = op.reduction.and_then(dtype::operator);

@@ -1,4 +1,4 @@
-//! Memory that NCCL allocates, without a communicator.
+//! Memory that NCCL allocates. This needs no communicator.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclResult_t};
 
 use crate::error;
 
-/// Allocates memory of the device that is bound to the thread, with unspecified contents.
+/// Allocates memory with unspecified contents on the current device.
 pub(crate) fn allocate(nccl: &Nccl, bytes: usize) -> Result<u64> {
     let mut start: *mut c_void = std::ptr::null_mut();
     // SAFETY: the answer is written to a value that lives here.

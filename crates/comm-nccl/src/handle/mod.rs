@@ -1,6 +1,7 @@
-//! The handle of a communicator of NCCL. Only this module and its children call NCCL.
+//! The handle of an NCCL communicator. Only this module and its children call NCCL.
 //!
-//! Invariants of the callers: one thread at a time uses a handle, and the device is current in it.
+//! Invariants of the callers: one thread at a time uses a handle, and the device is current in that
+//! thread.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) blocking: bool,
     pub(crate) min_ctas: Option<u32>,
     pub(crate) max_ctas: Option<u32>,
-    /// Kept as long as the communicator, because not every version copies it.
+    /// Kept as long as the communicator, because not every version of NCCL copies it.
     pub(crate) name: Option<Arc<CString>>,
 }
 
@@ -77,8 +78,8 @@ impl Handle {
         let mut config = handle.setup.config();
         let (size, rank) = (number(group.size())?, number(group.rank())?);
         let id = ncclUniqueId { internal: id.as_bytes().map(|byte| byte as c_char) };
-        // SAFETY: both pointers are to values that live for the call, and the name in the
-        // configuration as long as the handle.
+        // SAFETY: both pointers point to values that outlive the call, and the name in the
+        // configuration lives as long as the handle.
         let code =
             unsafe { nccl.ncclCommInitRankConfig(&raw mut handle.comm, size, id, rank, &raw mut config) };
         let progress = handle.progress_of("ncclCommInitRankConfig", code)?;
@@ -92,7 +93,7 @@ impl Handle {
         Ok((handle, progress))
     }
 
-    /// Polls the last call, and returns errors of the communicator since.
+    /// Polls the last call, and returns any asynchronous error of the communicator.
     pub(crate) fn progress(&self) -> Result<Progress> {
         let mut state = ncclResult_t::ncclSuccess;
         // SAFETY: the communicator exists as long as the handle, and the answer is written to a
@@ -102,7 +103,7 @@ impl Handle {
         self.progress_of("a call of NCCL in the background", Ok(state))
     }
 
-    /// Starts to end the communicator after all enqueued work.
+    /// Starts to finalize the communicator after all enqueued work.
     pub(crate) fn finalize(&self) -> Result<Progress> {
         // SAFETY: the communicator exists as long as the handle.
         let code = unsafe { self.nccl.ncclCommFinalize(self.comm) };
@@ -130,7 +131,7 @@ impl Handle {
         // SAFETY: the communicator exists, and is not used again.
         let code = unsafe { self.nccl.ncclCommAbort(comm) };
         if let Err(error) = self.progress_of("ncclCommAbort", code) {
-            tracing::warn!(%error, "could not abort a communicator of NCCL");
+            tracing::warn!(%error, "could not abort an NCCL communicator");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Work on a stream, in the order of other work on the same memory.
+//! Enqueues work on a stream, ordered with other work on the same memory.
 
 #![allow(unsafe_code)]
 
@@ -14,12 +14,12 @@ use crate::usage::{Access, Use};
 use crate::view::Span;
 use crate::{Stream, error};
 
-/// The threads of a block, and the most blocks of a launch: more than any device runs at a time.
-/// Results do not depend on them.
+/// The threads of a block, and the most blocks of a launch, which is more than any device runs at a
+/// time. Results do not depend on either.
 const THREADS: usize = 256;
 const BLOCKS_MAX: usize = 4096;
 
-/// A launch of a kernel with `N` arguments, on as many elements as there are `threads`.
+/// A launch of a kernel with `N` arguments and one thread per element.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Launch<const N: usize> {
     pub(super) name: &'static CStr,
@@ -44,8 +44,8 @@ pub(super) fn launch<const N: usize>(
         let (grid, block) = ((blocks as u32, 1, 1), (THREADS as u32, 1, 1));
         let mut arguments: [*mut c_void; N] =
             launch.arguments.each_ref().map(|argument| ptr::from_ref(argument).cast_mut().cast());
-        // SAFETY: the function is loaded in the stream's context. It has as many parameters, of at
-        // most 8 bytes each, and accesses the spans alone, whose memory is freed after their uses.
+        // SAFETY: the function is loaded in the stream's context. It has `N` parameters of at most
+        // 8 bytes each, and accesses only the spans, whose memory is freed after their uses.
         unsafe {
             result::launch_kernel(
                 function.handle(),
@@ -75,7 +75,7 @@ pub(super) fn copy(stream: &Stream, into: Span<'_>, from: Span<'_>) -> Result<()
     })
 }
 
-/// Enqueues zeros.
+/// Enqueues filling elements with zeros.
 pub(super) fn zero(stream: &Stream, into: Span<'_>) -> Result<()> {
     let bytes = into.bytes();
     if bytes == 0 {
@@ -88,7 +88,7 @@ pub(super) fn zero(stream: &Stream, into: Span<'_>) -> Result<()> {
     })
 }
 
-/// Copies from the host as many bytes as the elements have, and returns when the copy is done.
+/// Copies the bytes of all elements from the host, and returns when the copy is done.
 pub(super) fn write(stream: &Stream, into: Span<'_>, bytes: &[u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
@@ -102,7 +102,7 @@ pub(super) fn write(stream: &Stream, into: Span<'_>, bytes: &[u8]) -> Result<()>
     stream.synchronize().and(copied)
 }
 
-/// Copies to the host as many bytes as the elements have, after all earlier work on them.
+/// Copies the bytes of all elements to the host, after all earlier work on them.
 pub(super) fn read(stream: &Stream, from: Span<'_>, bytes: &mut [u8]) -> Result<()> {
     if bytes.is_empty() {
         return Ok(());
@@ -120,7 +120,7 @@ pub(super) fn read(stream: &Stream, from: Span<'_>, bytes: &mut [u8]) -> Result<
 }
 
 /// Enqueues work after the uses of memory with which it conflicts, and makes later ones wait for
-/// it. What the outputs hold is lost if a call is lost whose results are among the inputs.
+/// it. The outputs are lost if a call that wrote one of the inputs is lost.
 fn in_order(
     stream: &Stream,
     inputs: &[Span<'_>],

@@ -6,10 +6,11 @@
 //! - `buffer`: buffers of a type that is known at run time;
 //! - `*.ptx`: the code, which `cargo xtask kernels` generates.
 //!
-//! Each computes what the kernels of the host compute, bit for bit, and relies on no bits that
-//! CUDA leaves open: every operation on floats has a rounding mode, so that none is fused with
-//! another, and a NaN in a result is replaced. The code is for compute capability 5.0, and the
-//! driver compiles it for the device when a program first allocates a buffer.
+//! The results equal those of the host's kernels bit for bit. They depend on nothing that CUDA
+//! leaves unspecified: every floating point operation has an explicit rounding mode, so that none
+//! is fused with another, and a NaN in a result is replaced by a fixed one. The code targets
+//! compute capability 5.0, and the driver compiles it for the device when a program first allocates
+//! a buffer.
 
 mod buffer;
 mod enqueue;
@@ -30,8 +31,8 @@ pub use buffer::ErasedDeviceBuffer;
 use enqueue::Launch;
 use names::Float;
 
-/// The elements of a row in a sum of squares, and the rows that one thread adds. `comm_core`
-/// defines the order, which the kernels follow.
+/// The elements of a row in a sum of squares, and the rows that one thread adds. The kernels follow
+/// the order that `comm_core` defines.
 const LANES: usize = 16;
 const ROWS: usize = 64;
 
@@ -39,7 +40,8 @@ impl Kernels for Cuda {
     type Buffer = ErasedDeviceBuffer;
 
     fn allocate(comm: &Comm<Self>, dtype: DType, len: usize) -> Result<ErasedDeviceBuffer> {
-        // Now, because loading code may wait for all work on the device, and so for other ranks.
+        // The kernels are loaded now, because loading may wait for all work on the device, and so
+        // for other ranks.
         module::load(comm.device())?;
         ErasedDeviceBuffer::zeros(comm.stream(), dtype, len)
     }
@@ -149,7 +151,7 @@ impl Kernels for Cuda {
     }
 }
 
-/// Adds the terms of each lane of each group of rows.
+/// Sums each lane of each group of rows.
 fn add_groups(stream: &Stream, name: &'static CStr, from: Span<'_>) -> Result<ErasedDeviceBuffer> {
     let outputs = from.len.div_ceil(LANES * ROWS) * LANES;
     let sums = ErasedDeviceBuffer::unspecified(stream, DType::F64, outputs)?;

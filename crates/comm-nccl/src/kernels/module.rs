@@ -13,7 +13,7 @@ use super::names;
 use crate::sync::lock;
 use crate::{Device, error};
 
-/// The text of each module.
+/// The PTX of each module.
 pub(super) const MODULES: [&str; 5] = [
     include_str!("add.ptx"),
     include_str!("convert.ptx"),
@@ -26,7 +26,7 @@ pub(super) const MODULES: [&str; 5] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Function(sys::CUfunction);
 
-// SAFETY: a function of CUDA is a handle, and valid in every thread.
+// SAFETY: a CUDA function is a handle that is valid in every thread.
 unsafe impl Send for Function {}
 
 impl Function {
@@ -38,14 +38,14 @@ impl Function {
 /// The kernels that are loaded in a context.
 #[derive(Debug)]
 struct Loaded {
-    /// Not kept alive: with it, the driver unloads its modules.
+    /// Weak, so that the context can end; the driver then unloads its modules.
     context: Weak<CudaContext>,
     functions: BTreeMap<&'static CStr, Function>,
 }
 
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-/// Loads all kernels for a device, unless they are loaded.
+/// Loads all kernels for a device, unless they are already loaded.
 ///
 /// # Errors
 /// [`Error::Backend`] if the driver cannot compile them.
@@ -79,16 +79,15 @@ fn with_functions<R>(
     answer
 }
 
-/// Loads all kernels in the context of this thread. With lazy loading, each is loaded when it is
-/// looked up.
+/// Loads all kernels in the context of this thread. Looking each one up also loads it if the driver
+/// loads lazily.
 fn load_all() -> Result<BTreeMap<&'static CStr, Function>> {
     let failed = error::cuda("load kernels");
     let mut functions = BTreeMap::new();
     for text in MODULES {
         let image =
             CString::new(text).map_err(|_| Error::Internal("a module contains a zero byte".into()))?;
-        // SAFETY: the image is text that ends with a zero byte. It stays loaded until the context
-        // ends.
+        // SAFETY: the image is text that ends with a zero byte.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(&failed)?;
         for name in names_in(text) {
             // SAFETY: the module was loaded above, and is not unloaded before its context.

@@ -1,4 +1,4 @@
-//! The kernel for an operation and its types.
+//! The names of the kernels for an operation and its types.
 
 use std::ffi::CStr;
 
@@ -50,7 +50,7 @@ pub(super) const fn convert(to: Float, from: Float) -> &'static CStr {
     }
 }
 
-/// Returns the addition; `None` for types that are not added.
+/// Returns the addition; `None` for types without one.
 pub(super) const fn add(dtype: DType) -> Option<&'static CStr> {
     Some(match dtype {
         DType::F16 => c"comm_add_f16",

@@ -1,4 +1,4 @@
-//! Collectives as calls of NCCL.
+//! Converts collectives to calls of NCCL.
 
 use comm_core::{
     Access, Call, CallOptions, Collective, Counts, DType, Error, Invalid, Operands, ReduceOp, ReduceOrder,
@@ -15,20 +15,20 @@ use crate::memory::Cuda;
 use crate::usage;
 use crate::view::{CudaViewMut, Span};
 
-/// A checked collective: the input of each of its calls of NCCL.
+/// A checked collective: the input for its NCCL calls.
 struct Pieces<'a> {
-    /// The buffers that this rank reads and writes; the same one in place.
+    /// The buffers that this rank reads and writes. In place, they are the same.
     read: Option<Span<'a>>,
     write: Option<Span<'a>>,
     counts: (Counts<'a>, Counts<'a>),
     root: usize,
     op: Option<ReduceOp>,
-    /// The type for NCCL, and the number of its elements per element.
+    /// NCCL's type, and the number of its elements per element of ours.
     dtype: (ncclDataType_t, usize),
 }
 
 impl<'a> Plan<'a> {
-    /// Adds a barrier: a sum of one element per rank, because a sum of none would not wait.
+    /// Adds a barrier. It sums one element per rank, because an empty all-reduce would not wait.
     pub(crate) fn barrier(&mut self, cell: CudaViewMut<'a>, options: &CallOptions) -> Result<()> {
         check_options(Collective::Barrier, None, options)?;
         let buffers = comm_core::Buffers::InPlace(cell);
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
             let count = blocks[rank].len() * times;
             return self.push(Op { kind: OpKind::AllGather, send: own, recv: write.pointer, count, ..op });
         }
-        // A broadcast from each rank of its block.
+        // Each rank broadcasts its block.
         for (peer, block) in blocks.into_iter().enumerate() {
             let (recv, count) = (write.at(block.start), block.len() * times);
             let send = if peer == rank { own } else { recv };
@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
             let count = blocks[rank].len();
             return self.push(Op { kind: OpKind::ReduceScatter, send: read.pointer, recv: own, count, ..op });
         }
-        // A reduction to each rank of its block.
+        // Each rank's block is reduced to it.
         for (peer, block) in blocks.into_iter().enumerate() {
             let (send, recv) = (read.at(block.start), if peer == rank { own } else { 0 });
             self.push(Op { kind: OpKind::Reduce, send, recv, count: block.len(), peer, ..op });
@@ -120,7 +120,7 @@ impl<'a> Plan<'a> {
 
     fn all_to_all(&mut self, pieces: &Pieces<'_>, read: Span<'_>, write: Span<'_>) -> Result<()> {
         let (ranks, size) = (self.group.size(), read.dtype.size());
-        // Otherwise NCCL would overwrite elements before they are sent.
+        // Without a copy, NCCL would overwrite elements before they are sent.
         let is_copied = is_same(&read, &write) && ranks > 1 && read.len > 0;
         let copy = is_copied.then(|| Allocation::new(&self.stream, read.len * size)).transpose()?;
         let from = copy.as_ref().map_or(read.pointer, Allocation::pointer);
@@ -185,8 +185,8 @@ pub(crate) fn check_options(
     }
     if options.accumulate.dtype(op, dtype) != dtype {
         let reason = format!(
-            "{NCCL} keeps partial sums in the type of the elements, here in {dtype}; convert them to f32, or take the \
-             way through the host"
+            "{NCCL} keeps partial sums in the type of the elements, here in {dtype}; convert them to f32, or use \
+             the staged path"
         );
         return Err(Error::setting("accumulate", format!("{:?}", options.accumulate), reason));
     }

@@ -1,4 +1,4 @@
-//! Calls of NCCL as data, and the memory that they use.
+//! NCCL calls as data, and the memory that they use.
 //!
 //! Shapes, types, operators, devices and roots are checked here, before NCCL is called. An error
 //! leaves the plan unchanged.
@@ -25,7 +25,7 @@ pub(crate) struct Plan<'a> {
     stream: Stream,
     ops: Vec<Op>,
     uses: Vec<SpanUse<'a>>,
-    /// Memory that the calls need. It is freed on the communicator's stream, after them.
+    /// Scratch memory of the calls. It is freed on the communicator's stream, after them.
     scratch: Vec<Allocation>,
     /// The collectives, for errors.
     calls: Vec<Signature>,
@@ -33,10 +33,10 @@ pub(crate) struct Plan<'a> {
     message: Option<Pending>,
 }
 
-/// The operation under way, as errors describe it.
+/// The operation in progress, as errors describe it.
 #[derive(Debug, Clone)]
 pub(crate) enum Pending {
-    /// A collective, or the first of several, with a fingerprint of all. All ranks make it.
+    /// A collective, or the first of several with a fingerprint of all of them. All ranks make it.
     Collective(Signature),
     Send {
         to: usize,
@@ -111,13 +111,13 @@ impl<'a> Plan<'a> {
     /// Makes later uses of the memory wait for the calls.
     pub(crate) fn after(&self, now: &Use) -> Result<()> {
         self.scratch.iter().for_each(|scratch| scratch.usage().after(Access::Write, now.clone()));
-        // All of them, even after an error.
+        // Marks all of them, even after an error.
         let marked = self.orders().map(|(span, access)| span.after(*access, now));
         marked.fold(Ok(()), Result::and)
     }
 
-    /// Returns the uses, without those that follow the order of the same stream as the one before:
-    /// one wait serves all of these.
+    /// Returns the uses, but only the first of consecutive ones that follow the order of the same
+    /// stream: one wait serves them all.
     fn orders(&self) -> impl Iterator<Item = &SpanUse<'a>> {
         let before = [None].into_iter().chain(self.uses.iter().map(Some));
         let is_news = |before: Option<&SpanUse<'a>>, span: &Span<'a>| {
@@ -136,7 +136,7 @@ impl<'a> Plan<'a> {
         spans.filter(|span| span.len > 0).try_for_each(|span| span.check_device(self.stream.ordinal()))
     }
 
-    /// Adds a call of NCCL, unless it moves nothing.
+    /// Adds an NCCL call, unless it moves nothing.
     fn push(&mut self, op: Op) {
         if op.count > 0 {
             self.ops.push(op);
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns a call without data, whose fields the caller sets.
+/// Returns an empty call, whose fields the caller sets.
 const fn nothing() -> Op {
     Op {
         kind: OpKind::Copy,
