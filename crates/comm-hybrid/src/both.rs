@@ -10,14 +10,14 @@ use comm_tcp::TcpTransport;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Shared memory with some members, sockets to the others.
+/// A channel that uses shared memory with some members and sockets with the others.
 #[derive(Debug)]
 pub(crate) struct Both {
     near: SharedMemoryTransport,
     far: TcpTransport,
-    /// By rank of the channel.
+    /// Indexed by rank in the channel.
     is_far: Box<[bool]>,
-    /// Readable while the descriptor of either is.
+    /// Readable while the descriptor of either transport is readable.
     epoll: OwnedFd,
     abort: Arc<Abort>,
 }
@@ -63,8 +63,8 @@ impl Both {
         self.far.revoke();
     }
 
-    /// Arms both transports. Shared memory comes last, because arming it
-    /// announces to the peers that this rank sleeps.
+    /// Arms both transports. Shared memory comes last, because arming it tells the peers that this
+    /// rank sleeps.
     pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         match self.far.arm(interest)? {
             Armed::Ready => Ok(Armed::Ready),
@@ -81,7 +81,8 @@ impl Both {
     }
 }
 
-/// Ends all waiting on both transports, with the same cause even if two threads abort at once.
+/// Ends all waiting on both transports. The cause is the same on both, even if two threads abort
+/// concurrently.
 struct Abort {
     cause: OnceLock<Error>,
     handles: [Arc<dyn AbortHandle>; 2],

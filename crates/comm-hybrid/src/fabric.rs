@@ -1,4 +1,5 @@
-//! The result of a rendezvous: channels between all ranks, each over the transport of its peer.
+//! The result of a rendezvous, which opens channels between all ranks over the transport to each
+//! peer.
 
 use std::time::Instant;
 
@@ -26,17 +27,17 @@ pub struct HybridFabric {
 }
 
 impl HybridFabric {
-    /// Meets the other ranks through a store, in which each leaves a few short values under keys
-    /// that begin with `comm/`. A world of one uses neither store nor socket. Ranks that are all on
-    /// one host have no TCP sockets except that of the store.
+    /// Finds the other ranks through a store, in which each writes a few short values under keys
+    /// that begin with `comm/`. A world of one uses neither store nor socket. If all ranks are on
+    /// one host, they have no TCP sockets except that of the store.
     ///
-    /// Ranks share memory if they are processes of one user and one boot of a kernel, in the same
-    /// network and user namespaces, and can create shared memory: see [`comm_shm::HostId`]. A rank
+    /// Ranks share memory if they run as the same user on the same boot of one kernel, in the same
+    /// network and user namespaces, and can create shared memory; see [`comm_shm::HostId`]. A rank
     /// that cannot share memory is reached over TCP by all others; [`HybridFabric::obstacle`] and a
     /// line in the log give the reason.
     ///
     /// A process that can read the store can share memory with this one if it belongs to the same
-    /// user. The secret protects TCP connections only.
+    /// user. The secret protects only TCP connections.
     ///
     /// # Errors
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
@@ -50,8 +51,8 @@ impl HybridFabric {
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`HybridFabric::rendezvous`] does, in a world of more than one.
-    /// Also returns the rendezvous, through which ranks may exchange more.
+    /// Like [`HybridFabric::rendezvous`], in a world of more than one rank. Also returns the
+    /// rendezvous, through which ranks may exchange more values.
     ///
     /// # Errors
     /// As [`HybridFabric::rendezvous`].
@@ -73,7 +74,7 @@ impl HybridFabric {
         self.met.memory.obstacle()
     }
 
-    /// Opens a channel over both transports at once, so that a loss on one side is noticed
+    /// Opens a channel over both transports concurrently, so that a loss on either is detected
     /// immediately.
     fn open_both(
         &self,
@@ -102,8 +103,8 @@ impl Fabric for HybridFabric {
     }
 
     /// Returns the estimates for shared memory within a host and for TCP between hosts; `commctl
-    /// perf --calibrate` measures them. If hosts have different numbers of ranks, or ranks that are
-    /// not consecutive, every rank counts as a host.
+    /// perf --calibrate` measures them. If the hosts have different numbers of ranks, or their
+    /// ranks are not consecutive, every rank counts as its own host.
     fn links(&self) -> LinkModel {
         let Met { memory, tcp, paths, .. } = &self.met;
         let Some(tcp) = tcp else { return memory.links() };
@@ -116,7 +117,7 @@ impl Fabric for HybridFabric {
     }
 
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
-        // Invalid channels are refused before any peer is looked up.
+        // Returns an error for an invalid channel before any peer is looked up.
         self.group.subgroup(channel.group, members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
         match &self.met.tcp {
@@ -128,13 +129,13 @@ impl Fabric for HybridFabric {
         }
     }
 
-    /// Returns memory that neighbours on this host read in place; to other ranks it is sent like
-    /// any buffer.
+    /// Returns memory that ranks on this host read in place. It is sent to other ranks like any
+    /// buffer.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.met.memory.allocate(bytes)
     }
 
-    /// As above.
+    /// Returns memory that ranks on this host share.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         self.met.memory.shared_buffer(bytes)
     }

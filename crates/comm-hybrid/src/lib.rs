@@ -1,19 +1,19 @@
 //! Shared memory within a host and TCP between hosts, as one transport of the comm collective
 //! communication library.
 //!
-//! [`HybridFabric::rendezvous`] makes the processes that share a store a group of ranks, and finds
-//! out which of them are on one host. A channel is a [`HybridTransport`], which routes per peer:
-//! through shared memory where both ranks can share it, through a socket elsewhere. A channel whose
-//! ranks are all on one host has no sockets, and one whose ranks are all on different hosts has no
-//! shared memory; neither costs more than the transport that it uses.
+//! [`HybridFabric::rendezvous`] forms a group of ranks from processes that share a store, and
+//! determines which of them are on the same host. A channel is a [`HybridTransport`], which routes
+//! per peer: through shared memory if both ranks can share it, and otherwise through a socket. A
+//! channel whose ranks are all on one host has no sockets, and one whose ranks are all on different
+//! hosts has no shared memory; neither costs more than the transport that it uses.
 //!
 //! With the feature `nccl`, a `HybridCommunicator` combines a communicator for host buffers with
-//! one for device buffers. The latter is NCCL's, or a `StagedCommunicator`, which copies the
-//! buffers through the host.
+//! one for device buffers. The latter is an NCCL communicator, or a `StagedCommunicator`, which
+//! copies the buffers through the host.
 //!
-//! The ranks decide once, at rendezvous, which of them share memory: [`HybridFabric::paths`]
-//! returns the transport to each rank, [`HybridFabric::obstacle`] the reason why this rank cannot
-//! share memory, and both are logged. The decision never changes afterwards.
+//! The ranks decide once, at the rendezvous, which of them share memory. [`HybridFabric::paths`]
+//! returns the transport to each rank, and [`HybridFabric::obstacle`] the reason why this rank
+//! cannot share memory; both are logged. The decision never changes.
 //!
 //! | question | file |
 //! |---|---|
@@ -21,14 +21,14 @@
 //! | by which transport is each rank reached | `paths.rs` |
 //! | how is a channel connected | `fabric.rs` |
 //! | how do bytes move, and what wakes a sleeping rank | `transport.rs`, `both.rs` |
-//! | which path do device buffers take | `device/{config,capabilities,agreement}.rs` |
+//! | which path do device buffers take | `device/{config,local_device,agreement}.rs` |
 //! | how are they copied through the host | `device/staging/` |
 //! | how do both communicators of a group fail together | `device/failure_link.rs`, `device/guard.rs` |
 //!
 //! # Example
 //!
-//! Two ranks, here threads, meet and exchange a byte each way, through shared memory because both
-//! are on this host.
+//! Two ranks, here threads, connect and exchange a byte each way. The bytes go through shared
+//! memory because both ranks are on this host.
 //!
 //! ```
 //! use std::io::IoSlice;

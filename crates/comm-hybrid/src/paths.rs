@@ -9,7 +9,7 @@ use comm_shm::HostId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Path {
-    /// Memory that both ranks share.
+    /// Shared memory.
     SharedMemory,
     /// A TCP connection.
     Tcp,
@@ -32,17 +32,17 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// The hosts of a world: ranks of one host share memory. Equal on every rank.
+/// The hosts of a world. Ranks on one host share memory. Equal on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     rank: usize,
-    /// The host of each rank, represented by its lowest rank. A rank that cannot share memory is a
-    /// host of its own.
+    /// The host of each rank, represented by the host's lowest rank. A rank that cannot share
+    /// memory counts as its own host.
     hosts: Vec<usize>,
 }
 
 impl Paths {
-    /// Returns the paths of this rank and of the others, given the host of each.
+    /// Returns the paths from this rank to the others, given the host of each.
     pub(crate) fn new(rank: usize, world_size: usize, hosts: &[Option<HostId>]) -> Self {
         let mut first = HashMap::new();
         let host = |at: usize| {
@@ -52,7 +52,8 @@ impl Paths {
         Self { rank, hosts: (0..world_size).map(host).collect() }
     }
 
-    /// Returns the paths of a world in which all ranks use the same transport, seen by one of them.
+    /// Returns the paths of a world in which all ranks use the same transport, as seen by one of
+    /// them.
     #[must_use]
     pub fn all(Membership { rank, size }: Membership, path: Path) -> Self {
         let host = |rank| if path == Path::Tcp { rank } else { 0 };
@@ -78,7 +79,7 @@ impl Paths {
         }
     }
 
-    /// Returns the number of hosts; a rank that cannot share memory counts as one.
+    /// Returns the number of hosts. A rank that cannot share memory counts as one.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts.iter().enumerate().filter(|(rank, host)| rank == *host).count()
@@ -91,7 +92,8 @@ impl Paths {
     }
 }
 
-/// The transports in use anywhere in the world, as in `shm` or `shm+tcp`; empty in a world of one.
+/// Writes the transports in use anywhere in the world, such as `shm` or `shm+tcp`; nothing in a
+/// world of one.
 impl std::fmt::Display for Paths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let used = [Path::SharedMemory, Path::Tcp].into_iter().filter(|path| self.any(*path));

@@ -1,8 +1,8 @@
-//! The rendezvous of the ranks of a job, which also finds out which ranks share memory.
+//! The rendezvous of the ranks of a job, which also determines which ranks share memory.
 //!
-//! Ranks exchange records for shared memory, from which each learns the host of every rank, and
-//! records for TCP. The latter are used only if ranks are on different hosts; otherwise the TCP
-//! listener is closed.
+//! Ranks exchange records for shared memory, which contain the host of every rank, and records for
+//! TCP. The latter are used only if ranks are on different hosts; otherwise the TCP listener is
+//! closed.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use comm_tcp::{TcpEndpoint, TcpFabric};
 
 use crate::paths::{Path, Paths};
 
-/// The identity of this process in the rendezvous, and the addresses at which it is reached.
+/// The identity of this process in the rendezvous, and its addresses.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
-    /// The identity of this process, and how ranks on other hosts reach it.
+    /// The identity of this process, and the addresses at which ranks on other hosts reach it.
     pub tcp: comm_tcp::RendezvousConfig,
     /// The configuration of the rings in shared memory.
     pub shm: SharedMemoryConfig,
-    /// The name of a part of this host. Ranks with another name, or none, are reached over TCP, as
-    /// if they were on another host: for containers that must not share memory, or to emulate
-    /// several hosts on one machine.
+    /// A name for this host or a part of it. Ranks with another name or none are reached over TCP,
+    /// as if they were on another host. This is for containers that must not share memory, or to
+    /// emulate several hosts on one machine.
     pub host_id: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
     Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
 }
 
-/// Meets the other ranks.
+/// Runs the rendezvous with the other ranks.
 pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
     let memory = SharedMemoryEndpoint::open(&config.memory());
     let membership = config.tcp.member.membership();
@@ -82,7 +82,7 @@ pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Resul
 struct HybridEndpoint {
     membership: Membership,
     memory: SharedMemoryEndpoint,
-    /// An error is irrelevant while all ranks share memory.
+    /// An error matters only if some ranks do not share memory.
     tcp: Result<TcpEndpoint>,
 }
 
@@ -113,7 +113,7 @@ impl Endpoint for HybridEndpoint {
         let memory = memory.connect(&memories, watch.clone())?;
         let paths = Paths::new(rank, size, memory.hosts());
         if let Some(obstacle) = memory.obstacle() {
-            tracing::info!(rank, %obstacle, "this rank can share no memory, and is reached through TCP");
+            tracing::info!(rank, %obstacle, "this rank cannot share memory, and is reached over TCP");
         }
         let tcp = if paths.any(Path::Tcp) {
             let tcp = tcp?;
@@ -122,7 +122,7 @@ impl Endpoint for HybridEndpoint {
         } else {
             None
         };
-        tracing::info!(rank, hosts = paths.hosts(), %paths, "met the other ranks");
+        tracing::info!(rank, hosts = paths.hosts(), %paths, "completed the rendezvous");
         Ok(Met { memory, tcp, paths, watch })
     }
 }

@@ -11,12 +11,13 @@ use comm_tcp::TcpTransport;
 
 use crate::both::Both;
 
-/// Shared memory to the members of a group on this host, a socket to every other one.
+/// A channel that uses shared memory to members of the group on this host, and a socket to every
+/// other one.
 ///
 /// A call costs one table lookup before it is routed. A sleeping rank sleeps on both transports:
-/// bytes, free capacity, deaths and aborts wake it from either, whatever it waits for.
+/// bytes, free capacity, deaths and aborts on either wake it.
 ///
-/// Dropping it closes the streams in order.
+/// Dropping it closes the streams gracefully.
 #[derive(Debug)]
 pub struct HybridTransport {
     inner: Inner,
@@ -30,8 +31,8 @@ enum Inner {
     Both(Box<Both>),
 }
 
-/// Calls a method of the side on which a peer is. This rank and ranks out of range are on none,
-/// which either side reports.
+/// Calls a method of the transport to a peer. This rank and ranks out of range have none; either
+/// transport returns an error for them.
 macro_rules! toward {
     ($inner:expr, $peer:expr, $side:ident => $call:expr) => {
         match $inner {

@@ -1,4 +1,4 @@
-//! The choice of one path on all ranks: from the same reports, by the same rules.
+//! Selects one path for all ranks. Every rank applies the same rules to the same reports.
 
 use comm_core::{Buffers, Call, CallOptions, Counts, Error, HostCommunicator, HostView, HostViewMut, Result};
 
@@ -14,7 +14,8 @@ pub(super) struct Decision {
     pub(super) obstacle: Option<String>,
 }
 
-/// Exchanges the reports of all ranks, and decides: for NCCL only if it can connect the ranks.
+/// Exchanges the reports of all ranks and selects a path. NCCL is selected only if it can connect
+/// the ranks.
 pub(super) fn agree(
     host: &dyn HostCommunicator,
     local: &LocalDevice,
@@ -28,8 +29,7 @@ pub(super) fn agree(
     capabilities.exchange(host, options).map_or_else(|error| without_nccl(path, error), |()| Ok(decision))
 }
 
-/// Returns the decision if NCCL cannot connect the ranks, for a reason that is the same on all of
-/// them.
+/// Returns the decision if NCCL cannot connect the ranks. The reason is the same on all of them.
 fn without_nccl(path: DevicePath, error: Error) -> Result<Decision> {
     match error {
         Error::Invalid(_) | Error::BackendUnavailable { .. } if path == DevicePath::Auto => {
@@ -50,7 +50,7 @@ fn exchange(host: &dyn HostCommunicator, own: &Report, options: &CallOptions) ->
     all.iter().map(Report::decode).collect::<Result<_, _>>().map_err(malformed)
 }
 
-/// The decision, which is the same on every rank because all have the same reports.
+/// Returns the decision, which is the same on every rank because all have the same reports.
 fn decide(reports: &[Report]) -> Result<Decision> {
     let Some(first) = reports.first() else { return Err(Error::Internal("a group has no ranks".into())) };
     if let Some((rank, other)) = reports.iter().enumerate().find(|(_, other)| other.path != first.path) {
@@ -75,7 +75,7 @@ fn decide(reports: &[Report]) -> Result<Decision> {
     }
 }
 
-/// The obstacles of ranks that lack something, each with its rank.
+/// Returns the obstacles of the ranks for which `lacks` is true, each with its rank.
 fn obstacles(reports: &[Report], lacks: impl Fn(&Report) -> bool) -> String {
     let lacking = reports.iter().enumerate().filter(|(_, report)| lacks(report));
     let lacking = lacking.map(|(rank, report)| format!("rank {rank}: {}", report.obstacle));

@@ -1,4 +1,4 @@
-//! The user's handle on a group with a host and a device communicator.
+//! The user's handle to a group with a host communicator and a device communicator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use super::guard::Guarded;
 use super::local_device::LocalDevice;
 use super::staging::StagedCommunicator;
 
-/// A group of ranks with two communicators: one for host buffers, and one for device buffers, by
-/// NCCL or staged through the host.
+/// A group of ranks with two communicators: one for host buffers, and one for device buffers, which
+/// uses NCCL or stages the buffers through the host.
 ///
 /// Both have the same ranks, and each rank has one device. Calls on one communicator do not wait
 /// for calls on the other, and may interleave with them in any order. But they fail together: when
 /// one fails, a rank dies, or a rank aborts, both are aborted on every rank, and later calls return
-/// the first cause. A rank that waits for its device, outside any call of the host, learns of a
-/// death within milliseconds and not at the deadline of its call; so does a rank that waits for
-/// NCCL to connect the ranks. Groups that are made of one communicator are independent.
+/// the first cause. A rank that waits for its device, outside any host call, detects a death within
+/// milliseconds instead of at the deadline of its call, and so does a rank that waits for NCCL to
+/// connect the ranks. Groups created from one of the communicators are independent.
 ///
-/// Dropping it closes the device's side in order, and the host's side if no other handle to it
-/// exists.
+/// Dropping it closes the device communicator, and also the host communicator if no other handle to
+/// it exists.
 #[derive(Debug)]
 pub struct HybridCommunicator {
     host: Comm<Host>,
@@ -35,19 +35,18 @@ pub struct HybridCommunicator {
 }
 
 impl HybridCommunicator {
-    /// Adds a side for device buffers to ranks that have a host communicator. Every rank calls
-    /// this. The ranks exchange their devices and versions of NCCL, and decide together on one
-    /// path.
+    /// Adds a communicator for device buffers to ranks that have a host communicator. Every rank
+    /// calls this. The ranks exchange their devices and NCCL versions, and agree on one path.
     ///
     /// `host` must not be used directly afterwards.
     ///
     /// # Errors
     /// Equal on every rank: [`Error::BackendUnavailable`](comm_core::Error::BackendUnavailable) if
-    /// a rank has no device, or if `config` asks for NCCL and not all ranks can use it, with the
-    /// missing part per rank, and the ranks that share a device;
-    /// [`Error::Invalid`](comm_core::Error::Invalid) if ranks ask for different paths. Otherwise
-    /// the errors of `host` and [`NcclCommunicator::connect`]. If a rank dies or fails meanwhile,
-    /// all others return that error at once.
+    /// a rank has no device, or if `config` requests NCCL and not all ranks can use it (the error
+    /// lists what each rank lacks, and ranks that share a device);
+    /// [`Error::Invalid`](comm_core::Error::Invalid) if ranks request different paths. Otherwise
+    /// the errors of `host` and [`NcclCommunicator::connect`]. If a rank dies or fails in the
+    /// meantime, all others return that error immediately.
     pub fn connect(host: Arc<dyn HostCommunicator>, config: &DeviceConfig) -> Result<Self> {
         let began = Instant::now();
         let group = host.group();
@@ -68,7 +67,7 @@ impl HybridCommunicator {
         Ok(Self { host: Comm::new(Guarded::new(host, link)), cuda, side, device, decision })
     }
 
-    /// Returns the communicator with this timeout for calls on either side, unless a call sets its
+    /// Returns the communicator with this timeout for host and device calls, unless a call sets its
     /// own.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
@@ -76,13 +75,13 @@ impl HybridCommunicator {
         Self { host, cuda, ..self }
     }
 
-    /// Returns the side for host buffers.
+    /// Returns the communicator for host buffers.
     #[must_use]
     pub const fn host(&self) -> &Comm<Host> {
         &self.host
     }
 
-    /// Returns the side for device buffers.
+    /// Returns the communicator for device buffers.
     #[must_use]
     pub const fn cuda(&self) -> &Comm<Cuda> {
         &self.cuda
@@ -103,7 +102,7 @@ impl HybridCommunicator {
         &self.device
     }
 
-    /// Returns the group, seen by this member: the same for host and device.
+    /// Returns the group as seen by this member. It is the same for host and device.
     #[must_use]
     pub fn group(&self) -> Group {
         self.host.group()
@@ -155,14 +154,14 @@ impl HybridCommunicator {
     }
 }
 
-/// Returns options with the rest of the timeout for connecting.
+/// Returns options with the remaining time of the timeout for connecting.
 fn remaining_options(config: &DeviceConfig, began: Instant) -> CallOptions {
     let mut options = CallOptions::default();
     options.timeout = config.timeout.saturating_sub(began.elapsed());
     options
 }
 
-/// Returns the side that stages buffers through the host, on channels of its own.
+/// Returns the backend that stages buffers through the host, on its own channels.
 fn staged(
     host: &dyn HostCommunicator,
     device: &Device,
@@ -175,7 +174,7 @@ fn staged(
     Ok(DeviceBackend::Staged(Arc::new(staged)))
 }
 
-/// Returns the side that NCCL connects, once the ranks have agreed that it can.
+/// Returns the NCCL backend, after the ranks have agreed that NCCL can connect them.
 fn by_nccl(
     host: &dyn HostCommunicator,
     (library, device): (Library, &Device),
@@ -193,8 +192,8 @@ fn log_decision(group: Group, requested: DevicePath, decision: &Decision) {
     let (rank, path) = (group.rank(), decision.path);
     match &decision.obstacle {
         Some(obstacle) => {
-            tracing::info!(rank, %requested, %path, %obstacle, "buffers of devices go through the host");
+            tracing::info!(rank, %requested, %path, %obstacle, "device buffers are staged through the host");
         }
-        None => tracing::info!(rank, %requested, %path, "the way of buffers of devices"),
+        None => tracing::info!(rank, %requested, %path, "selected the path of device buffers"),
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration of the side for device buffers.
+//! The configuration of the communicator for device buffers.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::staging::StagedCommunicator;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum DevicePath {
-    /// NCCL. If a rank lacks it, or two ranks are on one device and not all of them allow NCCL to
-    /// share it ([`Library::shares_devices`]), that is an error on every rank.
+    /// NCCL. It is an error on every rank if a rank lacks NCCL, or if two ranks are on one device
+    /// and not all of them allow NCCL to share it ([`Library::shares_devices`]).
     #[default]
     Nccl,
-    /// Pinned memory of the host: slower than NCCL, and possible without it.
+    /// Through pinned host memory. This is slower than NCCL, but works without it.
     Staged,
-    /// NCCL if every rank can use it, and else staged on all of them. The decision and its reason
-    /// are logged and can be queried.
+    /// NCCL if every rank can use it, and otherwise staged on all of them. The decision and its
+    /// reason are logged and can be queried.
     Auto,
 }
 
@@ -79,7 +79,7 @@ impl DeviceChoice {
     }
 }
 
-/// The configuration of the side for device buffers.
+/// The configuration of the communicator for device buffers.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceConfig {
@@ -87,10 +87,10 @@ pub struct DeviceConfig {
     pub path: DevicePath,
     /// The device of this process.
     pub device: DeviceChoice,
-    /// The search for the NCCL library, if it differs from that of the environment.
+    /// Where to find the NCCL library; `None` for the search that the environment configures.
     pub library: Option<Search>,
-    /// The configuration of NCCL's communicator, if it is not the default. Its group and failure
-    /// are replaced by those of the host's side.
+    /// The configuration of NCCL's communicator; `None` for the default. The group of the host
+    /// communicator replaces its group.
     pub nccl: Option<NcclConfig>,
     /// The number of bytes that are staged through the host at a time; rank 0's value applies.
     pub piece_bytes: usize,

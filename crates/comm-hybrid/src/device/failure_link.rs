@@ -1,7 +1,7 @@
-//! The link between the host and device communicators of a group, by which they fail together.
+//! The link between the host and device communicators of a group, which makes them fail together.
 //!
-//! One that fails notifies all ranks, so each rank need only fail its other one: that of the host
-//! by an abort, which reaches all ranks, and that of the device likewise.
+//! A communicator that fails notifies all ranks, so each rank only has to fail its other
+//! communicator.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use comm_nccl::NcclCommunicator;
 
 use super::staging::StagedCommunicator;
 
-/// The side of a group that noticed a failure.
+/// The communicator of a group that detected a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Host,
@@ -39,7 +39,7 @@ impl DeviceBackend {
         }
     }
 
-    /// Returns a function that fails the backend, which it does not keep alive.
+    /// Returns a function that fails the backend. It does not keep the backend alive.
     fn fail_later(&self) -> FailBackend {
         match self {
             Self::Nccl(nccl) => {
@@ -54,7 +54,7 @@ impl DeviceBackend {
     }
 }
 
-/// Fails a backend that still exists.
+/// Fails a backend if it still exists.
 type FailBackend = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// The state that the communicators of a group share.
@@ -78,13 +78,14 @@ impl FailureLink {
         link
     }
 
-    /// Ends the other side of the group, here and on every other rank, because one side failed.
+    /// Ends the other communicator of the group, here and on every other rank, because one has
+    /// failed.
     fn fail(&self, origin: Origin, cause: &Error) {
         let rank = self.host.group().rank();
         if self.failure.keep(cause) {
-            tracing::warn!(rank, error = %cause, ?origin, "a group with a host's and a device's side has failed");
+            tracing::warn!(rank, error = %cause, ?origin, "a group with host and device communicators has failed");
             if origin == Origin::Device && !is_known(cause, rank) {
-                self.host.abort(&format!("the device's side failed: {cause}"));
+                self.host.abort(&format!("the device communicator failed: {cause}"));
             }
         }
         if origin == Origin::Host {
@@ -92,16 +93,16 @@ impl FailureLink {
         }
     }
 
-    /// Ends the device's side on this thread, also if another thread keeps the failure at the same
-    /// time: a caller that got the error on one side is refused on the other, and starts nothing
-    /// that would be aborted.
+    /// Ends the device communicator on this thread, even if another thread is recording the
+    /// failure: a caller that got the error from one communicator must also get it from the other,
+    /// and must not start work that would be aborted.
     fn fail_device(&self) {
         if let Some(cause) = self.failure.cause() {
             (self.fail_backend)(&cause);
         }
     }
 
-    /// Fails the link because this rank aborts the host's side.
+    /// Fails the link because this rank aborts the host communicator.
     pub(super) fn aborted(&self, reason: &str) {
         let by = self.host.group().rank();
         self.fail(Origin::Host, &Error::Aborted { by, reason: reason.into() });
@@ -112,8 +113,8 @@ impl FailureLink {
         self.failure.usable().inspect_err(|_| self.fail_device())
     }
 
-    /// Replaces a fatal error of the host's side by the first failure of the group, if that is its
-    /// cause.
+    /// Replaces a fatal error of the host communicator with the first failure of the group, if that
+    /// is its cause.
     pub(super) fn explain(&self, error: Error) -> Error {
         self.fail(Origin::Host, error.root_cause());
         let Some(cause) = self.failure.cause() else { return error };
@@ -125,7 +126,8 @@ impl FailureLink {
     }
 }
 
-/// Returns whether all ranks know a failure from another rank, which ends both communicators.
+/// Returns whether another rank has reported the failure. All ranks then know it, and it ends both
+/// communicators.
 pub(super) fn is_known(cause: &Error, rank: usize) -> bool {
     matches!(cause, Error::Aborted { by, .. } if *by != rank)
 }

@@ -1,4 +1,4 @@
-//! The host's side of a group, whose failures are failures of the group.
+//! The host communicator of a group, whose failures are failures of the group.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use comm_core::{
 
 use super::failure_link::FailureLink;
 
-/// A host communicator that reports failures to its link. Messages fail separately from
-/// collectives, as always; groups that are made of it have no link.
+/// A host communicator that reports failures to its link. As always, messages fail separately from
+/// collectives. Groups created from it have no link.
 pub(super) struct Guarded {
     host: Arc<dyn HostCommunicator>,
     link: Arc<FailureLink>,
@@ -22,7 +22,7 @@ impl Guarded {
         Self { host, link }
     }
 
-    /// Makes a call of the host, unless the group has failed.
+    /// Makes a call on the host communicator, unless the group has failed.
     fn call<T>(&self, call: impl FnOnce(&dyn HostCommunicator) -> Result<T>) -> Result<T> {
         self.link.usable()?;
         call(&*self.host).map_err(|error| if error.is_fatal() { self.link.explain(error) } else { error })
@@ -43,7 +43,7 @@ impl Communicator for Guarded {
     }
 
     fn abort(&self, reason: &str) {
-        // Tells the other ranks first which rank aborted.
+        // Fails the link first, so that its cause names the rank that aborted.
         self.link.aborted(reason);
         self.host.abort(reason);
     }

@@ -1,5 +1,5 @@
-//! The report of a rank's device and NCCL that it sends to the others, before all choose one path
-//! together.
+//! The report of a rank's device and NCCL library, which the ranks exchange before they agree on a
+//! path.
 
 use comm_core::wire::{self, Writer};
 use comm_core::{Error, Result};
@@ -7,7 +7,8 @@ use comm_nccl::{Capabilities, Device, Library};
 
 use super::config::{DeviceConfig, DevicePath};
 
-/// The size of an encoded report in bytes: fixed, so that one all-gather exchanges them.
+/// The size of an encoded report in bytes. It is fixed, so that one all-gather exchanges all
+/// reports.
 pub(super) const REPORT_BYTES: usize = 512;
 const OBSTACLE_BYTES: usize = REPORT_BYTES - 3 - 2;
 
@@ -15,11 +16,11 @@ const OBSTACLE_BYTES: usize = REPORT_BYTES - 3 - 2;
 #[derive(Debug)]
 pub(super) struct LocalDevice {
     pub(super) device: Result<Device>,
-    /// `None` if NCCL is not wanted, or there is no device.
+    /// `None` if NCCL is not requested, or there is no device.
     pub(super) nccl: Option<Result<(Library, Capabilities)>>,
 }
 
-/// A rank's report of its device and its library.
+/// A rank's report on its device and its library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) path: DevicePath,
@@ -30,7 +31,7 @@ pub(super) struct Report {
 }
 
 impl LocalDevice {
-    /// Opens the device, and loads NCCL if `config` wants it.
+    /// Opens the device, and loads NCCL unless `config` requests the staged path.
     pub(super) fn find(config: &DeviceConfig) -> Self {
         let device = config.device.open();
         let load = |device: &Device| {
@@ -50,7 +51,7 @@ impl LocalDevice {
     }
 }
 
-/// The message of an error on one line, without the name of a missing backend.
+/// Returns the message of an error on one line, without the name of a missing backend.
 pub(super) fn message(error: &Error) -> String {
     let message = match error {
         Error::BackendUnavailable { detail, .. } => detail.clone(),
@@ -61,7 +62,7 @@ pub(super) fn message(error: &Error) -> String {
 }
 
 impl Report {
-    /// An obstacle that does not fit is cut.
+    /// Encodes the report. An obstacle that does not fit is truncated.
     pub(super) fn encode(&self) -> [u8; REPORT_BYTES] {
         let path = DevicePath::ALL.iter().position(|path| *path == self.path).unwrap_or(0);
         let mut to = Writer::new();
@@ -70,7 +71,7 @@ impl Report {
         to.into_array()
     }
 
-    /// Reads the report of another rank, after which zeros follow.
+    /// Decodes the report of another rank, which is padded with zeros.
     pub(super) fn decode(bytes: &[u8; REPORT_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
             let path = r.code("device path", |path| DevicePath::ALL.get(usize::from(path)).copied())?;

@@ -1,5 +1,4 @@
-//! Device buffers beside host buffers: one group with two communicators, which live and fail
-//! together.
+//! Device buffers in addition to host buffers: one group with two communicators that fail together.
 
 mod agreement;
 mod communicator;

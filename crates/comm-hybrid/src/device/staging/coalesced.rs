@@ -1,5 +1,5 @@
-//! The calls that only communicators for devices have. Of many buffers, each is staged through the
-//! host in a call of its own, because a small call is cheap there.
+//! The calls that only device communicators have. Each of many buffers is staged through the host
+//! in a separate call, because small calls are cheap there.
 
 use comm_core::{Buffers, Call, CallOptions, Communicator, ReduceOp, Reduction, Result, Shape};
 use comm_nccl::{CudaViewMut, Device, DeviceCommunicator, DeviceWork, Stream};
@@ -11,7 +11,8 @@ impl DeviceCommunicator for StagedCommunicator {
         self.device()
     }
 
-    /// The stream for copies to the device. Copies from it have ended when a call returns.
+    /// Returns the stream for copies to the device. Copies from the device have ended when a call
+    /// returns.
     fn stream(&self) -> &Stream {
         self.streams.up()
     }
@@ -31,7 +32,7 @@ impl DeviceCommunicator for StagedCommunicator {
         op: ReduceOp,
         options: &CallOptions,
     ) -> Result<()> {
-        // It is the host that computes.
+        // The host reduces, so its rules for types apply.
         buffers.iter().try_for_each(|buffer| Reduction::new(op, buffer.dtype()).map(drop))?;
         self.check_places(&buffers)?;
         buffers.into_iter().try_for_each(|buffer| {
@@ -52,8 +53,8 @@ impl DeviceCommunicator for StagedCommunicator {
 }
 
 impl StagedCommunicator {
-    /// Returns an error for memory of other devices before any call is made, because the other
-    /// ranks would not know of a call that ends early.
+    /// Returns an error for memory of other devices before any call is made: if a call failed
+    /// halfway, the other ranks would still wait for the rest.
     fn check_places(&self, buffers: &[CudaViewMut<'_>]) -> Result<()> {
         let ours = self.device.ordinal();
         let mut there = buffers.iter().filter(|buffer| !buffer.is_empty());

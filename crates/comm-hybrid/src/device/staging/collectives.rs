@@ -1,4 +1,5 @@
-//! The collectives: each goes through the host in pieces, which are calls of the host.
+//! The collectives. Each is staged through the host in pieces, and each piece is a call on the host
+//! communicator.
 
 use std::time::Instant;
 
@@ -36,7 +37,7 @@ impl Communicator<Cuda> for StagedCommunicator {
 }
 
 impl StagedCommunicator {
-    /// Waits until the copies of all calls before are done, and then for the other ranks.
+    /// Waits for the copies of all earlier calls, and then for the other ranks.
     fn wait_for_all(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         let _turn = self.turn()?;
         self.ended(self.streams.synchronize().and_then(|()| self.host.0.run(call, options)))
@@ -66,7 +67,7 @@ impl StagedCommunicator {
         self.ended(staged)
     }
 
-    /// The call of the host for a piece.
+    /// Returns the host call for a piece.
     fn host_call<'a>(
         &self,
         signature: &Signature,
@@ -99,7 +100,8 @@ impl StagedCommunicator {
         })
     }
 
-    /// Every rank learns the longest block, by which all cut, where not all know it.
+    /// Returns the length of the longest block of all ranks, which determines the pieces. The ranks
+    /// communicate only if some cannot know it.
     fn agree_on_longest(
         &self,
         signature: &Signature,
@@ -122,10 +124,11 @@ impl StagedCommunicator {
 }
 
 pub(super) fn unsupported(collective: Collective) -> Error {
-    Invalid::Unsupported { backend: "the staged way through the host", collective: collective.name() }.into()
+    Invalid::Unsupported { backend: "the staged path", collective: collective.name() }.into()
 }
 
-/// The options of the calls of pieces. What ranks disagree on is found with the first piece.
+/// Returns the options for the calls of pieces. A mismatch between ranks is detected in the first
+/// piece.
 fn of_pieces(options: &CallOptions, pieces: usize, length: u64) -> CallOptions {
     let mut options = options.clone();
     if pieces > 1 {
@@ -135,7 +138,7 @@ fn of_pieces(options: &CallOptions, pieces: usize, length: u64) -> CallOptions {
     options
 }
 
-/// The counts of a piece, which are equal if those of the whole are.
+/// Returns the counts of a piece, which are equal if those of the whole call are.
 const fn of_piece<'a>(counts: Counts<'_>, of_piece: &'a [usize]) -> Counts<'a> {
     match counts {
         Counts::Equal => Counts::Equal,
@@ -143,20 +146,21 @@ const fn of_piece<'a>(counts: Counts<'_>, of_piece: &'a [usize]) -> Counts<'a> {
     }
 }
 
-/// The buffer of a rank that gets a result, or of one that only sends.
+/// Returns the buffers of a rank that gets a result, or of one that only sends.
 const fn to_root(bytes: HostViewMut<'_>, gets_result: bool) -> Buffers<'_> {
     if gets_result { Buffers::InPlace(bytes) } else { Buffers::SendOnly(bytes.into_read_only()) }
 }
 
-/// Elements to be sent, followed by space for those to be received.
+/// Divides a piece into the elements to send and the space for those to receive.
 fn halves(bytes: HostViewMut<'_>, sent: usize) -> Result<Buffers<'_>> {
     let dtype = bytes.dtype();
     let (send, recv) = bytes
         .into_bytes()
         .split_at_mut_checked(sent * dtype.size())
-        .ok_or_else(|| Error::Internal("a piece is shorter than what it sends".into()))?;
+        .ok_or_else(|| Error::Internal("a piece is shorter than the data that it sends".into()))?;
     let send = HostViewMut::from_bytes(send, dtype).map(HostViewMut::into_read_only);
     let halves = send.zip(HostViewMut::from_bytes(recv, dtype));
-    let (send, recv) = halves.ok_or_else(|| Error::Internal("a piece is not cut between elements".into()))?;
+    let (send, recv) =
+        halves.ok_or_else(|| Error::Internal("a piece is not a whole number of elements".into()))?;
     Ok(Buffers::Separate { send, recv })
 }

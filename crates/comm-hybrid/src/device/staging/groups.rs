@@ -1,4 +1,5 @@
-//! Groups made of a group: those of the host, each with the device of its rank.
+//! Groups created from a group: groups of the host communicator, combined with the device of each
+//! rank.
 
 use std::sync::Arc;
 

@@ -15,29 +15,28 @@ use comm_nccl::{CopyStreams, Device};
 use super::failure_link::is_known;
 use pipeline::Pipeline;
 
-/// Runs collectives on device buffers through pinned memory of the host, over any host
-/// communicator.
+/// Runs collectives on device buffers through pinned host memory, over any host communicator.
 ///
 /// The rules of [`Communicator`](comm_core::Communicator) apply, and all capabilities of the host
 /// communicator are available: every operator on every type, every algorithm,
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder). In addition:
 ///
-/// - A call is cut into pieces of a size on which the ranks agreed. While one is on the wire, the
-///   next is copied from the device and the previous one to the device. Pinned memory is needed for
-///   three pieces, whatever the length of the call.
+/// - A call is divided into pieces of a size on which the ranks have agreed. While one is on the
+///   wire, the next is copied from the device and the previous one to the device. Pinned memory is
+///   needed for three pieces, regardless of the length of the call.
 /// - Only necessary copies are made: receivers of a broadcast copy nothing from the device, and
-///   only the root of a reduction copies to the device.
-/// - Each piece is a call of the host, and is selected and compared as such. Calls of more than one
-///   piece also compare their whole lengths, in [`CallOptions::extra_fingerprint`]. Floating point
-///   reductions may differ in their last bits from those of a call that is not cut, unless their
-///   order is deterministic. If only some ranks know the lengths of all, as in a gather with
-///   counts, the ranks first agree on the longest.
-/// - Calls return when the host has finished: the last pieces may still be in flight to the
+///   only the root of a reduce copies to the device.
+/// - Each piece is a call on the host communicator, which selects its algorithm and compares it
+///   between ranks. Calls of more than one piece also compare their total lengths, in
+///   [`CallOptions::extra_fingerprint`]. Floating point reductions may differ in their last bits
+///   from those of an undivided call, unless their order is deterministic. If only some ranks know
+///   all lengths, as in a gather with counts, the ranks first agree on the longest one.
+/// - Calls return when the host has finished. The last pieces may then still be in flight to the
 ///   device, and the next use of the buffer waits for them, on the device or on the host. Calls
 ///   first wait for earlier work on the buffers, which counts towards [`CallOptions::timeout`].
 ///
-/// It needs the host communicator for itself: other calls on it would interleave with the pieces,
-/// in an order on which the ranks do not agree.
+/// It needs exclusive use of the host communicator: other calls on it would interleave with the
+/// pieces in an order that differs between ranks.
 #[derive(Debug)]
 pub struct StagedCommunicator {
     host: Shared,
@@ -63,12 +62,12 @@ impl StagedCommunicator {
     pub const PIECE_BYTES: usize = 4 << 20;
 
     /// Creates the communicator for buffers of this device over `host`. Every rank calls this. Rank
-    /// 0's `piece_bytes` applies to all: pinned memory is needed for three times `piece_bytes`, or
-    /// for three times two elements per rank if that is more.
+    /// 0's `piece_bytes` applies to all. It needs three times `piece_bytes` of pinned memory, or
+    /// three times two elements per rank if that is more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on every rank if rank 0 gives no bytes; [`Error::Backend`] if the device
-    /// has no streams; and the errors of `host` within `timeout`.
+    /// [`Error::Invalid`] on every rank if rank 0 passes zero bytes; [`Error::Backend`] if the
+    /// device cannot create streams; and the errors of `host` within `timeout`.
     pub fn new(
         host: Arc<dyn HostCommunicator>,
         device: &Device,
@@ -81,12 +80,12 @@ impl StagedCommunicator {
         host.run(Call::Broadcast { root: 0, buffer: HostViewMut::new(&mut agreed) }, &options)?;
         let [bytes] = agreed;
         let agreed = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
-        let reason = "rank 0 must give a number of bytes that is not zero";
+        let reason = "rank 0 must set it to a number of bytes that is not zero";
         let piece_bytes = agreed.ok_or_else(|| Error::setting("piece_bytes", bytes.to_string(), reason))?;
         Self::over(host, device, piece_bytes)
     }
 
-    /// Returns the communicator of ranks that have agreed.
+    /// Returns the communicator of ranks that have agreed on the size of pieces.
     fn over(host: Arc<dyn HostCommunicator>, device: &Device, piece_bytes: usize) -> Result<Self> {
         Ok(Self {
             group: host.group(),
@@ -99,7 +98,7 @@ impl StagedCommunicator {
         })
     }
 
-    /// Returns the device whose buffers it accepts.
+    /// Returns the device whose buffers this communicator accepts.
     #[must_use]
     pub const fn device(&self) -> &Device {
         &self.device
@@ -121,8 +120,8 @@ impl StagedCommunicator {
         self.ended(self.streams.synchronize())
     }
 
-    /// Ends the communicator as [`Communicator::abort`](comm_core::Communicator::abort) does, for
-    /// an external cause, which later calls return.
+    /// Aborts the communicator like [`Communicator::abort`](comm_core::Communicator::abort), with a
+    /// cause from elsewhere, which later calls return.
     pub fn fail(&self, cause: &Error) {
         if self.failure.keep(cause) {
             self.failure.notify();
@@ -134,7 +133,7 @@ impl StagedCommunicator {
     }
 
     /// Calls `observer` once with the cause when the communicator fails or is aborted, on the
-    /// thread that notices; at once if that has happened already.
+    /// thread that detects it. If the communicator has already failed, it runs immediately.
     pub fn on_failure(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         self.failure.observe(observer);
     }
@@ -152,8 +151,8 @@ impl StagedCommunicator {
         Ok(turn)
     }
 
-    /// Ends the communicator, here and on other ranks, if the error is fatal. Returns the first
-    /// cause, which may be another one.
+    /// Ends the communicator, here and on other ranks, if the error is fatal. Returns the cause of
+    /// the first failure, which may be an earlier one.
     fn ended<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| {
             if !error.is_fatal() {
@@ -165,7 +164,8 @@ impl StagedCommunicator {
     }
 }
 
-/// Returns the options of an agreement before a call; they are not the caller's.
+/// Returns the options of an agreement before a call. Apart from the timeout and the fingerprint,
+/// they are independent of the caller's.
 fn agreement(options: &CallOptions) -> CallOptions {
     let mut plain = CallOptions::default();
     plain.timeout = options.timeout;

@@ -1,7 +1,7 @@
 //! The elements that are staged in each piece.
 //!
-//! All ranks cut a call in the same way, whatever memory they have: the cut follows from lengths
-//! that all of them know, from the type, the number of ranks and the agreed size.
+//! All ranks divide a call in the same way: the division depends only on lengths that all of them
+//! know, the type, the number of ranks and the agreed size.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use comm_nccl::{CopyRegion, Cuda};
 
 use super::collectives::unsupported;
 
-/// The cut of a call into pieces on this rank.
+/// The division of a call into pieces on this rank.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) dtype: DType,
-    /// The elements of each block in a piece.
+    /// The number of elements of each block in a piece.
     width: usize,
     rank: usize,
     parts: Parts,
@@ -27,7 +27,7 @@ enum Parts {
     Whole { len: usize, is_read: bool, is_written: bool },
     /// A block for each rank. A piece is the same part of every block.
     Blocks { blocks: Blocks, down: Region, up: Region },
-    /// Two regions, one sent and one received, which lie side by side in a piece.
+    /// Two regions, one sent and one received, which are contiguous in a piece.
     Exchange { out: Blocks, back: Blocks },
 }
 
@@ -36,15 +36,15 @@ enum Parts {
 enum Region {
     Nothing,
     All,
-    /// This rank's, where it lies among the others.
+    /// This rank's block, at its position among the others.
     Own,
-    /// This rank's, in a buffer that is this block alone.
+    /// This rank's block, in a buffer that contains only this block.
     OwnAlone,
     Others,
 }
 
 impl Plan {
-    /// The cut of a checked call into pieces of at most this many bytes.
+    /// Divides a checked call into pieces of at most this many bytes.
     ///
     /// # Errors
     /// [`Invalid::Unsupported`](comm_core::Invalid::Unsupported) for a collective that is not
@@ -82,7 +82,7 @@ impl Plan {
             (Collective::ReduceScatter | Collective::Scatter, operands) => {
                 let (down, up) = match operands {
                     Operands::Single { .. } => (Region::All, Region::Own),
-                    // The root keeps its own block where it is.
+                    // The root's own block stays in place.
                     Operands::ReadOnly(_) => (Region::Others, Region::Nothing),
                     _ => (Region::All, Region::OwnAlone),
                 };
@@ -94,7 +94,7 @@ impl Plan {
         Ok(Self { dtype, width: width(piece_bytes, dtype, blocks), rank, parts })
     }
 
-    /// The length of the longest block, as far as this rank knows.
+    /// Returns the length of the longest block that this rank knows.
     pub(super) fn longest(&self) -> usize {
         match &self.parts {
             Parts::Whole { len, .. } => *len,
@@ -103,12 +103,12 @@ impl Plan {
         }
     }
 
-    /// The number of pieces, where the longest block of all ranks has this many elements.
+    /// Returns the number of pieces if the longest block of all ranks has this many elements.
     pub(super) const fn pieces(&self, longest: usize) -> usize {
         count(longest, self.width)
     }
 
-    /// The piece of this number.
+    /// Returns the piece with this number.
     pub(super) fn cut(&self, piece: usize) -> Piece {
         let (place, rank) = ((piece, self.width), self.rank);
         match &self.parts {
@@ -130,7 +130,7 @@ impl Plan {
     }
 }
 
-/// The lengths of what is read and of what is written.
+/// Returns the lengths of the buffers that are read and written.
 fn lengths(operands: &Operands<'_, Cuda>) -> (Option<usize>, Option<usize>) {
     match operands {
         Operands::Nothing => (None, None),
@@ -143,25 +143,26 @@ fn lengths(operands: &Operands<'_, Cuda>) -> (Option<usize>, Option<usize>) {
     }
 }
 
-/// The elements of each block in a piece of at most this many bytes; at least one.
+/// Returns the number of elements of each block in a piece of at most this many bytes, but at least
+/// one.
 fn width(piece_bytes: usize, dtype: DType, blocks: usize) -> usize {
     (piece_bytes / dtype.size() / blocks).max(1)
 }
 
-/// Returns the number of pieces of the longest block. A call without elements is one piece too,
+/// Returns the number of pieces of the longest block. A call without elements is also one piece,
 /// because ranks wait for each other in it.
 const fn count(longest: usize, width: usize) -> usize {
     let pieces = longest.div_ceil(width);
     if pieces == 0 { 1 } else { pieces }
 }
 
-/// Returns the part of a block in a piece: empty if the block is shorter.
+/// Returns the part of a block in a piece, which is empty if the block is too short.
 fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
     let start = piece.saturating_mul(width).min(len);
     start..start.saturating_add(width).min(len)
 }
 
-/// A piece on this rank.
+/// A piece of a call on this rank.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     /// The elements that are copied from the device before the call on the host.
@@ -170,12 +171,12 @@ pub(super) struct Piece {
     pub(super) up: Vec<CopyRegion>,
     /// The number of elements in the pinned buffer that the call uses.
     pub(super) len: usize,
-    /// The number of elements of each rank in it, if they are not all equal.
+    /// The number of elements of each rank in the piece; empty if the call has no counts.
     pub(super) counts: Vec<usize>,
 }
 
 impl Piece {
-    /// Elements of a buffer that is one block, copied in one direction or in both.
+    /// Returns the piece of a buffer that is one block, copied in one direction or in both.
     pub(super) fn whole(elements: Range<usize>, is_read: bool, is_written: bool) -> Self {
         let len = elements.len();
         let part = CopyRegion { elements, at: 0 };
@@ -184,25 +185,25 @@ impl Piece {
     }
 }
 
-/// The blocks of a buffer for all ranks, one after the other.
+/// The consecutive blocks of a buffer, one for each rank.
 #[derive(Debug)]
 struct Blocks {
     blocks: Vec<Range<usize>>,
 }
 
 impl Blocks {
-    /// The blocks of a buffer of this many elements, which was checked to have them.
+    /// Returns the blocks of a buffer with this many elements. The counts must have been checked.
     fn new(counts: Counts<'_>, total: usize, ranks: usize) -> Self {
         Self { blocks: counts.blocks(total, ranks).collect() }
     }
 
-    /// The length of the longest.
+    /// Returns the length of the longest block.
     fn longest(&self) -> usize {
         self.blocks.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 
-    /// Returns the parts of all blocks in a piece, side by side in a pinned buffer from element
-    /// `at` on.
+    /// Returns the parts of all blocks in a piece, which are contiguous in a pinned buffer from
+    /// element `at` on.
     fn cut(&self, (piece, width): (usize, usize), at: usize) -> Cut {
         let mut end = at;
         let cut = |block: &Range<usize>| {
@@ -226,11 +227,11 @@ struct Cut {
 /// Some elements of a block.
 #[derive(Debug, Clone)]
 struct Slice {
-    /// Where the block begins.
+    /// The index of the block's first element in the buffer.
     start: usize,
     /// The range of elements, relative to the block.
     of_block: Range<usize>,
-    /// Where they lie in the pinned buffer.
+    /// Their position in the pinned buffer.
     at: usize,
 }
 
@@ -252,7 +253,7 @@ impl Cut {
         self.slices.iter().map(|slice| slice.of_block.len()).collect()
     }
 
-    /// All of them, where they lie in the buffer.
+    /// Returns all elements, at their positions in the buffer.
     fn all(&self) -> Vec<CopyRegion> {
         self.slices.iter().map(Slice::in_buffer).collect()
     }
@@ -268,18 +269,19 @@ impl Cut {
         }
     }
 
-    /// Returns the elements of one block, where they lie in the buffer.
+    /// Returns the elements of one block, at their position in the buffer.
     fn of(&self, rank: usize) -> Vec<CopyRegion> {
         self.slices.get(rank).map(Slice::in_buffer).into_iter().collect()
     }
 
-    /// All but those of one block.
+    /// Returns the elements of all blocks except one.
     fn all_but(&self, rank: usize) -> Vec<CopyRegion> {
         let others = self.slices.iter().enumerate().filter(|(of, _)| *of != rank);
         others.map(|(_, slice)| slice.in_buffer()).collect()
     }
 
-    /// Returns the elements of one block, where they lie in a buffer that is this block alone.
+    /// Returns the elements of one block, at their position in a buffer that contains only this
+    /// block.
     fn alone(&self, rank: usize) -> Vec<CopyRegion> {
         let slice = self.slices.get(rank).cloned();
         slice.map(|Slice { of_block, at, .. }| CopyRegion { elements: of_block, at }).into_iter().collect()

@@ -13,7 +13,7 @@ use super::pieces::Piece;
 const SLOTS: usize = 3;
 /// The number of pieces that are fetched before the first one is on the wire.
 const AHEAD: usize = 2;
-/// Pinned memory is not allocated in smaller amounts.
+/// The smallest size of a pinned buffer in bytes.
 const SLOT_MIN: usize = 64 << 10;
 
 /// The buffers of a call on the device.
@@ -21,12 +21,12 @@ const SLOT_MIN: usize = 64 << 10;
 pub(super) enum Ends<'a> {
     /// One buffer is read and written.
     Same(Transfer<'a>),
-    /// One is read, another is written; or one of both is not there.
+    /// One is read, another is written; either may be absent.
     Apart { source: Option<Transfer<'a>>, target: Option<Transfer<'a>> },
 }
 
 impl<'a> Ends<'a> {
-    /// The buffers of a call, put in order with what was done with them before.
+    /// Starts transfers of a call's buffers, ordered after their earlier uses.
     pub(super) fn new(operands: Operands<'a, Cuda>, streams: &CopyStreams) -> Result<Self> {
         let (source, target) = match operands {
             Operands::Nothing => (None, None),
@@ -77,13 +77,13 @@ impl Flow<'_> {
     }
 }
 
-/// Pinned buffers that take turns.
+/// Pinned buffers that are used in turn.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     device: Device,
     slots: [Option<PinnedBuffer>; SLOTS],
-    /// The next buffer: a call does not begin with the buffer that the previous call may still copy
-    /// from.
+    /// The next buffer. A call begins after the buffers of the previous call, which may still be
+    /// copied from.
     next: usize,
 }
 
@@ -92,8 +92,8 @@ impl Pipeline {
         Self { device: device.clone(), slots: Default::default(), next: 0 }
     }
 
-    /// Runs a call: `cut` returns each piece, `call` makes the call of the host for it. On return,
-    /// the last pieces may still be in flight to the device.
+    /// Runs a call: `cut` returns each piece, and `call` makes the host call for it. On return, the
+    /// last pieces may still be in flight to the device.
     pub(super) fn run(
         &mut self,
         mut flow: Flow<'_>,
@@ -114,7 +114,7 @@ impl Pipeline {
             }
             let bytes = &mut slot.bytes_mut()?[..piece.len * flow.dtype.size()];
             let view = HostViewMut::from_bytes(bytes, flow.dtype)
-                .ok_or_else(|| Error::Internal("a piece is no whole number of elements".into()))?;
+                .ok_or_else(|| Error::Internal("a piece is not a whole number of elements".into()))?;
             let mut options = flow.options.clone();
             options.timeout = flow.left();
             call(&piece, view, &options)?;
@@ -128,7 +128,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Begins to copy a piece from the device.
+    /// Starts copying a piece from the device.
     fn fetch(&mut self, turn: usize, piece: Piece, flow: &mut Flow<'_>) -> Result<Piece> {
         let slot = self.slot(turn, piece.len * flow.dtype.size())?;
         if let Some(source) = flow.ends.source() {
@@ -152,7 +152,7 @@ impl Pipeline {
     }
 }
 
-/// This rank's device did not come to the copy of a piece.
+/// Returns the error for a device that did not reach the copy of a piece in time.
 fn late(flow: &Flow<'_>) -> Error {
     let during = During::Device;
     Error::Timeout { waiting_for: vec![flow.rank], after: flow.options.timeout, during }
