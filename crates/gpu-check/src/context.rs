@@ -16,7 +16,7 @@ use crate::error::{CaseError, Outcome};
 use crate::record::RankResult;
 use crate::{CaseSpec, machine, speed};
 
-/// One rank of a case, in its own process.
+/// One rank of a case, which runs in its own process.
 #[derive(Debug)]
 pub(crate) struct RankContext {
     pub(crate) spec: CaseSpec,
@@ -65,7 +65,7 @@ impl RankContext {
             .map_err(|error| CaseError::Wrong(format!("cannot set a flag: {error}")))
     }
 
-    /// Whether any rank set the flag.
+    /// Returns whether any rank has set the flag.
     pub(crate) fn has_flag(&self, what: &str) -> bool {
         self.spec.folder.join(what).exists()
     }
@@ -82,13 +82,14 @@ impl RankContext {
         Ok(())
     }
 
-    /// Waits for all ranks outside of the communicators, so that no rank is in a call.
+    /// Waits for all ranks without using the communicators under test, so that no rank is in a
+    /// call.
     pub(crate) fn sync_ranks(&self, place: &str) -> Outcome {
         self.set_flag(&format!("{place}, rank {}", self.rank))?;
         (0..self.size).try_for_each(|rank| self.wait_for_flag(&format!("{place}, rank {rank}")))
     }
 
-    /// The options of calls that must succeed.
+    /// Returns the options of calls that must succeed.
     pub(crate) fn options(&self) -> CallOptions {
         within(self.spec.call_timeout)
     }
@@ -119,8 +120,8 @@ pub(crate) fn in_place<T: Element>(buffer: &mut DeviceBuffer<T>) -> Buffers<'_, 
     Buffers::InPlace(buffer.view_mut())
 }
 
-/// Runs one rank of a case: the main function of its process. `open` loads NCCL, and an emulated
-/// driver. The result is written to the folder of the case.
+/// Runs one rank of a case. This is the main function of the rank's process. `open` loads NCCL, and
+/// the emulated driver if there is one. The result is written to the folder of the case.
 ///
 /// # Errors
 /// If the folder is not writable.
@@ -140,8 +141,7 @@ pub fn run_rank(spec: &CaseSpec, open: impl FnOnce() -> Outcome<Library>) -> io:
         },
     };
     ending.seconds = began.map_or(0.0, |began| began.elapsed().as_secs_f64());
-    // The file is renamed once it is complete, because a reader may not wait for the end of the
-    // process.
+    // The file is renamed when it is complete, because it may be read before the process ends.
     let whole = spec.result_path();
     let draft = whole.with_extension("part");
     fs::write(&draft, serde_json::to_vec(&ending)?)?;

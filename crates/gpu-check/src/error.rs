@@ -9,7 +9,7 @@ use comm_sim::communicator_conformance::{self, Failure};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaseError {
-    /// A call failed that must succeed.
+    /// A call that must succeed has failed.
     #[error(transparent)]
     Call(#[from] Error),
     /// A result is wrong.
@@ -42,7 +42,7 @@ impl From<comm_ddp::Error> for CaseError {
 }
 
 impl CaseError {
-    /// Adds the attempted operation.
+    /// Adds the attempted operation to the message.
     fn during(self, what: impl Display) -> Self {
         match self {
             Self::NotRun(why) => Self::NotRun(why),

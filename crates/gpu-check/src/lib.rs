@@ -2,8 +2,9 @@
 //!
 //! The same cases run on the emulated device of `gpu-emu` in `cargo test`, and on real devices in
 //! the program `gpu-check`. Each rank of a case is a separate process, so a crash, a hang or a
-//! broken device affects no other case. The caller of the suite starts such a process,
-//! which calls [`run_rank`] with its [`CaseSpec`] and writes its result to a file.
+//! broken device affects no other case. The caller of the suite provides the program of these
+//! processes, which calls [`run_rank`] with its [`CaseSpec`]. Each process writes its result to a
+//! file.
 //!
 //! A case passes, fails, or is *not run* with a reason. Cases that work in every group run with one
 //! rank, and again with several if the machine and its NCCL support that.

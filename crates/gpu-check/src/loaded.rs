@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use crate::error::{CaseError, Outcome};
 
 const MAPS: &str = "/proc/self/maps";
-/// Parts of the file name of the emulator, also of a copy in memory.
+/// Parts of the emulator's file name. They also match a copy in memory.
 const EMULATOR: [&str; 2] = ["gpu_emu", "gpu-emu"];
 
 /// Returns the mapped files in the order of their addresses.
 fn files() -> Vec<PathBuf> {
-    // Without /proc the list is empty, which callers report.
+    // Without /proc the list is empty, which is an error for callers.
     files_of(&fs::read_to_string(MAPS).unwrap_or_default())
 }
 
@@ -26,13 +26,13 @@ fn named<'a>(files: &'a [PathBuf], part: &str) -> Option<&'a PathBuf> {
     files.iter().find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part)))
 }
 
-/// Returns the file of a library by the start of its name.
+/// Returns the mapped file whose name contains `name`.
 pub(crate) fn library(name: &str) -> Option<PathBuf> {
     named(&files(), name).cloned()
 }
 
-/// Returns an error if the emulator is loaded into this process, whose results prove nothing about
-/// a GPU. Call it after the driver and NCCL are loaded.
+/// Returns an error if the emulator is loaded into this process, because its results would prove
+/// nothing about a GPU. Call it after the driver and NCCL are loaded.
 ///
 /// # Errors
 /// [`CaseError::Wrong`] with the file.
@@ -47,7 +47,7 @@ fn reject_emulator_in(files: &[PathBuf]) -> Outcome {
     match EMULATOR.iter().find_map(|part| named(files, part)) {
         None => Ok(()),
         Some(path) => {
-            Err(CaseError::Wrong(format!("{} is loaded, which is an emulator, not a GPU", path.display())))
+            Err(CaseError::Wrong(format!("{} is loaded, and it is an emulator, not a GPU", path.display())))
         }
     }
 }

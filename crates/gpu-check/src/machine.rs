@@ -16,9 +16,9 @@ use crate::{CaseSpec, gpu, loaded};
 pub(crate) const NAME: &str = "machine";
 const FILE: &str = "machine.json";
 
-/// The first version that supports several ranks per device, on request.
+/// The first version of NCCL that supports several ranks per device, if the environment allows it.
 const SHARED_SINCE: Version = Version::new(2, 30, 3);
-/// More ranks find no more errors, and start slowly.
+/// The largest number of ranks. More would find no more errors and be slow to start.
 const RANKS_MAX: usize = 4;
 
 /// A machine with GPUs and its loaded libraries.
@@ -26,7 +26,7 @@ const RANKS_MAX: usize = 4;
 pub struct Machine {
     /// The date and time in UTC.
     pub date: String,
-    /// The commit, given when the program was built.
+    /// The commit that was passed when the program was built.
     pub commit: String,
     /// The name of the first device.
     pub gpu: String,
@@ -55,7 +55,7 @@ pub struct Machine {
 pub struct Placement {
     /// The device of each rank.
     pub devices: Vec<usize>,
-    /// The environment variables that NCCL needs for it.
+    /// The environment variables that NCCL needs for this placement.
     pub environment: Vec<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ impl Machine {
         Ok(serde_json::from_slice(&fs::read(spec.folder.join(FILE))?)?)
     }
 
-    /// NCCL's version.
+    /// Returns NCCL's version.
     #[must_use]
     pub const fn nccl(&self) -> Version {
         Version::from_code(self.nccl_code)
@@ -86,7 +86,8 @@ impl Machine {
                 "there is one device, and NCCL {nccl} does not support two ranks per device; {since} does"
             ));
         }
-        // The memory of two communicators must fit on one device.
+        // The number of thread blocks is limited because the memory of two communicators must fit
+        // on one device.
         let environment = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("NCCL_MAX_CTAS", "8")];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Ok(Placement { devices: vec![0, 0], environment: environment.into() })

@@ -131,7 +131,7 @@ impl Cli {
         let (call_timeout, limit) = (Duration::from_secs(self.call_timeout), Duration::from_secs(self.limit));
         let runner = Runner { start: &myself, device: self.device, call_timeout, limit };
         let machine = runner.inspect()?;
-        // This recognises a copy of the emulator under another name.
+        // This recognizes a copy of the emulator under another name.
         if machine.gpu.starts_with(EMULATED) {
             return Err(format!("{} is an emulator, not a GPU", machine.gpu).into());
         }

@@ -26,7 +26,7 @@ pub(crate) struct RankResult {
     pub(crate) verdict: Verdict,
     /// The reason why it did not pass.
     pub(crate) message: String,
-    /// The time since device and library were opened.
+    /// The time in seconds since the device and the library were opened.
     pub(crate) seconds: f64,
 }
 
@@ -52,11 +52,12 @@ pub struct CaseResult {
     pub verdict: Verdict,
     /// The reason why it did not pass.
     pub message: String,
-    /// The time of the slowest rank since its device and library were opened; 0 if it was not run.
+    /// The time in seconds of the slowest rank since its device and library were opened; 0 if the
+    /// case was not run.
     pub seconds: f64,
 }
 
-/// The measured implementation.
+/// An implementation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Subject {
     /// This library.
@@ -80,7 +81,7 @@ pub struct Speed {
     pub round: usize,
     /// The measured implementation.
     pub subject: Subject,
-    /// The average time of consecutive calls on the slowest rank.
+    /// The average time in seconds of consecutive calls on the slowest rank.
     pub seconds: f64,
 }
 
@@ -141,7 +142,7 @@ pub fn read(path: &Path) -> Result<Vec<Record>, JournalError> {
     text.lines().enumerate().map(record).collect()
 }
 
-/// Whether any case failed.
+/// Returns whether any case failed.
 #[must_use]
 pub fn has_failed(records: &[Record]) -> bool {
     records.iter().any(|record| matches!(record, Record::Case(CaseResult { verdict: Verdict::Failed, .. })))

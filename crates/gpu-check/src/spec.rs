@@ -25,7 +25,7 @@ pub struct CaseSpec {
 }
 
 impl CaseSpec {
-    /// The environment variable of the arguments, as JSON.
+    /// The environment variable with the arguments as JSON.
     pub const VARIABLE: &str = "GPU_CHECK_PART";
 
     /// Returns the arguments of this process, if it runs a rank.
@@ -46,12 +46,12 @@ impl CaseSpec {
         Ok(())
     }
 
-    /// The file for the result.
+    /// Returns the file for the result.
     pub(crate) fn result_path(&self) -> PathBuf {
         self.folder.join(format!("outcome-{}.json", self.rank))
     }
 
-    /// The file for the output of the process.
+    /// Returns the file for the output of the process.
     pub(crate) fn output_path(&self) -> PathBuf {
         self.folder.join(format!("output-{}.txt", self.rank))
     }

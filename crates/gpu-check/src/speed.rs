@@ -65,9 +65,10 @@ pub(crate) fn serve(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Allocates only the buffers of this call, because they may fill the device.
+/// Measures a call. Allocates only the buffers of this call, because they may fill the device.
 fn measure(ctx: &RankContext, comm: &NcclCommunicator, request: &Request) -> Outcome<f64> {
-    // Buffers are freed in the order of their stream: this frees those of the last request.
+    // Buffers are freed in stream order. Waiting here ensures that those of the last request are
+    // free.
     ctx.stream.synchronize()?;
     let block = request.bytes / size_of::<f32>() / ctx.size;
     let (all, options) = (block * ctx.size, ctx.options());

@@ -1,4 +1,4 @@
-//! Cases of the suite that every communicator passes, on device buffers.
+//! Cases of the conformance suite for communicators, on device buffers.
 
 use comm_core::{Call, Collective, Communicator, DType, Element, Error, Groups, ReduceOp, Result};
 use comm_nccl::{Cuda, DeviceBuffer, DeviceCommunicator};
@@ -8,7 +8,7 @@ use comm_sim::exact::{self, F8E4M3};
 use crate::context::{RankContext, in_place, separate};
 use crate::error::{CaseError, During, Outcome, same_bits};
 
-/// A rank of a communicator for devices.
+/// A rank of a device communicator.
 pub(super) struct DeviceMember<'a> {
     ctx: &'a RankContext,
     communicator: &'a dyn DeviceCommunicator,
@@ -16,11 +16,12 @@ pub(super) struct DeviceMember<'a> {
 }
 
 impl<'a> DeviceMember<'a> {
-    /// Creates a member of what NCCL offers, with counts around the size of a thread block.
+    /// Creates a member with NCCL's features, and with lengths around the size of a thread block.
     pub(super) fn new(ctx: &'a RankContext, communicator: &'a dyn DeviceCommunicator) -> Self {
         let mut features = Features::of_nccl();
         features.options = ctx.options();
-        // Each operator of each type has one of the lengths at least, and each length many of them.
+        // Each operator and type is tested with at least one of the lengths, and each length with
+        // many of them.
         (features.lengths, features.step) = (|_| vec![0, 1, 1023, 1024, 1025], 3);
         Self { ctx, communicator, features }
     }
@@ -73,7 +74,7 @@ pub(super) fn eight_bits(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (mut buffer, op) = (ctx.buffer(&[F8E4M3::ONE])?, ReduceOp::Max);
     match comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op }, &ctx.options()) {
-        // An older library, or a device that cannot.
+        // The library is too old, or the device does not support it.
         Err(error @ Error::Invalid(_)) => return Err(CaseError::NotRun(error.to_string())),
         outcome => outcome?,
     }
@@ -84,7 +85,7 @@ pub(super) fn eight_bits(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Long enough to be cut into pieces, on every path between ranks.
+/// Checks buffers that are large enough to be divided into chunks on every path between ranks.
 pub(super) fn large(ctx: &RankContext) -> Outcome {
     let (comm, op) = (ctx.connect()?, ReduceOp::Sum);
     for count in [(4 << 20) - 1, (16 << 20) + 5] {

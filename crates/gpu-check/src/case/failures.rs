@@ -1,4 +1,4 @@
-//! Cases of calls that hang, and of deadlines and aborts.
+//! Cases with calls that hang, deadlines and aborts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::context::{RankContext, in_place, within};
 use crate::error::{CaseError, During, Outcome, ensure, refused, same_bits};
 use crate::gpu;
 
-/// Long enough for a device to do something, and short enough to wait for.
+/// A timeout that is long enough for a small call, and short enough to wait for.
 const SHORT: Duration = Duration::from_millis(500);
 
 /// Checks that the communicator is poisoned, and fails immediately.
@@ -25,7 +25,7 @@ fn ensure_poisoned(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     Ok(())
 }
 
-/// Makes a successful call first, so that the next one has no kernel to load.
+/// Makes a successful call, so that the next one does not have to load a kernel.
 fn in_peace(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let mut good = ctx.buffer(&[1.0_f32; 3])?;
     comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &ctx.options())?;
@@ -41,7 +41,7 @@ pub(super) fn abort(ctx: &RankContext) -> Outcome {
     comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &ctx.options())?;
     let error = thread::scope(|scope| {
         let waiter = scope.spawn(|| comm.synchronize());
-        // An abort frees memory, for which a device may wait for all its streams.
+        // An abort frees memory, and for that a device may wait for all its streams.
         let aborter = scope.spawn(|| {
             thread::sleep(Duration::from_millis(50));
             comm.abort("enough");
@@ -61,8 +61,8 @@ pub(super) fn abort(ctx: &RankContext) -> Outcome {
     afterwards(ctx, lost)
 }
 
-/// The buffer that a lost call was to write has undefined contents, can be written again, and the
-/// device still works.
+/// Checks the buffer that a lost call should have written: reading it fails, and it can be written
+/// again. The device still works.
 fn afterwards(ctx: &RankContext, mut lost: comm_nccl::DeviceBuffer<f32>) -> Outcome {
     let error = refused("reading what was lost", lost.to_vec())?;
     ensure(matches!(error, Error::Poisoned(_)), || format!("reading what was lost: {error}"))?;
@@ -84,7 +84,7 @@ pub(super) fn deadline(ctx: &RankContext) -> Outcome {
     let took = began.elapsed();
     drop(held);
     let error = refused("a call that cannot begin", waited)?;
-    // The first rank to fail aborts the others, whose calls may have started later.
+    // The first rank that fails aborts the others, whose calls may have started later.
     let reported = match &error {
         Error::Timeout { after, during: Under::Call { call, .. }, .. } => {
             *after == SHORT && took >= SHORT && call.to_string().contains("all_reduce(sum, 3 x f32")

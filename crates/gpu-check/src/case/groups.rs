@@ -1,4 +1,4 @@
-//! Groups made from groups, and buffers registered with NCCL.
+//! Cases of groups created from groups, and of buffers registered with NCCL.
 
 use comm_core::{Call, Communicator, Groups, ReduceOp};
 use comm_nccl::{Cuda, ShrinkMode};
@@ -8,7 +8,7 @@ use super::conformance::DeviceMember;
 use crate::context::{RankContext, in_place};
 use crate::error::{Outcome, equal, same_bits, unless_unavailable};
 
-/// The sum over all ranks of a group of what each gives.
+/// Returns the sum of `ours` over all ranks of a group.
 fn sum(comm: &dyn Communicator<Cuda>, ctx: &RankContext, ours: i64) -> Outcome<i64> {
     let mut buffer = ctx.buffer(&[ours])?;
     comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
@@ -24,7 +24,7 @@ pub(super) fn split(ctx: &RankContext) -> Outcome {
     equal("the sum over a group without its parent", sum(&*all, ctx, 2)?, 2 * ctx.size as i64)
 }
 
-/// All ranks but the last shrink the group.
+/// All ranks except the last shrink the group.
 pub(super) fn shrink(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (last, size) = (ctx.size - 1, ctx.size);
@@ -35,7 +35,7 @@ pub(super) fn shrink(ctx: &RankContext) -> Outcome {
         equal("the sum over them", sum(&left, ctx, 3)?, 3 * last as i64)?;
         ctx.set_flag("shrunk")?;
     } else {
-        // The parent is needed until the others have made their group.
+        // The parent must exist until the others have created their group.
         ctx.wait_for_flag("shrunk")?;
     }
     Ok(())
@@ -50,7 +50,7 @@ pub(super) fn registration(ctx: &RankContext) -> Outcome {
         let registered = unless_unavailable(comm.register(&buffer))?;
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
         same_bits("the sum of a registered buffer", &buffer.to_vec()?, &wanted)?;
-        // The memory is deregistered before it is freed, in any order of drops.
+        // The memory is deregistered before it is freed, whichever is dropped first.
         if buffer_goes_first {
             drop(buffer);
             drop(registered);

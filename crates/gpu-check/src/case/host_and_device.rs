@@ -18,7 +18,7 @@ use crate::error::{During, Outcome, ensure, equal, refused, same_bits};
 /// The size of staging pieces in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Connects all ranks on host and device.
+/// Connects a hybrid communicator of all ranks.
 fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
     let store = FileStore::open(ctx.spec.folder.join("store"))?;
     let mut config = RendezvousConfig::new(Membership { rank: ctx.rank, size: ctx.size });
@@ -33,7 +33,7 @@ fn connect(ctx: &RankContext, path: DevicePath) -> Outcome<HybridCommunicator> {
     config.piece_bytes = PIECE;
     config.timeout = ctx.spec.call_timeout;
     let group = HybridCommunicator::connect(host, &config)?;
-    equal("the way of device buffers", group.path(), path)?;
+    equal("the path of device buffers", group.path(), path)?;
     Ok(group.with_timeout(ctx.spec.call_timeout))
 }
 
@@ -41,7 +41,7 @@ pub(super) fn staged(ctx: &RankContext) -> Outcome {
     let group = connect(ctx, DevicePath::Staged)?;
     let mut member = DeviceMember::new(ctx, group.cuda().communicator());
     member.features.reduces = Features::default().reduces;
-    // No element, less than a piece, and several pieces with a remainder.
+    // No elements, less than a piece, and several pieces with a remainder.
     (member.features.lengths, member.features.step) = (|_| vec![0, 1, 1025, 200_003], 53);
     for collective in Collective::ALL {
         check(&member, collective)?;
@@ -69,7 +69,7 @@ pub(super) fn together(ctx: &RankContext) -> Outcome {
     both_end(ctx, &group)
 }
 
-/// After an abort on one rank, neither side of any rank does anything more.
+/// Checks that after an abort on one rank, both communicators return errors on every rank.
 fn both_end(ctx: &RankContext, group: &HybridCommunicator) -> Outcome {
     let after = |what: &str, outcome| {
         let error = refused(what, outcome)?;

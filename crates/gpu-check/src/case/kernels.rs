@@ -15,12 +15,12 @@ use crate::error::{CaseError, During, Outcome, equal, same_bits};
 /// More elements than a launch has threads.
 const LONG: usize = 1_100_003;
 
-/// Connects a communicator with computations on its buffers.
+/// Connects a communicator of all ranks, whose buffers the kernels use.
 fn connect(ctx: &RankContext) -> Outcome<Comm<Cuda>> {
     Ok(Comm::<Cuda>::over(Arc::new(ctx.connect()?)).with_timeout(ctx.spec.call_timeout))
 }
 
-/// Returns a communicator for the host, of this rank alone.
+/// Returns a host communicator with this rank alone.
 fn on_host(ctx: &RankContext) -> Outcome<Comm> {
     let timeout = ctx.spec.call_timeout;
     let alone = run(1, &InProcessConfig::default(), |fabric| {
@@ -59,7 +59,7 @@ fn read<M: Kernels>(comm: &Comm<M>, buffer: &M::Buffer) -> Outcome<Vec<f32>> {
     Ok(numbers)
 }
 
-/// The numbers of elements of the parameters.
+/// The number of elements of each parameter.
 const PARAMETERS: [usize; 3] = [2000, 5, 70_000];
 
 pub(super) fn training(ctx: &RankContext) -> Outcome {
@@ -72,7 +72,7 @@ pub(super) fn training(ctx: &RankContext) -> Outcome {
     for round in 1..=4_u32 {
         let what = |what: &str| format!("{what} of step {round}");
         let mut step = replicas.step().during(what("the start"))?;
-        // The average of rank + 1 over all ranks, times an even number, without any rounding.
+        // The average of rank + 1 over all ranks, times an even number, so that it is exact.
         let average = ((ctx.size as u32 + 1) * round) as f32;
         let last_is_finite = round < 4 || ctx.rank > 0;
         for index in (0..PARAMETERS.len()).rev() {

@@ -1,4 +1,4 @@
-//! Cases of creation and close of communicators, and of leaks.
+//! Cases of creating and closing communicators, and of leaks.
 
 use std::fs;
 use std::thread;
@@ -13,10 +13,11 @@ use crate::gpu;
 
 /// The number of communicators that a case creates.
 const ROUNDS: usize = 50;
-/// The number of communicators before the first count, because caches are no leaks.
+/// The number of communicators before resources are first counted, because caches that fill once
+/// are not leaks.
 const BEFORE: usize = 5;
-/// Devices give memory away in pieces of 2 MiB, and other programs may use them too. A communicator
-/// that were forgotten each time would be many times as much.
+/// The memory that may be missing at the end: devices allocate in units of 2 MiB, and other
+/// programs may use them too. If every communicator leaked, much more would be missing.
 const SLACK: usize = 32 << 20;
 
 fn use_once(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {

@@ -1,5 +1,5 @@
-//! Ranks that do not come, do something else, or are killed while others wait for them on the
-//! device.
+//! Cases of ranks that make no call, make a different call, or are killed while others wait for
+//! them on the device.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,8 +40,8 @@ pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
     if ctx.rank == 1 {
         let mut others = (0..ctx.size).filter(|rank| *rank != 1);
         others.try_for_each(|rank| ctx.wait_for_flag(&format!("rank {rank} gave up")))?;
-        // What the others had sent before they gave up may be enough for the sum, and for nothing
-        // more.
+        // The data that the others had sent before they gave up may be enough to complete the sum,
+        // but no further call.
         let outcome = sum(ctx, &comm).and_then(|()| comm.run(Call::Barrier, &ctx.options()));
         let error = refused("coming too late", outcome)?;
         let reported = matches!(error.root_cause(), Error::Aborted { .. });
@@ -50,7 +50,7 @@ pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
     let error = lost_sum(ctx, &comm)?;
     let named = match &error {
         Error::Timeout { waiting_for, .. } => waiting_for == &[1],
-        // Another one was first to find out.
+        // Another rank reached its deadline first.
         Error::Aborted { reason, .. } => reason.contains("waiting for rank 1"),
         _ => false,
     };
@@ -58,7 +58,7 @@ pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
     ctx.set_flag(&format!("rank {} gave up", ctx.rank))
 }
 
-/// Rank 0 waits for a message from rank 1's broadcast, and all others for one from rank 0's.
+/// Rank 0 waits for rank 1's broadcast, and all others wait for rank 0's.
 pub(super) fn different_calls(ctx: &RankContext) -> Outcome {
     let comm = together(ctx)?;
     let began = Instant::now();
@@ -76,14 +76,14 @@ pub(super) fn different_calls(ctx: &RankContext) -> Outcome {
                 format!("without both calls: {error}")
             })?;
         }
-        // With more than two ranks, one may first learn that others found the mismatch.
+        // With more than two ranks, one may first receive a report that others found the mismatch.
         Error::Aborted { reason, .. } if ctx.size > 2 => {
             ensure(reason.contains("broadcast"), || format!("without the calls: {error}"))?;
         }
         _ => return Err(CaseError::Wrong(format!("a broadcast with two roots: {error}"))),
     }
     let took = began.elapsed();
-    ensure(took < ctx.spec.call_timeout, || format!("the error came at the deadline only, after {took:?}"))
+    ensure(took < ctx.spec.call_timeout, || format!("the error came only at the deadline, after {took:?}"))
 }
 
 /// Rank 1 is killed while the others wait for it on the device.
@@ -99,7 +99,7 @@ pub(super) fn killed_rank(ctx: &RankContext) -> Outcome {
     let reported = match &error {
         Error::PeerLost { peer, .. } => *peer == 1,
         Error::Aborted { .. } => ctx.size > 2,
-        // NCCL itself may notice that the process is gone.
+        // NCCL itself may detect that the process is gone.
         Error::Backend { backend, .. } => *backend == "nccl",
         _ => false,
     };

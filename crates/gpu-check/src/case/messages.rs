@@ -48,7 +48,7 @@ pub(super) fn batch(ctx: &RankContext) -> Outcome {
     let mut halves = ctx.buffer(&[rank as f32])?;
     let mut batch = comm.batch();
     let wrong = batch.send(size, ours.view()).map(drop);
-    refused("a message to a rank that there is not", wrong)?;
+    refused("a message to a rank that does not exist", wrong)?;
     batch
         .add(Call::AllReduce { buffers: in_place(&mut total), op: ReduceOp::Sum })?
         .add(Call::Reduce { root: size - 1, buffers: in_place(&mut largest), op: ReduceOp::Max })?

@@ -1,4 +1,4 @@
-//! The cases, one file for each kind, and their table.
+//! The table of cases. Each kind of case has its own file.
 
 mod conformance;
 mod failures;
@@ -21,22 +21,22 @@ use crate::error::Outcome;
 pub enum Ranks {
     /// One.
     One,
-    /// All available, at least two.
+    /// All available ranks, at least two.
     Several,
-    /// One, and then all available.
+    /// One rank, and then all available ones.
     OneAndSeveral,
 }
 
-/// A property that holds on every device.
+/// A check of a property that holds on every device.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// The name in command lines and journals.
     pub name: &'static str,
     /// The checked property.
     pub shows: &'static str,
-    /// The numbers of ranks.
+    /// The numbers of ranks with which it runs.
     pub ranks: Ranks,
-    /// A rank that the case kills.
+    /// The rank that the case kills, if any.
     pub killed: Option<usize>,
     /// Runs one rank.
     pub(crate) run: fn(&RankContext) -> Outcome,
@@ -53,10 +53,10 @@ const fn case(
 
 use Ranks::{One, OneAndSeveral, Several};
 
-/// The case without which no other case of several ranks runs.
+/// The case that must pass before any other case runs with several ranks.
 pub(crate) const CONNECT: &str = "connect";
 
-/// All cases in the order of their runs.
+/// All cases, in the order in which they run.
 pub const CASES: [Case; 36] = [
     case(
         CONNECT,

@@ -13,11 +13,11 @@ use crate::gpu::{self, Foreign};
 
 const LEN: usize = 100_000;
 const ROUNDS: u8 = 20;
-/// Long enough that all work that does not wait completes.
+/// A time in which all work that does not wait would complete.
 const WHILE: Duration = Duration::from_millis(200);
 
-/// Does once what follows, while no stream is held up: what a device does when it first sees a
-/// kernel, such as loading it, may wait for all that is under way.
+/// Does everything once while no stream is held, because the first use of a kernel, such as loading
+/// it, may wait for all work on the device.
 fn warm_up(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let (mut bytes, mut floats) = (ctx.zeros::<u8>(LEN)?, ctx.zeros::<f32>(1)?);
     comm.run(Call::AllReduce { buffers: in_place(&mut bytes), op: ReduceOp::Sum }, &ctx.options())?;
@@ -37,7 +37,7 @@ pub(super) fn streams(ctx: &RankContext) -> Outcome {
     let (first, second) = (ctx.device.new_stream()?, ctx.device.new_stream()?);
     let mut buffer = ctx.zeros::<u8>(LEN)?;
     for round in 1..=ROUNDS {
-        // All is enqueued before any of it may begin.
+        // Everything is enqueued before any of it can start.
         let held = gpu::hold(&first)?;
         gpu::fill(&mut buffer, &first, round)?;
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
@@ -69,7 +69,7 @@ pub(super) fn foreign_memory(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Memory without tracking is read on a stream that waits only for the calls.
+/// Reads untracked memory on a stream that waits only for the calls.
 pub(super) fn joined_streams(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;
@@ -97,7 +97,7 @@ pub(super) fn joined_streams(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Memory that is freed too early would be reused and overwritten before the call.
+/// Checks that memory is not freed too early: it would be reused and overwritten before the call.
 pub(super) fn freed_after_use(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;
@@ -116,12 +116,12 @@ pub(super) fn freed_after_use(ctx: &RankContext) -> Outcome {
         })?;
         let sum = round.wrapping_mul(ctx.size as u8);
         same_bits(format!("round {round}"), &kept.to_vec()?, &[sum; LEN])?;
-        same_bits("what came to lie there", &next.to_vec()?, &[0xEE; LEN])?;
+        same_bits("the buffer allocated afterwards", &next.to_vec()?, &[0xEE; LEN])?;
     }
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// Releases a stream after a while, and returns whether the waiter had waited for it.
+/// Releases a stream after a while, and returns whether the waiter waited for it.
 fn has_waited(held: Sender<()>, waiter: ScopedJoinHandle<'_, Result<()>>) -> Outcome<bool> {
     thread::sleep(WHILE);
     let waited = !waiter.is_finished();
@@ -146,7 +146,7 @@ pub(super) fn barrier_waits_for_the_device(ctx: &RankContext) -> Outcome {
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
-/// One rank's device is late: no other rank leaves the barrier before it.
+/// Delays the device of one rank: no other rank may leave the barrier before it.
 pub(super) fn barrier_waits_for_all(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     warm_up(ctx, &comm)?;

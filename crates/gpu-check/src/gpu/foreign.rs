@@ -1,4 +1,4 @@
-//! Memory and a stream of another library, as frameworks have them.
+//! Memory and a stream of another library, such as a framework.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{copy_at, failed, fill_at};
 pub(crate) struct Foreign {
     memory: CudaSlice<u8>,
     pointer: u64,
-    /// Our handle of their stream.
+    /// Our handle to their stream.
     stream: Stream,
     theirs: Arc<CudaStream>,
 }
@@ -44,7 +44,7 @@ impl Foreign {
         fill_at(self.pointer, self.memory.len(), &self.stream, value)
     }
 
-    /// Enqueues a copy of all bytes on any stream, without order to other streams.
+    /// Enqueues a copy of all bytes on any stream, unordered with other streams.
     pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &Stream) -> Result<()> {
         let bytes = self.memory.len().min(to.len());
         to.as_mut_slice().write_on(stream, |to| copy_at(to, self.pointer, bytes, stream))

@@ -1,5 +1,4 @@
-//! Operations of a program on a device besides collectives: work on streams, and properties from
-//! the driver.
+//! Device operations other than collectives: work on streams, and properties from the driver.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +14,7 @@ use cudarc::driver::{DriverError, result, sys};
 
 pub(crate) use foreign::Foreign;
 
-/// The limit of [`hold`], after which a stream continues: a wrong result instead of a hang.
+/// The limit of [`hold`], after which a stream continues, so that a test fails instead of hanging.
 const HOLD_MAX: Duration = Duration::from_secs(60);
 
 fn failed(doing: &'static str) -> impl Fn(DriverError) -> Error {
@@ -49,7 +48,7 @@ pub(crate) fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) ->
     buffer.as_mut_slice().write_on(stream, |pointer| fill_at(pointer, len, stream, value))
 }
 
-/// As [`fill`], for `len` bytes of valid memory by address.
+/// Like [`fill`], for `len` bytes of valid memory at an address.
 fn fill_at(pointer: u64, len: usize, stream: &Stream, value: u8) -> Result<()> {
     // SAFETY: the caller guarantees that the memory is valid, and orders other accesses.
     unsafe { result::memset_d8_async(pointer, value, len, stream.as_cudarc().cu_stream()) }
@@ -66,7 +65,7 @@ pub(crate) fn copy<T: Element>(
     from.read_on(stream, |from| to.write_on(stream, |to| copy_at(to, from, bytes, stream)))
 }
 
-/// As [`copy`], for valid memory by address.
+/// Like [`copy`], for valid memory at addresses.
 fn copy_at(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
     // SAFETY: the caller guarantees that both ranges are valid, and orders other accesses.
     unsafe { result::memcpy_dtod_async(to, from, bytes, stream.as_cudarc().cu_stream()) }
@@ -92,7 +91,7 @@ pub(crate) fn compute_capability(stream: &Stream) -> Result<String> {
     of.map(|(major, minor)| format!("{major}.{minor}")).map_err(failed("ask for the compute capability"))
 }
 
-/// Waits for the device, and returns its free bytes and all its bytes.
+/// Waits for the device, and returns its free and total memory in bytes.
 pub(crate) fn memory(stream: &Stream) -> Result<(usize, usize)> {
     let device = stream.device();
     device.context().synchronize().map_err(failed("wait for the device"))?;

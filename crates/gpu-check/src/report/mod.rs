@@ -29,7 +29,7 @@ cargo xtask gpu-check
 [nccl.md](nccl.md) lists the requirements, and describes how to run it on a machine without cargo or this repository.
 ";
 
-/// Returns the report of these records; without records, it states that nothing was run.
+/// Returns the report of these records. Without records, it states that nothing has run.
 #[must_use]
 pub fn page(records: &[Record]) -> String {
     if records.is_empty() {
@@ -99,7 +99,7 @@ fn case_results(records: &[Record]) -> impl Iterator<Item = &CaseResult> {
     })
 }
 
-/// Returns the numbers of cases that passed, failed and were not run, on one line.
+/// Returns one line with the numbers of cases that passed, failed and were not run.
 #[must_use]
 pub fn count(records: &[Record]) -> String {
     let of = |verdict| case_results(records).filter(|ended| ended.verdict == verdict).count();

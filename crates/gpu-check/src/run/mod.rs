@@ -16,11 +16,11 @@ use process::{Group, Report};
 
 pub use speed::Measure;
 
-/// Starts a process that calls [`run_rank`](crate::run_rank) for each rank.
+/// Runs cases by starting a process for each rank.
 pub struct Runner<'a> {
     /// Returns a command whose process calls [`run_rank`](crate::run_rank).
     pub start: &'a dyn Fn() -> io::Result<Command>,
-    /// The device of single ranks.
+    /// The device of cases with one rank.
     pub device: usize,
     /// The timeout of calls that must succeed.
     pub call_timeout: Duration,
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Runner<'_> {
     }
 }
 
-/// The error of a suite that cannot run.
+/// The reason why the suite cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -72,9 +72,9 @@ impl Runner<'_> {
         Machine::read(&specs[0]).map_err(failed("read the description of the machine"))
     }
 
-    /// Runs the cases whose names start with one of `names`, or all if it is empty, and calls
-    /// `record` with each result. `several` is the placement of cases with several ranks, or the
-    /// reason why they cannot run.
+    /// Runs the cases whose names start with one of `names`, or all cases if `names` is empty, and
+    /// calls `record` with each result. `several` is the placement of cases with several ranks, or
+    /// the reason why they cannot run.
     ///
     /// # Errors
     /// If a process cannot be started, or `record` fails.

@@ -16,8 +16,8 @@ use crate::record::{RankResult, Verdict};
 /// The maximum length of the output in a message.
 const WORDS_MAX: usize = 400;
 const TICK: Duration = Duration::from_millis(5);
-/// The time that other ranks have after one failed. They may wait for it, and their errors would be
-/// consequences.
+/// The time that the other ranks have to exit after one has failed. They may be waiting for it, and
+/// their errors would only be consequences.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The combined result of all ranks.
@@ -28,7 +28,7 @@ pub(super) struct Report {
     pub(super) seconds: f64,
 }
 
-/// The processes of a group. Dropping it kills those that still run.
+/// The processes of a group. Dropping it kills those that are still running.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     members: Vec<Member>,
@@ -67,7 +67,7 @@ impl Group {
         let began = Instant::now();
         let mut until = began + limit;
         let mut has_failed = false;
-        // Polls all of them each time, because any may have failed.
+        // Polls all of them, without short-circuiting, because any may have failed.
         while self.members.iter_mut().fold(false, |any, member| member.is_running() | any)
             && Instant::now() < until
         {
@@ -103,12 +103,12 @@ impl Member {
         self.status.is_none()
     }
 
-    /// Returns the result that the rank wrote, if it has.
+    /// Returns the result that the rank has written, if any.
     fn written_result(&self) -> Option<RankResult> {
         fs::read(self.spec.result_path()).ok().and_then(|text| serde_json::from_slice(&text).ok())
     }
 
-    /// Whether it has exited with a failure.
+    /// Returns whether the rank has exited and reported a failure.
     fn has_failed(&self) -> bool {
         self.status.is_some() && self.written_result().is_some_and(|wrote| wrote.verdict == Verdict::Failed)
     }
@@ -146,8 +146,8 @@ fn rank_result(
     }
 }
 
-/// Combines the results: a failure of one rank fails the case, and otherwise a rank that cannot run
-/// makes it not run.
+/// Combines the results. If any rank failed, the case failed; otherwise, if any rank was not run,
+/// neither was the case.
 fn combine(endings: &[(usize, RankResult)]) -> Report {
     let has = |verdict| endings.iter().any(|(_, ending)| ending.verdict == verdict);
     let verdict = match (has(Verdict::Failed), has(Verdict::NotRun)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::speed::Request;
 
-/// The processes of one group, which get every request together.
+/// The processes of one group. Each request is sent to all of them.
 #[derive(Debug)]
 pub(super) struct Session {
     ranks: Vec<RankProcess>,
@@ -23,7 +23,7 @@ struct RankProcess {
     answers: Receiver<String>,
 }
 
-/// The prefixes of results: libraries print other lines too.
+/// The prefixes of answers. Libraries may print other lines, which are ignored.
 const WORDS: [&str; 3] = ["ready ", "measured ", "failed "];
 
 impl Session {
@@ -35,7 +35,7 @@ impl Session {
         let ranks = commands
             .into_iter()
             .map(|command| RankProcess::start(command).map_err(|error| error.to_string()));
-        // All are started before any is waited for, because they connect to each other.
+        // All ranks are started before waiting for any, because they connect to each other.
         let session = Self { ranks: ranks.collect::<Result<_, _>>()?, limit };
         let ready = |rank: &RankProcess| {
             let answer = rank.answer(limit)?;
@@ -45,7 +45,7 @@ impl Session {
         Ok((session, libraries))
     }
 
-    /// Returns the seconds per call on the slowest rank.
+    /// Sends a request, and returns the seconds per call on the slowest rank.
     pub(super) fn ask(&mut self, request: &Request) -> Result<f64, String> {
         for rank in &mut self.ranks {
             let asked = writeln!(rank.requests, "{request}").and_then(|()| rank.requests.flush());
@@ -75,13 +75,13 @@ impl RankProcess {
         let errors = thread::spawn(move || io::read_to_string(stderr).unwrap_or_default());
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // A test prints its name first.
+                // If the process is a test, its name precedes the first line.
                 let line = line.rsplit(" ... ").next().unwrap_or_default();
                 if WORDS.iter().any(|word| line.starts_with(word)) {
                     drop(sender.send(line.to_owned()));
                 }
             }
-            // The last message is the reason of the exit.
+            // The last message is the reason for the exit.
             let errors = errors.join().unwrap_or_default();
             drop(sender.send(format!("exited: {}", super::process::output_tail(errors.as_bytes()))));
         });

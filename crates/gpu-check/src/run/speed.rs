@@ -1,4 +1,4 @@
-//! Measures this library, a copy on the device, and PyTorch, in turns.
+//! Measures this library, a copy on the device, and PyTorch in turn.
 
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ use crate::{Machine, Placement};
 /// The script for PyTorch, with the same protocol.
 const SCRIPT: &str = include_str!("../../../../xtask/peers/nccl.py");
 
-/// The collectives of one rank, which is out of place because a call in place would do nothing, and
-/// those of several ranks.
+/// The collectives that are measured with one rank, and with several ranks. With one rank, all of
+/// them are out of place, because a call in place would do nothing.
 const ALONE: [&str; 2] = ["all_gather", "reduce_scatter"];
 const TOGETHER: [&str; 4] = ["all_reduce", "all_gather", "reduce_scatter", "broadcast"];
-/// The bytes that a device copies per measurement.
+/// The number of bytes that a measurement moves, which determines its number of calls.
 const MOVED: usize = 4 << 30;
 const CALLS_MAX: usize = 100;
 
@@ -30,7 +30,7 @@ pub struct Measure {
     pub sizes: Vec<usize>,
     /// The number of rounds.
     pub rounds: usize,
-    /// The Python with PyTorch.
+    /// The Python interpreter that has PyTorch.
     pub python: PathBuf,
 }
 
@@ -44,7 +44,7 @@ impl Measure {
     }
 }
 
-/// An implementation, with its session until it fails.
+/// An implementation and its session, which ends when it fails.
 struct Measured {
     subject: Subject,
     session: Option<Session>,
@@ -55,7 +55,7 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If a process of this library cannot be started, or `record` fails. Measurements that cannot
-    /// be made are records.
+    /// be made are recorded as such.
     pub fn measure(
         &self,
         what: &Measure,
@@ -84,7 +84,7 @@ impl Runner<'_> {
             Ok((session, _)) => session,
             Err(why) => return record(not_measured(ranks, "this library", &why)),
         };
-        // One rank copies while all others are idle.
+        // One rank makes the copies while all others are idle.
         let alone = Placement { devices: group.devices[..1].to_vec(), environment: Vec::new() };
         let copy_folder = tempfile::tempdir().map_err(failed("create a folder"))?;
         let copy = Session::start(self.ours(&alone, copy_folder.path())?, 2 * self.call_timeout);
@@ -102,7 +102,7 @@ impl Runner<'_> {
             for (name, bytes) in
                 names.iter().flat_map(|name| what.sizes.iter().map(move |size| (*name, *size)))
             {
-                // The order rotates.
+                // The order rotates, so that no implementation always goes first.
                 subjects.rotate_left(1);
                 for measured in &mut subjects {
                     measured.measure((name, ranks), bytes, round, record)?;
@@ -112,7 +112,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Returns the processes of this library.
+    /// Returns the commands that start the processes of this library.
     fn ours(&self, group: &Placement, folder: &Path) -> Result<Vec<Command>, RunError> {
         let start = |spec: &crate::CaseSpec| {
             let mut command = (self.start)()?;
@@ -139,7 +139,7 @@ impl Runner<'_> {
             set_environment(&mut command, &group.environment);
             command.arg(&script).arg(folder.join("torch-store"));
             command.args([rank, group.devices.len(), *device].map(|number| number.to_string()));
-            // PyTorch loads the library that is preloaded.
+            // PyTorch uses the preloaded library.
             command.env("LD_PRELOAD", &machine.libnccl);
             command
         };
@@ -154,7 +154,7 @@ impl Runner<'_> {
 }
 
 impl Measured {
-    /// Measures once, unless this implementation has failed before.
+    /// Measures once, unless this implementation has already failed.
     fn measure(
         &mut self,
         (name, ranks): (&str, usize),
