@@ -1,7 +1,7 @@
-//! Gives the dynamic library the name under which the driver of a real device is looked for.
+//! Gives the dynamic library the soname of a real driver, by which it is looked up.
 
 fn main() {
-    // A library that is loaded already is found by this name, whatever its file is called.
+    // The loader finds an already loaded library by its soname, whatever the name of its file.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
     println!("cargo::rerun-if-changed=build.rs");
 }

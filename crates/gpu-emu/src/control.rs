@@ -1,7 +1,8 @@
-//! The interface of tests to the loaded library: symbols of our own, next to those of CUDA and
+//! The interface of the loaded library for tests: our own symbols, in addition to those of CUDA and
 //! NCCL.
 //!
-//! [`Control`](crate::Control) is their only caller. Numbers are those of the enums that it uses.
+//! [`Control`](crate::Control) is the only caller. Settings and reports are passed as the numbers
+//! of their enums.
 
 use std::ffi::{CString, c_char};
 
@@ -26,14 +27,14 @@ pub(crate) enum Report {
     Waiting = 3,
 }
 
-/// Sets a number of [`Setting`](crate::Setting); returns 0 if it exists.
+/// Changes a [`Setting`](crate::Setting); returns 0 if it exists.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_set(setting: u32, value: u64) -> i32 {
     i32::from(!settings::set(setting, value))
 }
 
-/// Returns a report as text, to be passed to [`gpu_emu_release`]; NULL if there is none of this
-/// number.
+/// Returns a report as text, which must be passed to [`gpu_emu_release`]; NULL if the number is
+/// unknown.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_take(report: u32) -> *mut c_char {
     let text = match report {
@@ -62,22 +63,22 @@ fn live() -> String {
 /// Frees a text of [`gpu_emu_take`].
 ///
 /// # Safety
-/// `text` is a result of that function and is passed once.
+/// `text` must come from that function, and be passed only once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn gpu_emu_release(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: it was made by `CString::into_raw` and its holder does not use it any more.
+        // SAFETY: it was made by `CString::into_raw`, and the caller no longer uses it.
         drop(unsafe { CString::from_raw(text) });
     }
 }
 
-/// Makes a device that has failed usable again; returns 0 if there is such a device.
+/// Makes a failed device usable again; returns 0 if there is such a device.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
     i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
 }
 
-/// Plans that the call named `name`, on this device and after `before` others, returns `code`.
+/// Plans that the call `name`, on this device and after `before` others, returns `code`.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_plan_answer(device: usize, name: Text, before: u64, code: u32) -> i32 {
     let planned = name.read().map(|name| injection::plan_answer(device, name, before, code));
@@ -108,7 +109,7 @@ extern "C" fn gpu_emu_register_kernel(name: Text, function: Kernel, sizes: In<us
     i32::from(kernel.map(|(name, kernel)| kernel::register(name, kernel)).is_none())
 }
 
-/// Reads memory of a device at once, independently of its streams; returns 0 if it could be read.
+/// Reads device memory immediately, independently of streams; returns 0 if it could be read.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_read(address: u64, to: HostMemory, length: usize) -> i32 {
     match access::read(address, length) {
@@ -121,8 +122,7 @@ extern "C" fn gpu_emu_read(address: u64, to: HostMemory, length: usize) -> i32 {
     }
 }
 
-/// Writes memory of a device at once, independently of its streams; returns 0 if it could be
-/// written.
+/// Writes device memory immediately, independently of streams; returns 0 if it could be written.
 #[unsafe(no_mangle)]
 extern "C" fn gpu_emu_write(address: u64, from: HostMemory, length: usize) -> i32 {
     // SAFETY: the client passed a buffer of this length.
@@ -130,7 +130,7 @@ extern "C" fn gpu_emu_write(address: u64, from: HostMemory, length: usize) -> i3
     access::write(address, &bytes).map_or_else(|error| failed(address, &error), |()| 0)
 }
 
-/// Records a fault of the device for a failed access of a kernel, as a real kernel would cause.
+/// Records a fault of the device for a kernel's failed access, as on a real device.
 fn failed(address: u64, error: &dyn std::fmt::Display) -> i32 {
     match device::of_address(address) {
         Some(device) => device.fail(driver::CuError::ILLEGAL_ADDRESS, &format!("kernel: {error}")),

@@ -1,8 +1,8 @@
-//! Addresses that a C caller passes, as types.
+//! Typed addresses that a C caller passes.
 //!
-//! Only a foreign caller creates these values: they appear only in the signatures of exported
-//! functions. The requirements of CUDA's and NCCL's documentation on an address, to be NULL or to
-//! be valid for the call, are promised by the C caller, and the functions here rely on them.
+//! Only foreign callers create these values: they appear only in the signatures of exported
+//! functions. The documentation of CUDA and NCCL requires an address to be NULL or valid for the
+//! call. The C caller promises this, and the functions here rely on it.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -18,26 +18,27 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return false;
         }
-        // SAFETY: a foreign caller passed this address for an answer of this type.
+        // SAFETY: a foreign caller passed this address for a result of this type.
         unsafe { self.0.write(value) };
         true
     }
 
-    /// Writes the value with this index of an array that is long enough, as the caller promises.
+    /// Writes the element at this index of an array, which the caller promises to be long enough.
     #[must_use]
     pub(crate) fn put_at(&self, index: usize, value: T) -> bool {
         if self.0.is_null() {
             return false;
         }
-        // SAFETY: a foreign caller passed an array, and its length in another argument, which
-        // `index` is below.
+        // SAFETY: a foreign caller passed an array, and in another argument its length; `index` is
+        // below the length.
         let at = unsafe { self.0.add(index) };
         // SAFETY: as above.
         unsafe { at.write(value) };
         true
     }
 
-    /// Returns the address with this index of an array that is long enough, as the caller promises.
+    /// Returns the address of the element at this index of an array, which the caller promises to
+    /// be long enough.
     pub(crate) fn element(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
@@ -47,21 +48,21 @@ impl<T> Out<T> {
     }
 }
 
-/// The address of values of the caller.
+/// The address of the caller's values.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Returns a copy of the value with this index, or none if the address is NULL.
+    /// Returns a copy of the value at this index, or `None` if the address is NULL.
     pub(crate) fn get(&self, index: usize) -> Option<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: a foreign caller says in another argument how many values lie here, and `index`
-        // is below that.
+        // SAFETY: a foreign caller passed the number of values in another argument, and `index` is
+        // below it.
         let at = unsafe { self.0.add(index) };
-        // SAFETY: as above; the value may be unaligned, because C promises no more.
+        // SAFETY: as above; the read is unaligned because the caller does not promise alignment.
         Some(unsafe { at.read_unaligned() })
     }
 
@@ -77,7 +78,7 @@ impl<T: Copy> In<T> {
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// Wraps a string of a struct that the caller promises to be readable.
+    /// Wraps a string in a struct, which the caller promises to be readable.
     pub(crate) unsafe fn listed(address: *const c_char) -> Self {
         Self(address)
     }
@@ -86,19 +87,18 @@ impl Text {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: a foreign caller passed a string that ends with a NUL, and keeps it for the
-        // length of the call.
+        // SAFETY: a foreign caller passed a string that ends with a NUL and is valid for the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         Some(text.to_string_lossy().into_owned())
     }
 }
 
-/// The address of host memory of a caller.
+/// The address of a caller's host memory.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostMemory(*mut c_void);
 
-// SAFETY: an address is a number; code that accesses it states why it is valid then.
+// SAFETY: an address is a number; code that dereferences it states why that is sound.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -121,7 +121,7 @@ impl HostMemory {
     /// Returns a copy of `length` bytes, which the caller promises to be readable.
     pub(crate) unsafe fn read(self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        // SAFETY: the caller promises that the memory may be read, and `bytes` was made for it.
+        // SAFETY: the caller promises that the memory is readable, and `bytes` has this length.
         unsafe { std::ptr::copy_nonoverlapping(self.0.cast::<u8>(), bytes.as_mut_ptr(), length) };
         bytes
     }

@@ -1,4 +1,4 @@
-//! Handles of C callers: numbers that identify objects, and that fault when they are dereferenced.
+//! Handles for C callers: numbers that identify objects. Dereferencing one faults.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -10,10 +10,10 @@ use crate::sync::lock;
 /// A handle in C.
 pub(crate) type Handle = *mut c_void;
 
-/// No address of a process has these bits: dereferencing one faults.
+/// No valid address of a process has these bits, so dereferencing one faults.
 const TAG: usize = 0x5E << 56;
 
-/// All objects of one kind, by handle. Handles are never used twice, so that a stale one is always
+/// All objects of one kind, by handle. Handles are never reused, so that a stale one is always
 /// detected.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
@@ -29,7 +29,7 @@ struct Entries<T> {
 }
 
 impl<T> Handles<T> {
-    /// `kind` differs from that of every other table.
+    /// Creates a table. Its `kind` must differ from those of all other tables.
     pub(crate) const fn new(what: &'static str, kind: u8) -> Self {
         let entries = Mutex::new(Entries { next: 1, live: BTreeMap::new() });
         Self { what, kind: TAG | (kind as usize) << 48, entries }
@@ -43,8 +43,7 @@ impl<T> Handles<T> {
         std::ptr::without_provenance_mut(number)
     }
 
-    /// Returns the object of `handle`. A handle of this kind without one was destroyed before,
-    /// which is recorded as a fault.
+    /// Returns the object of `handle`. The use of a destroyed handle is recorded as a fault.
     pub(crate) fn get(&self, handle: Handle) -> Option<Arc<T>> {
         let entries = self.lock_recording_misuse(handle);
         entries.live.get(&handle.addr()).cloned()

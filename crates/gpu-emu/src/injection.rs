@@ -1,4 +1,4 @@
-//! Injected faults, per device, so that tests in one process do not disturb each other.
+//! Injected faults. They are per device, so that tests in one process do not affect each other.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::sync::lock;
 pub(crate) enum InjectedFault {
     /// The operation waits until its communicator is aborted.
     Hang,
-    /// The operation hangs, and the communicator reports this error meanwhile.
+    /// The operation hangs, and the communicator reports this error in the meantime.
     AsyncError(ncclResult_t),
     /// The operation succeeds with one wrong bit in its result.
     WrongBit,
@@ -28,17 +28,17 @@ struct Planned {
 
 static PLANNED: Mutex<BTreeMap<usize, Planned>> = Mutex::new(BTreeMap::new());
 
-/// Plans that the call of `name` after `before` others returns `code` and does nothing else.
+/// Plans that a call of `name`, after `before` others, returns `code` and does nothing else.
 pub(crate) fn plan_answer(device: usize, name: String, before: u64, code: u32) {
     lock(&PLANNED).entry(device).or_default().answers.push((name, before, code));
 }
 
-/// Plans a fault of the operation after `before` others.
+/// Plans a fault of an operation, after `before` others.
 pub(crate) fn plan_fault(device: usize, before: u64, fault: InjectedFault) {
     lock(&PLANNED).entry(device).or_default().faults.push((before, fault));
 }
 
-/// Returns the planned result of a call that is made now, if there is one.
+/// Counts a call, and returns its planned result, if there is one.
 pub(crate) fn answer(device: usize, name: &str) -> Option<u32> {
     let mut planned = lock(&PLANNED);
     let answers = &mut planned.get_mut(&device)?.answers;
@@ -50,7 +50,7 @@ pub(crate) fn answer(device: usize, name: &str) -> Option<u32> {
     Some(answers.remove(index).2)
 }
 
-/// Returns the planned fault of an operation that begins now, if there is one.
+/// Counts an operation, and returns its planned fault, if there is one.
 pub(crate) fn fault(device: usize) -> Option<InjectedFault> {
     let mut planned = lock(&PLANNED);
     let faults = &mut planned.get_mut(&device)?.faults;

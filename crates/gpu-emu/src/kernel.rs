@@ -1,4 +1,4 @@
-//! Kernels: functions of the host that run in place of a kernel of their name.
+//! Host functions that run in place of the kernels with their names.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,22 +7,22 @@ use bytemuck::AnyBitPattern;
 
 use crate::sync::lock;
 
-/// A launch of a kernel. It runs once per launch, not once per thread of the grid.
+/// A launch of a kernel. The function runs once per launch, not once per thread of the grid.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Launch {
-    /// Blocks in each direction.
+    /// The number of blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block in each direction.
+    /// The number of threads per block in each dimension.
     pub block: [u32; 3],
-    /// Shared memory of a block, in bytes.
+    /// The shared memory per block in bytes.
     pub shared_bytes: u32,
     count: usize,
     sizes: *const usize,
     bytes: *const u8,
 }
 
-/// A function in place of a kernel. It accesses memory of devices with
+/// A function that runs in place of a kernel. It accesses device memory with
 /// [`Control::read`](crate::Control::read) and [`Control::write`](crate::Control::write), and must
 /// not panic.
 pub type Kernel = extern "C" fn(&Launch);
@@ -36,11 +36,11 @@ impl Launch {
     /// Returns the argument with this index, if there is one and it has the size of a `T`.
     #[must_use]
     pub fn argument<T: AnyBitPattern>(&self, index: usize) -> Option<T> {
-        // SAFETY: the creator of the launch keeps `count` sizes as long as the kernel runs.
+        // SAFETY: the creator of the launch keeps `count` sizes alive as long as the kernel runs.
         let sizes = unsafe { std::slice::from_raw_parts(self.sizes, self.count) };
         let size = *sizes.get(index)?;
         let start: usize = sizes[..index].iter().sum();
-        // SAFETY: the arguments are contiguous in memory of the sum of their sizes.
+        // SAFETY: the arguments are contiguous, and their sizes sum to the length of the memory.
         let bytes = unsafe { std::slice::from_raw_parts(self.bytes.wrapping_add(start), size) };
         bytemuck::try_pod_read_unaligned(bytes).ok()
     }
@@ -54,7 +54,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the arguments as numbers, lowest byte first. None has more than 8 bytes.
+    /// Returns the arguments as numbers, decoded as little-endian. No argument has more than 8
+    /// bytes.
     pub(crate) fn words(&self) -> Vec<u64> {
         let mut rest = &self.bytes[..];
         let word = |size: &usize| {
@@ -66,7 +67,7 @@ impl Arguments {
     }
 }
 
-/// A kernel and the sizes of its arguments, which on a real device are in its compiled code.
+/// A kernel and the sizes of its arguments, which a real kernel's compiled code contains.
 #[derive(Debug, Clone)]
 pub(crate) struct Registered {
     pub(crate) sizes: Vec<usize>,

@@ -1,15 +1,14 @@
-//! An emulated CUDA device with NCCL, on memory of the host: something to test on where there is no
-//! GPU.
+//! An emulated CUDA device with NCCL, in host memory, for tests on machines without a GPU.
 //!
-//! The package is two things. As a *dynamic library*, it exports the functions of CUDA's driver
-//! that cudarc calls and those of NCCL, with their C interfaces, under the name `libcuda.so`. As a
-//! *Rust library*, it is linked into a test, and finds, loads and controls the first:
-//! [`Control::load`] is where every test begins. After that, the loader's search for `libcuda.so`
-//! finds what is loaded already, and [`Control::path`] is what to open for NCCL.
+//! The package builds two libraries. The *dynamic library* exports the functions of the CUDA driver
+//! that cudarc calls and those of NCCL, with their C interfaces, under the name `libcuda.so`. The
+//! *Rust library* is linked into a test, and finds, loads and controls the dynamic one: every test
+//! begins with [`Control::load`]. After that, the loader finds the loaded library when it searches
+//! for `libcuda.so`, and [`Control::path`] is the file to open for NCCL.
 //!
-//! Both are made of the same code, so that a test process contains it twice, with every static
-//! variable. What cudarc and NCCL's bindings talk to is the loaded copy; [`Control`] asks that one
-//! by its symbols. Nothing in the other copy is ever called.
+//! Both are built from the same code, so a test process contains two copies of it, including all
+//! static variables. cudarc, NCCL's bindings and [`Control`] call the symbols of the dynamic
+//! library. The emulation in the other copy is never called.
 //!
 //! ```no_run
 //! use gpu_emu::{Control, Setting};
@@ -17,39 +16,39 @@
 //! let control = Control::load()?;
 //! control.set(Setting::Devices, 4);
 //! control.set(Setting::JitterMicroseconds, 200);
-//! // From here on cudarc finds the emulator, and NCCL's bindings do at `control.path()`.
+//! // From here on, cudarc finds the emulator, and NCCL's bindings load it from `control.path()`.
 //! assert!(control.take_faults().is_empty());
 //! # Ok::<(), gpu_emu::LoadError>(())
 //! ```
 //!
-//! A package whose tests use it has it as a dev-dependency, so that cargo builds both. For other
-//! programs, `COMM_NCCL_PATH` names the file, if they open NCCL before CUDA, and the environment
-//! contains the settings ([`Setting`]).
+//! A package whose tests use it lists it as a dev-dependency, so that cargo builds both libraries.
+//! Other programs find the file through `COMM_NCCL_PATH`, provided that they open NCCL before CUDA,
+//! and read the settings ([`Setting`]) from the environment.
 //!
-//! # What it does
+//! # Behavior
 //!
 //! - Each stream has a thread that does its work in order, after a random delay if
-//!   [`Setting::JitterMicroseconds`] asks for that. Work of different streams meets only at events,
-//!   or on the legacy stream, by the rules of CUDA.
-//! - An address of a device cannot be dereferenced: an access ends the process. Memory is
-//!   poisoned when it is allocated and when it is freed, addresses are not used twice, and each
-//!   access is checked. What a real device might tolerate is an error here, which stays with the
-//!   device, and a line in [`Control::take_faults`].
-//! - Kernels in PTX are interpreted, as far as they compute with single elements. Others are
-//!   functions of the test, by name.
+//!   [`Setting::JitterMicroseconds`] is set. Work on different streams is ordered only by events or
+//!   the legacy stream, by the rules of CUDA.
+//! - Dereferencing a device address on the host crashes the process. Memory is poisoned when it is
+//!   allocated and when it is freed, addresses are not reused, and each access is checked. An
+//!   invalid access that a real device might tolerate is a sticky error of the device here, and is
+//!   listed by [`Control::take_faults`].
+//! - Elementwise kernels in PTX are interpreted. A test provides functions for other kernels, by
+//!   name.
 //! - Ranks are threads or processes, and connect through the unique id; all resources are freed
-//!   when one of them dies. Operations of NCCL run on streams, and all of a group together.
-//! - Calls answer what a test planned for them, operations hang until they are aborted or have a
-//!   wrong result, communicators fail on their own: see [`Control::plan_answer`],
+//!   when one of them dies. NCCL operations run on streams, and those of a group run together.
+//! - A test can plan that calls return given codes, that operations hang until they are aborted or
+//!   have a wrong result, and that communicators fail asynchronously: see [`Control::plan_answer`],
 //!   [`Control::plan_code`], [`Control::plan_hang`], [`Control::plan_wrong_bit`] and
-//!   [`Control::plan_async_error`]. All calls are recorded, with their arguments.
+//!   [`Control::plan_async_error`]. All calls are recorded with their arguments.
 //!
-//! # What it proves, and what not
+//! # Limits
 //!
-//! A test on it runs our whole path to the device: contexts, streams, events, lengths, the order of
-//! calls, what happens after an error. It proves nothing about a GPU or about NCCL itself: not
-//! their speed, not the last bits of their sums, not whether they behave as their documentation
-//! says. Reports state separately what was tested on a real one.
+//! A test on the emulator covers our whole path to the device: contexts, streams, events, lengths,
+//! the order of calls, and error handling. It proves nothing about a GPU or about NCCL itself:
+//! neither their speed, nor the last bits of their sums, nor whether they behave as documented.
+//! Reports state separately what was tested on a real device.
 
 mod client;
 mod control;

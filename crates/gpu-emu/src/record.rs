@@ -6,18 +6,20 @@ use std::sync::Mutex;
 
 use crate::sync::lock;
 
-/// The most lines that are kept, so that a test that never reads them does not fill the memory.
+/// The largest number of lines that are kept, so that a test that never reads them does not exhaust
+/// memory.
 const LINES_MAX: usize = 65_536;
 
 static CALLS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 static FAULTS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
-/// Records a call of `name` that returned `code`. `arguments` are `key=value`, separated by spaces.
+/// Records a call of `name` that returned `code`. `arguments` has the form `key=value`, separated
+/// by spaces.
 pub(crate) fn call(name: &str, arguments: &dyn Display, code: i32) {
     push(&CALLS, format!("{name}\t{code}\t{arguments}"));
 }
 
-/// Records a fault, with the device on which it happened, if it is known.
+/// Records a fault, and the device on which it happened, if known.
 pub(crate) fn fault(device: Option<usize>, what: &str) {
     push(&FAULTS, device.map_or_else(|| format!("\t{what}"), |device| format!("{device}\t{what}")));
 }

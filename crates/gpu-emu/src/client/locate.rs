@@ -6,8 +6,8 @@ use super::LoadError;
 
 const FILE: &str = "libgpu_emu.so";
 
-/// Returns the library that was built along with the running program. Tests are in `deps`, and it
-/// is next to them; programs and examples are next to that folder.
+/// Returns the library that was built along with the running program. It is in `deps`, next to the
+/// tests; programs and examples are in or below the folder that contains `deps`.
 pub(super) fn library() -> Result<PathBuf, LoadError> {
     let program = std::env::current_exe().and_then(std::fs::canonicalize).unwrap_or_default();
     let folders = program.ancestors().skip(1).take(2);

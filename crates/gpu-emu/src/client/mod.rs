@@ -1,4 +1,4 @@
-//! The client of tests: finds the dynamic library, loads it before any code looks for CUDA, and
+//! The client for tests: it finds the dynamic library, loads it before any code looks for CUDA, and
 //! controls it.
 
 mod locate;
@@ -29,7 +29,7 @@ pub enum LoadError {
     /// The file was not built, or the test runs from an unusual place.
     #[error("libgpu_emu.so is in none of {0:?}")]
     NotFound(Vec<PathBuf>),
-    /// The loader refused it.
+    /// The loader rejected it.
     #[error("cannot load {path}: {source}")]
     Refused {
         /// The file.
@@ -37,18 +37,18 @@ pub enum LoadError {
         /// The error of the loader.
         r#source: libloading::Error,
     },
-    /// The library does not have a symbol that was to be removed.
+    /// A symbol that should be removed does not exist in the library.
     #[error("the library has no symbol {0}")]
     NoSymbol(String),
-    /// The copy without some symbols could not be made.
+    /// The library could not be copied.
     #[error("cannot copy the library")]
     Copy(#[from] io::Error),
-    /// Another library has its name.
-    #[error("libcuda.so is loaded already, and is not the emulator")]
+    /// Another library with this name is already loaded.
+    #[error("libcuda.so is already loaded, and is not the emulator")]
     NotFirst,
 }
 
-/// The loaded emulator. A process has one, which is never unloaded, because its threads may be
+/// The loaded emulator. A process has one. It is never unloaded, because its threads may be
 /// running.
 #[derive(Debug)]
 pub struct Control {
@@ -69,7 +69,7 @@ static LOADED: OnceLock<Control> = OnceLock::new();
 
 impl Control {
     /// Loads the library that cargo built along with the calling test, once per process. This must
-    /// come before the first call of cudarc, which keeps the library that it finds.
+    /// precede the first call of cudarc, which keeps the library that it finds.
     ///
     /// # Errors
     /// If the file is missing or cannot be loaded, or if another `libcuda.so` was loaded before.
@@ -81,9 +81,9 @@ impl Control {
         Ok(LOADED.get_or_init(|| opened))
     }
 
-    /// Does the same as [`Control::load`] with a copy of the library that lacks these symbols, like
-    /// that of an older NCCL. The copy is in memory, and [`Control::path`] refers to it in this
-    /// process. Later calls, of either function, return the library that was loaded first.
+    /// Like [`Control::load`], but loads a copy of the library without these symbols, like that of
+    /// an older NCCL. The copy is in memory, and [`Control::path`] refers to it within this
+    /// process. Later calls of either function return the library that was loaded first.
     ///
     /// # Errors
     /// As [`Control::load`], and if the library has no such symbol or cannot be copied.
@@ -118,17 +118,17 @@ impl Control {
         if found as usize == control.set as usize { Ok(control) } else { Err(LoadError::NotFirst) }
     }
 
-    /// Returns the file that was loaded, which has NCCL's functions too.
+    /// Returns the file that was loaded, which also contains NCCL's functions.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns numbers of devices that no other test of this process uses, because errors stay with
-    /// a device. Sets the number of devices to the largest one.
+    /// Reserves devices that no other test of this process uses, because errors are sticky, and
+    /// returns their numbers. Sets the number of devices to the maximum.
     ///
     /// # Panics
-    /// If there are no more devices: then spread the tests over more files.
+    /// If there are no more devices. In that case, spread the tests over more files.
     #[must_use]
     pub fn reserve_devices(&self, count: usize) -> Vec<usize> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -138,8 +138,8 @@ impl Control {
         (first..first + count).collect()
     }
 
-    /// Returns the faults of these devices, and of no known device, since the last time. Those of
-    /// other devices are kept.
+    /// Returns the new faults of these devices, and those whose device is unknown. Faults of other
+    /// devices are kept.
     #[must_use]
     pub fn faults_of(&self, devices: &[usize]) -> Vec<String> {
         static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
@@ -149,19 +149,20 @@ impl Control {
         seen.extract_if(.., is_one).map(|fault| fault.what).collect()
     }
 
-    /// Sets a number for the whole process.
+    /// Changes a setting for the whole process.
     pub fn set(&self, setting: Setting, value: u64) {
         // SAFETY: the function takes two numbers.
         let _known = unsafe { (self.set)(setting as u32, value) };
     }
 
-    /// Returns all recorded calls since the last time, oldest first.
+    /// Returns all calls that were recorded since this was last called, oldest first.
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
         self.report(Report::Calls).lines().filter_map(Call::parse).collect()
     }
 
-    /// Returns all faults since the last time, oldest first: actions that no correct program takes.
+    /// Returns all faults since this was last called, oldest first. A fault is an action that no
+    /// correct program takes.
     #[must_use]
     pub fn take_faults(&self) -> Vec<Fault> {
         self.report(Report::Faults).lines().filter_map(Fault::parse).collect()
@@ -173,43 +174,42 @@ impl Control {
         Live::parse(&self.report(Report::Live))
     }
 
-    /// Makes a device that has failed usable again, which a real device needs a new process for.
+    /// Makes a failed device usable again. A real device would need a new process.
     pub fn heal(&self, ordinal: usize) {
         // SAFETY: the function takes a number.
         let _known = unsafe { (self.heal)(ordinal) };
     }
 
-    /// Returns the reasons for which operations of NCCL wait at this moment, one line each: empty
-    /// when nothing hangs.
+    /// Returns what each NCCL operation is waiting for at this moment, one line each. It is empty
+    /// if nothing hangs.
     #[must_use]
     pub fn waiting(&self) -> Vec<String> {
         self.report(Report::Waiting).lines().map(str::to_owned).collect()
     }
 
-    /// Makes the call of NCCL named `name`, on this device and after `before` others of this name,
+    /// Makes the NCCL call `name`, on this device and after `before` other calls of this name,
     /// return `code` and do nothing else. Calls without a communicator count for the current device
     /// of their thread.
     pub fn plan_answer(&self, device: usize, name: &CStr, before: u64, code: ncclResult_t) {
         self.plan_code(device, name, before, code.0);
     }
 
-    /// Makes the call of [`Control::plan_answer`], or the call of the driver that is recorded under
-    /// this name, return `code` and do nothing else: with 0, it seems to succeed. Calls of the
-    /// driver count for the current device of their thread.
+    /// Like [`Control::plan_answer`], but also for driver calls, by the name under which they are
+    /// recorded. With code 0, the call appears to succeed. Driver calls count for the current
+    /// device of their thread.
     pub fn plan_code(&self, device: usize, name: &CStr, before: u64, code: u32) {
         // SAFETY: the name ends with a NUL and is copied in the call.
         let _planned = unsafe { (self.plan_answer)(device, name.as_ptr(), before, code) };
     }
 
-    /// Makes an operation on this device, after `before` others, hang until its communicator is
+    /// Makes an operation on this device hang, after `before` others, until its communicator is
     /// aborted.
     pub fn plan_hang(&self, device: usize, before: u64) {
         // SAFETY: the function takes three numbers.
         unsafe { (self.plan_fault)(device, before, 0) };
     }
 
-    /// Does the same as [`Control::plan_hang`], and `ncclCommGetAsyncError` returns `code`
-    /// meanwhile.
+    /// Like [`Control::plan_hang`], but `ncclCommGetAsyncError` returns `code` in the meantime.
     pub fn plan_async_error(&self, device: usize, before: u64, code: ncclResult_t) {
         // SAFETY: the function takes three numbers.
         unsafe { (self.plan_fault)(device, before, code.0) };
@@ -222,7 +222,7 @@ impl Control {
         unsafe { (self.plan_wrong_bit)(device, before) };
     }
 
-    /// Runs `function` for each launch of a kernel called `name`. `sizes` are those of its
+    /// Runs `function` for each launch of a kernel called `name`. `sizes` holds the sizes of its
     /// arguments in bytes.
     pub fn register_kernel(&self, name: &CStr, sizes: &[usize], function: Kernel) {
         // SAFETY: the name ends with a NUL, and the number of sizes is passed; both are copied in
@@ -231,8 +231,9 @@ impl Control {
             unsafe { (self.register_kernel)(name.as_ptr(), function, sizes.as_ptr(), sizes.len()) };
     }
 
-    /// Reads `length` bytes of a device's memory at once, independently of its streams, like a
-    /// kernel. None if they are not allocated, which is then a fault of the device.
+    /// Reads `length` bytes of a device's memory immediately, independently of its streams, like a
+    /// kernel. Returns `None` if they are not allocated, which is recorded as a fault of the
+    /// device.
     #[must_use]
     pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
@@ -241,8 +242,8 @@ impl Control {
         (code == 0).then_some(bytes)
     }
 
-    /// Writes to a device's memory immediately, independently of its streams, like a kernel. False
-    /// if it is not allocated, which is then a fault of the device.
+    /// Writes to a device's memory immediately, independently of its streams, like a kernel.
+    /// Returns false if it is not allocated, which is recorded as a fault of the device.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         // SAFETY: the buffer has the length that is passed with it.
@@ -256,8 +257,8 @@ impl Control {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: a pointer other than NULL is a string that ends with a NUL, and ours until it is
-        // released.
+        // SAFETY: a pointer other than NULL is a string that ends with a NUL, and belongs to us
+        // until it is released.
         let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
         // SAFETY: it came from the library, and is not used any more.
         unsafe { (self.release)(text) };
@@ -267,7 +268,7 @@ impl Control {
 
 /// Loads a library for the rest of the process.
 fn library_at(path: &Path) -> Result<&'static Library, libloading::Error> {
-    // SAFETY: the emulator runs no code when it is loaded; another libcuda.so is a driver, which
+    // SAFETY: the emulator runs no code when it is loaded; any other libcuda.so is a driver, which
     // every user of CUDA trusts.
     let library = unsafe { Library::new(path) }?;
     Ok(Box::leak(Box::new(library)))

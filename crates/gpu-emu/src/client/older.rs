@@ -9,8 +9,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::LoadError;
 
-/// Copies the library at `path` into memory, with other names in place of `symbols`, and returns a
-/// path to that memory. It exists until the process ends.
+/// Copies the library at `path` into memory, with `symbols` renamed, and returns a path to the
+/// copy, which exists until the process ends.
 pub(super) fn copy(path: &Path, symbols: &[&str]) -> Result<PathBuf, LoadError> {
     let mut bytes = fs::read(path)?;
     for symbol in symbols {
@@ -26,7 +26,7 @@ pub(super) fn copy(path: &Path, symbols: &[&str]) -> Result<PathBuf, LoadError> 
 }
 
 /// Renames a symbol. The loader finds a symbol by the hash of its name and then compares the name,
-/// so one with another first letter is found neither by the old name nor by the new one.
+/// so a symbol whose first letter has changed is found by neither the old name nor the new one.
 fn rename(bytes: &mut [u8], symbol: &str) -> Result<(), LoadError> {
     let name: Vec<u8> = [b"\0", symbol.as_bytes(), b"\0"].concat();
     let places: Vec<usize> = bytes

@@ -1,4 +1,4 @@
-//! The reports of the library, parsed.
+//! Parses the reports of the library.
 
 use std::collections::BTreeMap;
 

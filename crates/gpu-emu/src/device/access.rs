@@ -1,5 +1,5 @@
-//! The memory that work on a device can access: that of every device, and pinned memory of the
-//! host, in one address space.
+//! The memory that work on a device can access: the memory of all devices and pinned host memory,
+//! in one address space.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::ffi::HostMemory;
 use super::memory::{AccessError, Allocation};
 use super::{of_address, pinned};
 
-/// Checks that `length` bytes at `address` are allocated, in one piece.
+/// Checks that `length` bytes at `address` lie in one allocation.
 pub(crate) fn check(address: u64, length: usize) -> Result<(), AccessError> {
     match of_address(address) {
         Some(device) => device.memory.check(address, length),
@@ -39,15 +39,15 @@ fn host(address: u64) -> Option<HostMemory> {
     usize::try_from(address).ok().map(HostMemory::at)
 }
 
-/// The memory that a launch of a kernel accesses, element by element. It remembers the allocations
-/// that it has seen.
+/// The memory that a kernel launch accesses, element by element. It caches the allocations that it
+/// has found.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     seen: Vec<Arc<Allocation>>,
 }
 
 impl Window {
-    /// Reads up to 8 bytes as a number, lowest byte first.
+    /// Reads up to 8 bytes as a little-endian number.
     pub(crate) fn load(&mut self, address: u64, length: usize) -> Result<u64, AccessError> {
         if let Some(number) = self.seen.iter().find_map(|allocation| allocation.load(address, length)) {
             return Ok(number);
@@ -57,7 +57,7 @@ impl Window {
         Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    /// Writes up to 8 bytes of a number, lowest byte first.
+    /// Writes up to 8 bytes of a number in little-endian order.
     pub(crate) fn store(&mut self, address: u64, length: usize, number: u64) -> Result<(), AccessError> {
         if self.seen.iter().any(|allocation| allocation.store(address, length, number).is_some()) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! The memory of a device.
 //!
-//! An address is a number that no process can dereference, and is never used twice. Each allocation
-//! is backed by memory of the host, which only the functions here access, after checking every
-//! bound: an access that corrupts memory or reads garbage on a real device is an error here.
+//! An address is a number that no process can dereference, and is never reused. Each allocation is
+//! backed by host memory that only the functions here access, after checking all bounds: an access
+//! that would corrupt memory or read garbage on a real device is an error here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,22 +12,22 @@ use std::sync::{Arc, Mutex};
 use crate::settings::{self, Setting};
 use crate::sync::lock;
 
-/// No address of a process has these bits: dereferencing one on the host faults.
+/// No valid address of a process has these bits, so dereferencing one on the host faults.
 const TAG: u64 = 0x4E << 56;
 const TAG_MASK: u64 = 0xFF << 56;
 const DEVICE_SHIFT: u32 = 44;
 const DEVICE_MASK: u64 = 0xFF;
-/// Allocations start at multiples of this, as those of CUDA do, and are separated by at least this
-/// much unused space.
+/// Allocations start at multiples of this, as in CUDA, and are separated by at least this many
+/// unused bytes.
 const GAP: u64 = 512;
-/// The contents of memory before it is written, and after it is freed: NaN in every floating point
+/// The value of every byte before it is written, and after it is freed: NaN in every floating point
 /// type, -1 in integers.
 pub(crate) const POISON: u8 = 0xFF;
 
 /// The error of an access to the memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessError {
-    #[error("{0:#x} is no address of a device")]
+    #[error("{0:#x} is not a device address")]
     Foreign(u64),
     #[error("{address:#x} belongs to no allocation")]
     Outside { address: u64 },
@@ -43,14 +43,14 @@ pub(crate) enum AccessError {
     OfAnother { address: u64, owner: Owner },
 }
 
-/// The way in which memory was allocated, and must be freed.
+/// The API that allocated memory, and must free it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Driver,
     Nccl,
 }
 
-/// Returns a number of the device in the process, if `address` looks like an address of a device.
+/// Returns the device's number in the process, if `address` looks like an address of a device.
 pub(crate) fn ordinal_of(address: u64) -> Option<usize> {
     let device = (address >> DEVICE_SHIFT) & DEVICE_MASK;
     (address & TAG_MASK == TAG).then(|| usize::try_from(device).ok()).flatten()
@@ -75,7 +75,7 @@ impl Allocation {
         Some(u64::from_le_bytes(number))
     }
 
-    /// Writes up to 8 bytes of a number. `None` unless they all lie in the allocation.
+    /// Writes up to 8 bytes of a number, or returns `None` unless they all lie in the allocation.
     pub(crate) fn store(&self, address: u64, length: usize, number: u64) -> Option<()> {
         let range = self.range_of(address, length)?;
         lock(&self.bytes).get_mut(range)?.copy_from_slice(number.to_le_bytes().get(..length)?);
@@ -97,7 +97,7 @@ struct Space {
     next: u64,
     in_use: usize,
     live: BTreeMap<u64, Arc<Allocation>>,
-    /// The lengths of freed allocations, by address, to distinguish stale addresses from wrong
+    /// The lengths of freed allocations by address, which distinguish stale addresses from wrong
     /// ones.
     freed: BTreeMap<u64, u64>,
 }
@@ -108,8 +108,8 @@ impl Memory {
         Self(Mutex::new(Space { next, in_use: 0, live: BTreeMap::new(), freed: BTreeMap::new() }))
     }
 
-    /// Allocates `length` poisoned bytes, or none if the device has no more. They can be used once
-    /// [`Self::begin`] was called.
+    /// Allocates `length` poisoned bytes, or returns `None` if the device is out of memory. They
+    /// can be used after [`Self::begin`].
     pub(crate) fn allocate(&self, length: usize, owner: Owner) -> Option<u64> {
         let mut space = lock(&self.0);
         let in_use = space.in_use.checked_add(length)?;
@@ -155,7 +155,7 @@ impl Memory {
         lock(&self.0).find(address, length).map(|_| ())
     }
 
-    /// Returns start and length of the allocation that contains `address`.
+    /// Returns the start and length of the allocation that contains `address`.
     pub(crate) fn range(&self, address: u64) -> Result<(u64, usize), AccessError> {
         lock(&self.0).find(address, 0).map(|(allocation, _)| (allocation.base, allocation.length))
     }
@@ -179,7 +179,8 @@ impl Memory {
         lock(&self.0).in_use
     }
 
-    /// Returns the allocation of `length` bytes at `address`, and the index of the first.
+    /// Returns the allocation that contains `length` bytes at `address`, and the index of the
+    /// first.
     pub(crate) fn existing(
         &self,
         address: u64,

@@ -1,4 +1,4 @@
-//! The devices: memory, streams and, after a failure, an error that stays.
+//! The devices: memory, streams and, after a failure, a sticky error.
 
 pub(crate) mod access;
 pub(crate) mod memory;
@@ -35,8 +35,8 @@ pub(crate) struct Device {
 
 static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
-/// The list in `CUDA_VISIBLE_DEVICES`, up to the first entry that is not a number, as CUDA reads
-/// it.
+/// The list in `CUDA_VISIBLE_DEVICES`. Like CUDA, it ends before the first entry that is not a
+/// number.
 static VISIBLE: LazyLock<Option<Vec<usize>>> = LazyLock::new(|| {
     let list = std::env::var("CUDA_VISIBLE_DEVICES").ok()?;
     Some(list.split(',').map_while(|entry| entry.trim().parse().ok()).collect())
@@ -46,7 +46,7 @@ fn on_the_machine() -> usize {
     usize::try_from(settings::get(Setting::Devices)).unwrap_or(DEVICES_MAX).min(DEVICES_MAX)
 }
 
-/// Returns how many devices this process sees.
+/// Returns the number of devices that this process can see.
 pub(crate) fn count() -> usize {
     let machine = on_the_machine();
     VISIBLE.as_ref().map_or(machine, |list| list.iter().take_while(|physical| **physical < machine).count())
@@ -70,7 +70,7 @@ pub(crate) fn of_address(address: u64) -> Option<Arc<Device>> {
     memory::ordinal_of(address).and_then(get)
 }
 
-/// Returns the number of bytes allocated on all devices together.
+/// Returns the total number of bytes allocated on all devices.
 pub(crate) fn bytes_in_use() -> usize {
     lock(&DEVICES).iter().map(|device| device.memory.in_use()).sum()
 }
@@ -89,7 +89,7 @@ impl Device {
         }
     }
 
-    /// Returns the error of a device that has failed.
+    /// Returns the error of the device if it has failed.
     pub(crate) fn healthy(&self) -> Result<(), CuError> {
         match self.error.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -97,18 +97,19 @@ impl Device {
         }
     }
 
-    /// Records a failure of work that ran: as on a real device, every later call returns `error`.
+    /// Records a failure of asynchronous work. As on a real device, every later call returns
+    /// `error`.
     pub(crate) fn fail(&self, error: CuError, why: &str) {
         record::fault(Some(self.ordinal), why);
         let _already_failed = self.error.compare_exchange(0, error.0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Makes the device usable again, which a real device needs a new process for.
+    /// Makes the device usable again. A real device would need a new process.
     pub(crate) fn heal(&self) {
         self.error.store(0, Ordering::SeqCst);
     }
 
-    /// Returns the streams that were not destroyed, and the destroyed ones that still have work.
+    /// Returns the streams that exist, and the destroyed ones that still have work.
     pub(crate) fn stream_cores(&self) -> Vec<Arc<StreamCore>> {
         lock(&self.lines).iter().filter_map(Weak::upgrade).collect()
     }
@@ -128,8 +129,8 @@ impl Device {
         self.retained.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends one use of the primary context. The last one frees its memory, once no work uses it any
-    /// more.
+    /// Releases the primary context once. The last release waits for all work, and then frees the
+    /// memory.
     pub(crate) fn release(&self) -> Result<(), CuError> {
         let one_less = |count: usize| count.checked_sub(1);
         let before = self.retained.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);

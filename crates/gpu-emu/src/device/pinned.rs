@@ -1,4 +1,4 @@
-//! Memory of the host that was allocated for access by a device.
+//! Host memory that was allocated for access by a device.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,8 +20,8 @@ struct Range {
     _pages: Pages,
 }
 
-/// Pages whose address was returned to the caller, so that no reference to them exists until they
-/// are freed.
+/// Pages whose address was returned to the caller. No reference to them exists until they are
+/// freed.
 #[derive(Debug)]
 struct Pages(*mut [Page]);
 
@@ -30,7 +30,7 @@ unsafe impl Send for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the pointer is that of a box in `allocate`, and is converted back only here.
+        // SAFETY: the pointer comes from a box in `allocate`, and is converted back only here.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -45,7 +45,7 @@ pub(crate) fn allocate(length: usize) -> HostMemory {
     HostMemory::at(address)
 }
 
-/// Frees memory of [`allocate`]. False if it is not such memory, or freed already.
+/// Frees memory of [`allocate`]. Returns false if it is other memory or already freed.
 pub(crate) fn free(memory: HostMemory) -> bool {
     lock(&RANGES).remove(&memory.address()).is_some()
 }
@@ -67,20 +67,20 @@ fn holds(ranges: &BTreeMap<usize, Range>, address: usize, length: usize) -> bool
     })
 }
 
-/// Reads bytes that are still pinned; `None` if they are not.
+/// Reads pinned bytes, or returns `None` if they are not pinned.
 pub(crate) fn read(memory: HostMemory, length: usize) -> Option<Vec<u8>> {
     let ranges = lock(&RANGES);
     // SAFETY: the range is pinned and stays so while the table is locked.
     holds(&ranges, memory.address(), length).then(|| unsafe { memory.read(length) })
 }
 
-/// Writes bytes that are still pinned. False if they are not.
+/// Writes pinned bytes. Returns false if they are not pinned.
 pub(crate) fn write(memory: HostMemory, bytes: &[u8]) -> bool {
     let ranges = lock(&RANGES);
     let pinned = holds(&ranges, memory.address(), bytes.len());
     if pinned {
         // SAFETY: the range is pinned and stays so while the table is locked; by the rules of CUDA,
-        // a caller reads memory that a device writes only afterwards.
+        // the caller does not read memory while a device writes it.
         unsafe { memory.write(bytes) };
     }
     pinned

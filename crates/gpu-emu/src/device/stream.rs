@@ -1,4 +1,4 @@
-//! Streams: work in order, each on a thread of its own.
+//! Streams: queues of work, each with its own thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(crate) struct Stream {
     line: Arc<StreamCore>,
 }
 
-/// The part of a stream that lives while it has work, even when it is destroyed.
+/// The part of a stream that lives while it has work, even after the stream is destroyed.
 #[derive(Debug)]
 pub(crate) struct StreamCore {
     kind: StreamKind,
@@ -44,7 +44,7 @@ struct Tail {
 /// The relation of a stream to the legacy stream of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// The legacy stream itself, which waits for all blocking ones, and they wait for it.
+    /// The legacy stream itself. It waits for all blocking streams, and they wait for it.
     Legacy,
     Blocking,
     NonBlocking,
@@ -97,7 +97,7 @@ impl Stream {
         Ok(Arc::new(Self { device, line }))
     }
 
-    /// Returns the stream of handle 0 or 1.
+    /// Returns the stream with handle 0 or 1.
     pub(crate) fn legacy(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
         if let Some(stream) = device.legacy.get() {
             return Ok(stream.clone());
@@ -106,7 +106,7 @@ impl Stream {
         Ok(device.legacy.get_or_init(|| stream).clone())
     }
 
-    /// Returns the stream of handle 2: another one in each thread.
+    /// Returns the stream with handle 2, which is different in each thread.
     pub(crate) fn per_thread(device: &Arc<Device>) -> std::io::Result<Arc<Self>> {
         thread_local! {
             static STREAMS: RefCell<BTreeMap<usize, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
@@ -120,8 +120,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Adds work. It is skipped if the device has failed by then; the marker is reached in any
-    /// case.
+    /// Adds work. It is skipped if the device has failed by the time it runs; the marker is reached
+    /// in any case.
     pub(crate) fn add(&self, work: impl FnOnce(&Arc<Device>) + Send + 'static) -> Arc<Marker> {
         self.follow_the_rules_of_the_legacy_stream();
         let device = self.device.clone();

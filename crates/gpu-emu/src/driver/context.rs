@@ -11,7 +11,7 @@ use crate::settings::{self, Setting};
 
 use super::{CuError, answer, given};
 
-/// A context is the number of its device, marked as an address that faults when it is dereferenced.
+/// A context is the number of its device, tagged so that dereferencing it faults.
 const CONTEXTS: usize = 0x5E << 56 | 0xC0 << 48;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
@@ -37,7 +37,7 @@ pub(super) fn device_of(context: Handle) -> Result<Arc<Device>, CuError> {
     if device.is_retained() { Ok(device) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
 }
 
-/// Returns the device of this thread's context, or its error if it has failed.
+/// Returns the device of this thread's context, or the device's error if it has failed.
 pub(super) fn current() -> Result<Arc<Device>, CuError> {
     if !is_initialized() {
         return Err(CuError::NOT_INITIALIZED);
@@ -47,8 +47,8 @@ pub(super) fn current() -> Result<Arc<Device>, CuError> {
     Ok(device)
 }
 
-/// Returns the current device of the CUDA runtime, and so of NCCL: that of the context, and the
-/// first one if the thread has none.
+/// Returns the current device of the CUDA runtime, which NCCL uses: the device of the thread's
+/// context, or the first one if the thread has no context.
 pub(crate) fn current_ordinal() -> usize {
     device_of(CURRENT.get()).map_or(0, |device| device.ordinal)
 }

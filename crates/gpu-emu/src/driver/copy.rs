@@ -1,9 +1,9 @@
 //! Copies and fills.
 //!
-//! As in CUDA, pageable memory of the host makes a copy wait: it is read before the call returns,
-//! and written before the call returns. Only pinned memory is accessed by the stream. Copies and
-//! fills without a stream run on the legacy one, and those without memory of the host do not wait
-//! even then.
+//! As in CUDA, copies from and to pageable host memory are synchronous: the memory is read or
+//! written before the call returns. Only pinned memory is accessed asynchronously. Copies and fills
+//! without a stream run on the legacy stream, and even then, those that do not involve the host are
+//! asynchronous.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use super::{CuError, CuResult, recorded, refused, stream};
 enum End {
     /// Memory that a device can access.
     Reachable(u64),
-    /// Memory of the host that only the caller can access.
+    /// Host memory that only the caller can access.
     Pageable(HostMemory),
 }
 
@@ -56,15 +56,15 @@ impl fmt::Display for End {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Until the copy is done, like calls without a stream that involve the host.
+    /// Waits until the copy is done, like calls without a stream that involve the host.
     Always,
     IfPageable,
 }
 
-/// Returns the bytes to copy when the stream reaches the copy.
+/// Reads the bytes to copy, when the stream reaches the copy.
 type Source = Box<dyn FnOnce() -> Result<Vec<u8>, AccessError> + Send>;
 
-/// Copies `length` bytes on `stream`, to the first end from the second.
+/// Copies `length` bytes on `stream`, from the second end to the first.
 fn copy(name: &'static str, (to, from): (End, End), length: usize, stream: &Stream, wait: Wait) -> CuResult {
     if length == 0 {
         return Ok(());
@@ -110,7 +110,7 @@ fn fetch(stream: &Stream, name: &'static str, source: Source) -> Result<Vec<u8>,
     lock(&slot).take().ok_or(CuError::SYSTEM)
 }
 
-/// Adds work whose failure is one of the device.
+/// Adds work whose failure makes the device fail.
 fn on_stream(
     stream: &Stream,
     name: &'static str,

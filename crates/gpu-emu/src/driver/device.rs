@@ -9,8 +9,8 @@ use crate::settings::{self, Setting};
 use super::context::{device_numbered, is_initialized};
 use super::{CuError, CuResult, answer, given};
 
-/// Numbers of `CUdevice_attribute`. The minor number of the compute capability, and all other
-/// attributes, are 0.
+/// Values of `CUdevice_attribute`. All other attributes are 0, including the minor number of the
+/// compute capability.
 const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 const MEMORY_POOLS_SUPPORTED: i32 = 115;
 
@@ -74,7 +74,8 @@ fn put_text(out: &Out<c_char>, capacity: i32, text: &str) -> CuResult {
     given(written)
 }
 
-/// Returns the UUID of a device. Devices of one machine differ in the last byte, in every process.
+/// Returns the UUID of a device. It is the same in every process, and devices of one machine differ
+/// in the last byte.
 fn uuid(physical: usize) -> [u8; 16] {
     let mut uuid = *b"gpu-emu-device\0\0";
     uuid[15] = u8::try_from(physical).unwrap_or(u8::MAX);

@@ -6,7 +6,7 @@ use crate::ffi::Out;
 
 use super::{CuError, CuResult, answer, given};
 
-/// (code, name, description).
+/// The code, name and description of each result.
 const TABLE: [(i32, &CStr, &CStr); 15] = [
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),

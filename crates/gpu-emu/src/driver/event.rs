@@ -10,7 +10,7 @@ use crate::sync::{Marker, lock};
 use super::context::current;
 use super::{CuError, answer, given, recorded, stream};
 
-/// Flags of `cuEventCreate`, which do not matter here.
+/// Flags of `cuEventCreate`, which have no effect here.
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
@@ -34,7 +34,7 @@ pub(super) fn of_handle(handle: Handle) -> Result<Arc<Event>, CuError> {
 }
 
 impl Event {
-    /// Returns the marker that was recorded last, if there is one.
+    /// Returns the last recorded marker, if there is one.
     pub(super) fn marker(&self) -> Option<Arc<Marker>> {
         lock(&self.recorded).clone()
     }

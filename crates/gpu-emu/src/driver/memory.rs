@@ -1,5 +1,4 @@
-//! Memory: allocated and freed at once or in the order of a stream, on the device or pinned on the
-//! host.
+//! Allocates and frees memory, immediately or in stream order, on the device or pinned on the host.
 
 use crate::device::memory::Owner;
 use crate::device::{self, pinned};
@@ -23,7 +22,7 @@ extern "C" fn cuMemAlloc_v2(address: Out<u64>, length: usize) -> i32 {
     })
 }
 
-/// Waits for all work of the device first, as CUDA does.
+/// First waits for all work on the device, as in CUDA.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(address: u64) -> i32 {
     recorded("cuMemFree", &format_args!("address={address:#x}"), || {

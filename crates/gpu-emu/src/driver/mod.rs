@@ -1,8 +1,8 @@
-//! The driver: the functions of CUDA's `cuda.h` that cudarc calls, under their own names.
+//! The driver: the functions of `cuda.h` that cudarc calls, under their own names.
 //!
-//! Each returns what the documentation of CUDA specifies. The error of an argument is the result of
-//! the call itself and leaves the device usable; an error of enqueued work stays with the device,
-//! and is the result of every later call. Both are recorded as faults.
+//! Each returns what the CUDA documentation specifies. An invalid argument fails only the call
+//! itself and leaves the device usable; an error of enqueued work is sticky, and every later call
+//! returns it. Both are recorded as faults.
 
 mod context;
 mod copy;
@@ -60,15 +60,14 @@ fn answer(call: impl FnOnce() -> CuResult) -> i32 {
     code(call())
 }
 
-/// Does the same as [`answer`], unless a test planned another result, and records the call for a
-/// test.
+/// Like [`answer`], but returns the result that a test has planned, if any, and records the call.
 fn recorded(name: &str, arguments: &dyn Display, call: impl FnOnce() -> CuResult) -> i32 {
     let code = injection::answer(current_ordinal(), name).map_or_else(|| answer(call), u32::cast_signed);
     record::call(name, arguments, code);
     code
 }
 
-/// Returns success if a result could be written.
+/// Returns success if the result could be written.
 fn given(written: bool) -> CuResult {
     written.then_some(()).ok_or(CuError::INVALID_VALUE)
 }

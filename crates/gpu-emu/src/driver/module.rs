@@ -1,5 +1,6 @@
-//! Modules, kernels and host functions. The kernels of a module of PTX are interpreted. The content
-//! of any other module is ignored: a kernel is the function that a test registered under its name.
+//! Modules, kernels and host functions. The kernels of a PTX module are interpreted. The content of
+//! any other module is ignored, and its kernels are the functions that a test has registered under
+//! their names.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ static FUNCTIONS: Handles<Function> = Handles::new("function", 0xF0);
 
 const THREADS_MAX: u64 = 1024;
 
-/// Loads a module from its content, which is text.
+/// Loads a module from its text.
 fn load(module: &Out<Handle>, image: Option<&str>) -> CuResult {
     let device = current()?;
     let image = image.filter(|_| !module.is_null()).ok_or(CuError::INVALID_VALUE)?;
@@ -116,7 +117,7 @@ extern "C" fn cuLaunchKernel(
             Function::Registered(kernel) => {
                 stream.add(move |_| (kernel.function)(&Launch::new(grid, block, shared_bytes, &arguments)));
             }
-            // No interpreted kernel knows another direction.
+            // Interpreted kernels are one-dimensional.
             Function::Interpreted(_) if [grid_y, grid_z, block_y, block_z] != [1; 4] => {
                 return Err(CuError::INVALID_VALUE);
             }
@@ -137,14 +138,14 @@ fn copy_arguments(addresses: &In<HostMemory>, sizes: &[usize]) -> Result<Argumen
     for (index, size) in sizes.iter().enumerate() {
         let address = addresses.get(index).filter(|address| !address.is_null());
         let address = address.ok_or(CuError::INVALID_VALUE)?;
-        // SAFETY: the caller passed the address of an argument of the size with which the kernel
-        // was registered.
+        // SAFETY: the caller passed the address of an argument whose size is that of the kernel's
+        // parameter.
         bytes.extend(unsafe { address.read(*size) });
     }
     Ok(Arguments { sizes: sizes.to_vec(), bytes })
 }
 
-/// Runs a function on the thread of the stream. As on a real device it must not call CUDA.
+/// Runs a function on the thread of the stream. As on a real device, it must not call CUDA.
 #[unsafe(no_mangle)]
 extern "C" fn cuLaunchHostFunc(
     stream: Handle,

@@ -1,4 +1,4 @@
-//! Streams, by handle.
+//! The stream functions of the driver.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub(crate) fn live() -> usize {
     STREAMS.live()
 }
 
-/// Returns the stream of `handle`: one that was created, or one of the three that always exist, on
-/// the thread's device.
+/// Returns the stream of `handle`: a created one, or one of the predefined ones of the thread's
+/// device.
 pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     let stream = match handle.addr() {
         0 | 1 => Stream::legacy(&current()?)?,
@@ -32,8 +32,7 @@ pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     Ok(stream)
 }
 
-/// Does the same as [`of_handle`] for a caller with a device of its own: the three streams that
-/// always exist are those of `device`.
+/// Like [`of_handle`], but predefined streams are those of `device`.
 pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stream>, CuError> {
     device.healthy()?;
     match handle.addr() {
@@ -82,7 +81,7 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: u32) -> i
     })
 }
 
-/// No stream of the emulator can be captured, so none is being captured.
+/// The emulator does not support stream capture, so no stream is being captured.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamIsCapturing(stream: Handle, status: Out<i32>) -> i32 {
     answer(|| {

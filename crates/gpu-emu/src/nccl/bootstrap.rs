@@ -1,6 +1,5 @@
-//! Connects ranks by names in the abstract namespace of Unix sockets, derived from the unique id. A
-//! name exists as long as its listener, so nothing remains if a rank dies. Threads of one process
-//! and processes connect alike.
+//! Connects ranks by abstract Unix socket names derived from the unique id. A name exists as long
+//! as its listener, so nothing remains when a rank dies. Ranks may be threads or processes.
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -17,10 +16,10 @@ use crate::settings::{self, Setting};
 use super::failure::{Failure, Outcome};
 use super::mesh::Mesh;
 
-/// The interval at which a rank tries to connect to one that has not come.
+/// The interval at which a rank retries to connect to a rank that is not there yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The part of a unique id that distinguishes groups.
+/// The part of a unique id that identifies a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id([u8; Id::BYTES]);
 
@@ -43,7 +42,7 @@ impl Id {
         ncclUniqueId { internal: std::array::from_fn(|_| bytes.next().unwrap_or(0)) }
     }
 
-    /// Returns `None` if the id was not made by this library.
+    /// Returns `None` if this library has not created the id.
     pub(super) fn from_nccl(id: &ncclUniqueId) -> Option<Self> {
         let bytes: Vec<u8> = id.internal.iter().flat_map(|byte| byte.to_ne_bytes()).collect();
         let rest = bytes.strip_prefix(MAGIC)?;
@@ -55,7 +54,7 @@ impl Id {
     }
 }
 
-/// The first message of a rank.
+/// The first message of a rank on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
@@ -85,10 +84,10 @@ impl Hello {
     }
 }
 
-/// Connects to all other ranks, without a time limit, unless `stop` returns a failure.
+/// Connects to all other ranks, without a time limit, until `stop` returns a failure.
 pub(super) fn meet(id: Id, me: Hello, stop: &dyn Fn() -> Outcome) -> Outcome<Mesh> {
     let listener = UnixListener::bind_addr(&id.address(me.rank)?).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Failure::usage(format!("rank {} is there twice", me.rank)),
+        io::ErrorKind::AddrInUse => Failure::usage(format!("two processes are rank {}", me.rank)),
         _ => error.into(),
     })?;
     listener.set_nonblocking(true)?;
@@ -118,11 +117,11 @@ fn welcome(
     Ok(())
 }
 
-/// Checks the properties in which two ranks must agree, and those in which they must differ.
+/// Checks that two ranks agree where they must, and differ where they must.
 fn agree(me: Hello, peer: Hello) -> Outcome {
     let (a, b) = (me.rank.min(peer.rank), me.rank.max(peer.rank));
     if me.world != peer.world {
-        return Err(Failure::usage(format!("ranks {a} and {b} want another number of ranks")));
+        return Err(Failure::usage(format!("ranks {a} and {b} have different numbers of ranks")));
     }
     if me.version != peer.version {
         let words = format!("Mismatched NCCL version detected: {} and {}", me.version, peer.version);
@@ -135,7 +134,7 @@ fn agree(me: Hello, peer: Hello) -> Outcome {
     Ok(())
 }
 
-/// Tries until it succeeds: the other rank may not be there yet.
+/// Retries until it succeeds, because the other rank may not be there yet.
 fn retry<T>(stop: &dyn Fn() -> Outcome, mut attempt: impl FnMut() -> io::Result<T>) -> Outcome<T> {
     loop {
         match attempt() {

@@ -43,9 +43,9 @@ fn invalid() -> Failure {
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     pub(super) mesh: Arc<Mesh>,
-    /// Distinguishes messages of communicators over one mesh.
+    /// Distinguishes the messages of communicators that share a mesh.
     pub(super) context: u64,
-    /// Ranks of the mesh, by rank of the communicator.
+    /// The rank in the mesh of each rank of the communicator.
     pub(super) members: Vec<u32>,
     pub(super) rank: usize,
 }
@@ -64,8 +64,8 @@ pub(super) struct Communicator {
     state: Mutex<State>,
     idle: Condvar,
     aborted: AtomicBool,
-    /// The marker after the last operation: operations of one communicator do not overlap, on any
-    /// streams.
+    /// The marker after the last operation. Operations of one communicator do not overlap, whatever
+    /// their streams.
     pub(super) last: Mutex<Option<Arc<Marker>>>,
     counts: Mutex<Counts>,
     factors: Mutex<BTreeMap<u32, (Element, Factor)>>,
@@ -73,7 +73,7 @@ pub(super) struct Communicator {
 
 #[derive(Debug)]
 struct State {
-    /// The number of calls that returned before they were done.
+    /// The number of calls that have returned but not completed.
     pending: usize,
     finalized: bool,
     error: ncclResult_t,
@@ -104,7 +104,7 @@ impl Communicator {
         })
     }
 
-    /// Returns the members, once they are known.
+    /// Returns the link, once it is connected.
     pub(super) fn link(&self) -> Outcome<&Link> {
         self.link.get().ok_or_else(|| Failure::argument("the communicator is not initialized"))
     }
@@ -113,7 +113,8 @@ impl Communicator {
         let _only_once = self.link.set(link);
     }
 
-    /// Returns an error if no operation can begin: one is in progress, or an earlier one failed.
+    /// Returns an error if no operation can begin, because one is in progress or an earlier one has
+    /// failed.
     pub(super) fn ready(&self) -> Outcome<&Link> {
         let state = lock(&self.state);
         if state.pending > 0 {
@@ -139,7 +140,7 @@ impl Communicator {
         self.aborted.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the last error outside of a call, or that one is in progress.
+    /// Returns the first asynchronous error, or that a call is in progress.
     pub(super) fn asynchronous_error(&self) -> ncclResult_t {
         let state = lock(&self.state);
         match state.pending {
@@ -148,7 +149,7 @@ impl Communicator {
         }
     }
 
-    /// Records the first error.
+    /// Records an error, unless there is one already.
     pub(super) fn fail(&self, code: ncclResult_t) {
         let mut state = lock(&self.state);
         if state.error == ncclResult_t::ncclSuccess {
@@ -160,7 +161,7 @@ impl Communicator {
         lock(&self.state).finalized = true;
     }
 
-    /// Marks a call that returned as in progress, as long as the returned value lives.
+    /// Marks a call as in progress, as long as the returned value lives.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         lock(&self.state).pending += 1;
         Busy(self.clone())
@@ -201,11 +202,11 @@ impl Communicator {
         counts.divisions
     }
 
-    /// Stores a factor for sums, under a number above those of the operators.
+    /// Stores a factor for sums under a number above those of the built-in operators.
     pub(super) fn keep_factor(&self, element: Element, factor: Factor) -> u32 {
         let mut counts = lock(&self.counts);
         counts.factors += 1;
-        // Numbers of one communicator are invalid for another one.
+        // The numbers of one communicator are invalid for another one.
         let salt = (std::ptr::from_ref(self).addr() >> 4) as u32 & 0xFF_FF00;
         let number = (salt | 0x100_0000).wrapping_add(counts.factors);
         lock(&self.factors).insert(number, (element, factor));
@@ -232,7 +233,7 @@ impl Drop for Busy {
     }
 }
 
-/// Sends `payload` to all members, and returns the payloads of all, in rank order.
+/// Sends `payload` to all members, and returns the payloads of all members in rank order.
 pub(super) fn exchange(
     link: &Link,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! Types of elements, and their arithmetic.
+//! Element types and their arithmetic.
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -8,23 +8,23 @@ use crate::settings::{self, Setting};
 
 use super::failure::{Failure, Outcome};
 
-/// A type of the emulated version.
+/// An element type of the emulated version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Element(ncclDataType_t);
 
-/// The arithmetic of a type.
+/// The arithmetic in which a type is reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// In wide integers, truncated to the size of the type.
+    /// In wide integers, which are truncated to the size of the type.
     Integer {
         signed: bool,
     },
-    /// In f32, and rounded once at the end.
+    /// In f32, rounded once at the end.
     Single,
     Double,
 }
 
-/// The version that introduced types of 8 bits.
+/// The version that introduced 8-bit floats.
 const FLOAT8_SINCE: u64 = 22_400;
 
 impl Element {
@@ -64,7 +64,7 @@ impl Element {
         }
     }
 
-    /// Returns an element of at most 32 bits in floating point.
+    /// Decodes a floating point element of at most 32 bits.
     pub(super) fn to_f32(self, bytes: &[u8]) -> f32 {
         match (self.0, bytes) {
             (ncclDataType_t::ncclFloat16, &[a, b]) => f16::from_ne_bytes([a, b]).to_f32(),
@@ -76,7 +76,7 @@ impl Element {
         }
     }
 
-    /// Appends the nearest element; of two, the even one.
+    /// Appends the nearest element, ties to even.
     pub(super) fn put_f32(self, value: f32, out: &mut Vec<u8>) {
         match self.0 {
             ncclDataType_t::ncclFloat16 => out.extend(f16::from_f32(value).to_ne_bytes()),

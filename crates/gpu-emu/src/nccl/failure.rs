@@ -1,4 +1,4 @@
-//! The failures of calls of NCCL.
+//! The failures of NCCL calls.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -31,12 +31,12 @@ impl Failure {
         Self::new(ncclResult_t::ncclInvalidUsage, words)
     }
 
-    /// Creates the result of a call that is not done yet, which is not an error.
+    /// Creates the result of a call that has not completed, which is not an error.
     pub(crate) fn in_progress() -> Self {
         Self::new(ncclResult_t::ncclInProgress, "")
     }
 
-    /// Creates the result of an operation whose communicator is aborted.
+    /// Creates the result of an operation whose communicator was aborted.
     pub(crate) fn aborted() -> Self {
         Self::new(ncclResult_t::ncclInternalError, "aborted")
     }
@@ -54,11 +54,11 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Each text once, because C callers may keep the address for ever.
+/// All texts, each stored once and never freed, because C callers may keep the address.
 static TEXTS: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
 static LAST: Mutex<&'static CStr> = Mutex::new(c"");
 
-/// Stores the text of `failure`, if it has any, for `ncclGetLastError`.
+/// Stores the text of `failure` for `ncclGetLastError`, if there is any.
 pub(super) fn remember(failure: &Failure) {
     if failure.words.is_empty() {
         return;

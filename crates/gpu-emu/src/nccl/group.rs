@@ -1,4 +1,4 @@
-//! Groups of calls: no call begins before the outermost group ends.
+//! Groups of calls. No call begins before the outermost group ends.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) type Connect = Box<dyn FnOnce() -> Outcome<Option<Link>> + Send>;
 /// Operations of one communicator, each with its stream.
 type Enqueued = Vec<(Arc<Stream>, Operation)>;
 
-/// The request of a call.
+/// The work of a call.
 pub(super) enum Job {
     Connect(Arc<Communicator>, Connect),
     Launch(Arc<Communicator>, Arc<Stream>, Operation),
@@ -30,7 +30,8 @@ pub(super) enum Job {
 struct Group {
     depth: usize,
     jobs: Vec<Job>,
-    /// The first call of the group that was refused: then no call of it begins.
+    /// The failure of the first invalid call of the group. If there is one, no call of the group
+    /// begins.
     refused: Option<Failure>,
 }
 
@@ -42,7 +43,7 @@ pub(super) fn start() {
     GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
-/// Ends a group; the outermost one begins all calls.
+/// Ends a group. The end of the outermost one begins all calls.
 pub(super) fn end() -> Outcome {
     let ended = GROUP.with_borrow_mut(|group| match group.depth {
         0 => Err(Failure::usage("ncclGroupEnd: not in a group call.")),
@@ -59,7 +60,7 @@ pub(super) fn end() -> Outcome {
     }
 }
 
-/// Runs the request of a call: now, or at the end of its group.
+/// Runs the work of a call now, or at the end of its group.
 pub(super) fn submit(job: Outcome<Job>) -> Outcome {
     start();
     let refused = job.as_ref().err().cloned();
@@ -109,7 +110,7 @@ fn first_of(one: Outcome, other: Outcome) -> Outcome {
 
 type Connecting = (Arc<Communicator>, thread::JoinHandle<Outcome>);
 
-/// Connects on a thread of its own, because members of one group wait for each other.
+/// Connects on a separate thread, because members of one group wait for each other.
 fn connect(communicator: Arc<Communicator>, how: Connect) -> Outcome<Connecting> {
     let (member, busy) = (communicator.clone(), communicator.busy());
     let thread = thread::Builder::new().name("gpu-emu connect".to_owned()).spawn(move || {
@@ -129,7 +130,8 @@ fn connect(communicator: Arc<Communicator>, how: Connect) -> Outcome<Connecting>
     Ok((communicator, thread))
 }
 
-/// Enqueues the operations of one communicator: at once, or a little later if it does not block.
+/// Enqueues the operations of one communicator, either now or, if it is non-blocking, after a
+/// delay.
 fn launch(communicator: Arc<Communicator>, operations: Enqueued) -> Outcome {
     if communicator.blocking {
         enqueue(&communicator, operations);
@@ -144,8 +146,8 @@ fn launch(communicator: Arc<Communicator>, operations: Enqueued) -> Outcome {
     Err(Failure::in_progress())
 }
 
-/// Combines the operations to one item of work, on the first of their streams; the others wait for
-/// it and it for them.
+/// Combines the operations into one item of work on the first of their streams. It waits for the
+/// other streams, and they wait for it.
 fn enqueue(communicator: &Arc<Communicator>, operations: Enqueued) {
     let mut streams: Vec<Arc<Stream>> = Vec::new();
     let mut plan = Vec::new();

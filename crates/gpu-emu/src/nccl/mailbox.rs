@@ -1,4 +1,4 @@
-//! Received messages, until an operation takes them.
+//! Stores received messages until an operation takes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::sync::lock;
 use super::failure::{Failure, Outcome};
 use super::wire::{Header, Place};
 
-/// The interval at which a wait checks whether it must stop.
+/// The interval at which a waiter checks whether it must stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -39,14 +39,14 @@ impl Mailbox {
         self.notify.notify_all();
     }
 
-    /// Marks `peer` as lost: it sends nothing more.
+    /// Marks `peer` as lost.
     pub(super) fn lose(&self, peer: u32) {
         lock(&self.arrived).lost.insert(peer);
         self.notify.notify_all();
     }
 
-    /// Waits for the message of `place` from `peer`, until `stop` returns a failure; then there is
-    /// none, even if it arrived. A lost peer sends nothing more: a setting decides whether that
+    /// Waits for the message of `place` from `peer`, until `stop` returns a failure, which takes
+    /// precedence over a message that has arrived. A setting decides whether the loss of the peer
     /// ends the wait, because NCCL does not always detect it.
     pub(super) fn take(&self, peer: u32, place: Place, stop: &dyn Fn() -> Outcome) -> Outcome<Message> {
         let _seen = Waiting::begin(format!("for rank {peer} of the first communicator: {place:?}"));
@@ -68,12 +68,12 @@ impl Mailbox {
 
 static WAITING: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
 
-/// Returns the waits of operations at this moment, on one line each.
+/// Returns what each operation is waiting for at this moment, one line each.
 pub(crate) fn waiting() -> String {
     lock(&WAITING).values().map(|line| format!("{line}\n")).collect()
 }
 
-/// A wait that a test can see as long as this value lives.
+/// A wait that is reported to tests as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Waiting(u64);
 

@@ -1,4 +1,4 @@
-//! A stream to every other rank.
+//! A socket to every other rank.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use crate::sync::lock;
 use super::mailbox::{Mailbox, Message};
 use super::wire::{HEADER_BYTES, Header};
 
-/// The ranks of one initialisation. Communicators made from others share it.
+/// The connections of the ranks of one initialization. Communicators created from others share it.
 #[derive(Debug)]
 pub(super) struct Mesh {
     pub(super) me: u32,
@@ -21,7 +21,8 @@ pub(super) struct Mesh {
 }
 
 impl Mesh {
-    /// Starts a reader for every stream. Bytes are read at once, so that no writer waits for long.
+    /// Starts a reader thread for every socket. Readers never wait for operations, so that writers
+    /// do not block for long.
     pub(super) fn new(me: u32, streams: BTreeMap<u32, UnixStream>) -> io::Result<Self> {
         let mailbox = Arc::new(Mailbox::default());
         let mut peers = BTreeMap::new();
@@ -39,8 +40,8 @@ impl Mesh {
         Ok(Self { me, mailbox, peers })
     }
 
-    /// Sends to a rank, which may be this one. A lost peer is detected by the operation that waits
-    /// for it.
+    /// Sends to a rank, which may be this one. The loss of a peer is detected by the operation that
+    /// waits for it, so errors are ignored here.
     pub(super) fn send(&self, to: u32, header: Header, payload: Vec<u8>) {
         let header = Header { length: payload.len() as u64, ..header };
         if to == self.me {

@@ -1,4 +1,4 @@
-//! NCCL on memory of the host.
+//! NCCL in host memory.
 //!
 //! | subject | file |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | groups of calls | `group.rs` |
 //! | the exported functions | `abi/` |
 //!
-//! The algorithm is the simplest one: every rank is connected with every other one, sends the data
+//! The algorithm is the simplest one: every rank is connected to every other one, sends the data
 //! that the others need, and waits for the data that it needs. All ranks reduce in rank order, so
-//! that they agree on every bit.
+//! that their results are bitwise equal.
 
 mod abi;
 mod bootstrap;

@@ -1,10 +1,10 @@
-//! The messages of an operation, in one table for sending and receiving.
+//! The messages of an operation. One table determines both sends and receives.
 
 use super::element::Element;
 use super::reduction::Reduction;
 use super::wire::Shape;
 
-/// The kind of an operation. The numbers are on the wire.
+/// The kind of an operation. The numbers are sent on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -29,8 +29,8 @@ impl Kind {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Returns the block of its input that rank `from` sends to rank `to` of a collective. A rank
-    /// also sends to itself.
+    /// Returns the index of the input block that rank `from` sends to rank `to` in a collective. A
+    /// rank also sends to itself.
     pub(super) fn block(self, from: usize, to: usize, root: usize) -> Option<usize> {
         match self {
             Self::AllReduce | Self::AllGather => Some(0),
@@ -43,23 +43,23 @@ impl Kind {
     }
 }
 
-/// A checked call.
+/// An operation with checked arguments.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub(super) kind: Kind,
-    /// Address of the input, if this rank has one.
+    /// The address of the input, if this rank has one.
     pub(super) input: u64,
-    /// Address of the output, if this rank has one.
+    /// The address of the output, if this rank has one.
     pub(super) output: u64,
-    /// Elements of a block.
+    /// The number of elements of a block.
     pub(super) count: usize,
     pub(super) element: Element,
     pub(super) reduction: Reduction,
     pub(super) factor: Factor,
     /// The root, or the other rank.
     pub(super) root: usize,
-    /// The number among the collectives of its communicator, or among the messages from one rank to
-    /// the other.
+    /// The number of the operation among the collectives of its communicator, or among the messages
+    /// between two ranks in one direction.
     pub(super) sequence: u64,
 }
 
@@ -72,12 +72,12 @@ pub(super) enum Factor {
 }
 
 impl Operation {
-    /// Bytes of a block.
+    /// Returns the number of bytes of a block.
     pub(super) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.element.size())
     }
 
-    /// Returns the properties in which all ranks must agree.
+    /// Returns the properties on which all ranks must agree.
     pub(super) fn shape(&self) -> Shape {
         let kind = if self.kind.is_collective() { self.kind } else { Kind::Send };
         let root = if self.kind.is_collective() { u32::try_from(self.root).unwrap_or(u32::MAX) } else { 0 };

@@ -1,8 +1,8 @@
-//! Reductions of the contributions of all ranks.
+//! Reduces the contributions of all ranks.
 
 use super::element::{Class, Element};
 
-/// An operator, by its number in messages.
+/// A reduction operator. The numbers are sent on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Reduction {
@@ -10,10 +10,10 @@ pub(super) enum Reduction {
     Prod = 1,
     Max = 2,
     Min = 3,
-    /// Floating point is multiplied by one over the number of ranks before it is added; integers
-    /// are divided afterwards.
+    /// Floats are multiplied by one over the number of ranks before they are added; integers are
+    /// added and then divided.
     Avg = 4,
-    /// Each rank's elements are multiplied by a factor of its own before they are added.
+    /// Each rank's elements are multiplied by its own factor before they are added.
     PreMulSum = 5,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Contribution {
     pub(super) factor: [u8; 8],
 }
 
-/// Combines `parts` in their order: at least one, all of the same length.
+/// Combines `parts` in order. There is at least one, and all have the same length.
 pub(super) fn reduce(element: Element, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     match element.class() {
         Class::Single => {
@@ -46,7 +46,8 @@ pub(super) fn reduce(element: Element, reduction: Reduction, parts: &[Contributi
     }
 }
 
-/// The arithmetic on numbers of type `T`: preparation with the rank's own factor, and combination.
+/// The arithmetic on numbers of type `T`: a number is prepared with its rank's factor, and then
+/// combined.
 struct Rule<T> {
     prepare: Box<dyn Fn(T, T) -> T>,
     combine: fn(T, T) -> T,
@@ -67,7 +68,7 @@ fn fold<T: Copy>(size: usize, parts: &[Contribution], decode: impl Fn(&[u8]) -> 
     sums
 }
 
-/// The floating point types that compute.
+/// A floating point type in which sums are computed.
 trait Float: Copy + 'static {
     const COMBINE: [fn(Self, Self) -> Self; 4];
     fn times(self, other: Self) -> Self;
@@ -100,8 +101,8 @@ fn floats<T: Float>(reduction: Reduction, one_of_n: T) -> Rule<T> {
     }
 }
 
-/// Combines integers in a type so wide that nothing overflows which would not also wrap in `size`
-/// bytes.
+/// Combines integers in a wider type. Wrapping at the end gives the same result as wrapping in
+/// `size` bytes at each step.
 fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contribution]) -> Vec<u8> {
     let decode = |bytes: &[u8]| widen(bytes, signed);
     let unchanged: Box<dyn Fn(i128, i128) -> i128> = Box::new(|value, _| value);
@@ -123,7 +124,7 @@ fn integers(size: usize, signed: bool, reduction: Reduction, parts: &[Contributi
         .collect()
 }
 
-/// Converts an integer of any size, lowest byte first.
+/// Converts a little-endian integer of any size.
 fn widen(bytes: &[u8], signed: bool) -> i128 {
     let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut wide = [if negative { 0xFF } else { 0 }; 16];

@@ -38,7 +38,7 @@ impl From<Failure> for OperationError {
     }
 }
 
-/// Runs the operations of one group together: all send before any waits.
+/// Runs the operations of one group together: all of them send before any of them waits.
 pub(super) fn run(communicator: &Communicator, operations: &[Operation], device: &Arc<Device>) {
     let Ok(link) = communicator.link() else { return };
     match attempt(communicator, link, operations) {
@@ -63,7 +63,7 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
 fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -> Result<(), OperationError> {
     let mut wrong = false;
     if has_overlapping_messages(operations) {
-        let words = "NCCL: a message arrives in memory that the same group sends";
+        let words = "NCCL: a message is received into memory that the same group sends";
         record::fault(Some(communicator.device.ordinal), words);
     }
     for operation in operations {
@@ -87,8 +87,9 @@ fn attempt(communicator: &Communicator, link: &Link, operations: &[Operation]) -
     Ok(())
 }
 
-/// Whether a message may overwrite another one that is still to be sent. NCCL does not copy aside;
-/// the emulator would, because it sends all before it receives.
+/// Returns whether a received message overlaps one that is sent. NCCL may overwrite the latter
+/// before it is sent. The emulator sends everything before it receives, so the error would go
+/// unnoticed.
 fn has_overlapping_messages(operations: &[Operation]) -> bool {
     let of_kind =
         |kind| operations.iter().filter(move |operation| operation.kind == kind && operation.bytes() > 0);
@@ -181,8 +182,8 @@ fn receive(
     Ok(())
 }
 
-/// Returns the message of rank `source` for this operation. If it belongs to another one, this
-/// hangs, as NCCL does at best.
+/// Returns the message of rank `source` for this operation. If it belongs to a different operation,
+/// this hangs by default, which is the best that NCCL does.
 fn take(
     communicator: &Communicator,
     link: &Link,

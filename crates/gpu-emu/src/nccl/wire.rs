@@ -1,18 +1,18 @@
 //! The header of messages.
 
-/// The flow that a message belongs to.
+/// The flow to which a message belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Channel {
     Collective = 0,
     PointToPoint = 1,
-    /// A message between two ranks was received.
+    /// Acknowledges a message between two ranks.
     Receipt = 2,
-    /// Members of a communicator create new ones.
+    /// The creation of communicators from others.
     Division = 3,
 }
 
-/// The properties in which two ranks must agree for a message to match.
+/// The properties on which two ranks must agree for a message to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shape {
     pub(super) kind: u8,
@@ -54,7 +54,7 @@ impl Header {
         bytes
     }
 
-    /// Returns `None` if no rank sends this header.
+    /// Returns `None` for an invalid header.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let number = |index: usize| bytes[8 * index..8 * index + 8].try_into().map(u64::from_le_bytes).ok();
         let channel = match bytes[44] {

@@ -4,9 +4,9 @@ use half::f16;
 
 use super::instruction::{Binary, Comparison, Type};
 
-/// The NaN of operations on `f32`, as CUDA defines it: not that of the host.
+/// The NaN of operations on `f32` as CUDA defines it, which differs from the host's.
 const NAN_32: u32 = 0x7fff_ffff;
-/// A NaN of operations on `f64`, whose bits CUDA leaves open.
+/// A NaN of operations on `f64`, whose bits CUDA does not specify.
 const NAN_64: u64 = 0xfff8_0000_0000_0001;
 /// The NaN of conversions to `f16`.
 const NAN_16: u16 = 0x7fff;
@@ -72,8 +72,7 @@ pub(super) fn square_root(kind: Type, value: u64) -> u64 {
     }
 }
 
-/// Converts a value to the first type from the second one. Floats are rounded to nearest, ties to
-/// even.
+/// Converts a value from the second type to the first. Floats are rounded to nearest, ties to even.
 pub(super) fn convert((to, from): (Type, Type), value: u64) -> u64 {
     match (to, from) {
         (Type::Float(32), Type::Float(16)) => bits_of(f16::from_bits(value as u16).to_f32()),
@@ -90,7 +89,7 @@ fn half_of(value: f16) -> u64 {
     u64::from(if value.is_nan() { NAN_16 } else { value.to_bits() })
 }
 
-/// Compares two values. A comparison of floats but [`Comparison::Unordered`] is false for NaN.
+/// Compares two values. All comparisons of a NaN except [`Comparison::Unordered`] are false.
 pub(super) fn compare(comparison: Comparison, kind: Type, left: u64, right: u64) -> bool {
     let order = match kind {
         Type::Float(64) => f64::from_bits(left).partial_cmp(&f64::from_bits(right)),

@@ -1,15 +1,15 @@
-//! From the text of an instruction to an [`Instruction`].
+//! Decodes the text of an instruction to an [`Instruction`].
 
 use std::collections::BTreeMap;
 
 use super::instruction::{Action, Binary, Comparison, Instruction, MemoryOperand, Operand, Special, Type};
 
-/// The names of a kernel.
+/// The registers and parameters of a kernel by name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Number and type of each register.
+    /// The number and type of each register.
     pub(super) registers: BTreeMap<String, (usize, Type)>,
-    /// Index and type of each parameter.
+    /// The index and type of each parameter.
     pub(super) parameters: BTreeMap<String, (usize, Type)>,
 }
 
@@ -59,7 +59,7 @@ fn action(operation: &str, operands: &[&str], names: &Names) -> Decoded<Action> 
             }
             Action::LoadParameter { kind, to: names.of_width(to, kind)?, index }
         }
-        // A register may be wider than what is loaded or stored.
+        // A register may be wider than the loaded or stored value.
         (["ld", "global"], [to, place]) => {
             Action::Load { kind, to: names.at_least(to, kind)?, address: names.address(place)? }
         }
@@ -69,7 +69,7 @@ fn action(operation: &str, operands: &[&str], names: &Names) -> Decoded<Action> 
             }
             Action::Store { kind, address: names.address(place)?, from: names.operand(from, None)? }
         }
-        // All addresses are those of global memory.
+        // All addresses are in global memory, so a conversion is a move.
         (["mov"] | ["cvta", "to", "global"], [to, from]) => {
             Action::Move { kind, to: names.of_width(to, kind)?, from: names.operand(from, Some(kind))? }
         }
@@ -94,7 +94,7 @@ fn action(operation: &str, operands: &[&str], names: &Names) -> Decoded<Action> 
         }
         ([name @ ("shl" | "shr")], [to, left, right]) => {
             let binary = if *name == "shl" { Binary::ShiftLeft } else { Binary::ShiftRight };
-            // The number of bits is a u32, whatever is shifted.
+            // The shift amount is a u32, whatever the type of the shifted value.
             let operands = (names.operand(left, Some(kind))?, names.operand(right, Some(Type::Bits(32)))?);
             Action::Compute { binary, kind, to: names.of_width(to, kind)?, operands }
         }
@@ -107,8 +107,8 @@ fn action(operation: &str, operands: &[&str], names: &Names) -> Decoded<Action> 
     })
 }
 
-/// Returns the operator, or an error if a float has no rounding mode: one without it may be fused
-/// with another.
+/// Returns the operator, or an error if a float operation has no rounding mode, because a device
+/// may fuse such an operation with another.
 fn binary_named(name: &str, modifiers: &[&str], kind: Type) -> Decoded<Option<Binary>> {
     let is_float = matches!(kind, Type::Float(32 | 64));
     let computes = ["add", "sub", "mul", "div"].contains(&name);
@@ -143,7 +143,7 @@ fn comparison_named(name: &str, kind: Type) -> Option<Comparison> {
     })
 }
 
-/// Returns an error unless a conversion has a rounding mode exactly if it rounds.
+/// Returns an error unless a conversion that rounds has a rounding mode, and any other has none.
 fn check_conversion(modifiers: &[&str], to: Type, from: Type) -> Decoded<()> {
     let rounds = match (to, from) {
         (Type::Float(to), Type::Float(from)) => to < from,
@@ -159,7 +159,7 @@ impl Names {
         self.registers.get(name).copied().ok_or_else(|| format!("no register {name}"))
     }
 
-    /// Returns the register, which must be of this type.
+    /// Returns the register, which must have this type.
     fn of_type(&self, name: &str, kind: Type) -> Decoded<usize> {
         let (number, declared) = self.register(name)?;
         if declared == kind { Ok(number) } else { Err(format!("another type than that of {name}")) }

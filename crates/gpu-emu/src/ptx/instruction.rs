@@ -1,16 +1,16 @@
 //! Decoded instructions.
 
-/// A type of operands.
+/// The type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
-    /// Bits, or an unsigned integer.
+    /// Untyped bits, or an unsigned integer.
     Bits(u32),
     Float(u32),
     Predicate,
 }
 
 impl Type {
-    /// Returns the type of this name, without a point.
+    /// Returns the type with this name, given without its leading dot.
     pub(super) fn named(name: &str) -> Option<Self> {
         if name == "pred" {
             return Some(Self::Predicate);
@@ -41,7 +41,7 @@ impl Type {
     }
 }
 
-/// A register by its number, or a constant by its bits.
+/// A register by number, a constant by its bits, or a special register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     Register(usize),
@@ -49,7 +49,7 @@ pub(super) enum Operand {
     Special(Special),
 }
 
-/// A register with the position of a thread.
+/// A special register with the position of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Special {
     Thread,
@@ -58,7 +58,7 @@ pub(super) enum Special {
     Blocks,
 }
 
-/// An address in global memory: a register and a number of bytes.
+/// An address in global memory: a base register and an offset in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MemoryOperand {
     pub(super) base: usize,
@@ -149,7 +149,7 @@ pub(super) enum Action {
     Return,
 }
 
-/// An instruction, and the register and value of the predicate with which it is executed.
+/// An instruction. If it is guarded, it executes only if the predicate register has this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Instruction {
     pub(super) guard: Option<(usize, bool)>,

@@ -1,15 +1,15 @@
-//! An interpreter of PTX, the assembly language of CUDA devices: of the part that kernels on single
-//! elements need.
+//! An interpreter for PTX, the assembly language of CUDA devices. It supports the subset that
+//! elementwise kernels need.
 //!
-//! - `parse`: from the text of a module to its kernels;
-//! - `decode`: from the text of an instruction to a [`instruction::Instruction`];
-//! - `compute`: the arithmetic of one instruction;
-//! - `run`: all threads of a launch, one after the other.
+//! - `parse`: parses the text of a module to its kernels;
+//! - `decode`: decodes the text of an instruction to an [`instruction::Instruction`];
+//! - `compute`: computes the arithmetic of one instruction;
+//! - `run`: runs all threads of a launch, one after another.
 //!
-//! There is no memory that threads share but global memory, and no barrier, so the order of threads
-//! does not matter to a correct kernel. An unknown instruction is an error of the module, and never
-//! skipped. Where CUDA leaves bits open, such as those of a NaN, they differ from those of
-//! the host, so that a kernel which relies on them fails its test.
+//! Threads share only global memory, and there is no barrier, so the order of threads does not
+//! matter to a correct kernel. An unknown instruction is an error of the module, and never skipped.
+//! Bits that CUDA does not specify, such as those of a NaN, differ from the host's, so that a
+//! kernel that relies on them fails its test.
 
 mod compute;
 mod decode;
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     code: Vec<Instruction>,
 }
 
-/// The reason why a text is no module, or uses what the interpreter lacks.
+/// The reason why a text is not a module, or uses features that the interpreter lacks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub(crate) struct SyntaxError {
@@ -47,7 +47,7 @@ impl Entry {
     }
 }
 
-/// Returns whether the text of a module is PTX, and not another format.
+/// Returns whether the text of a module is PTX.
 pub(crate) fn is_ptx(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
     first.is_some_and(|line| line.starts_with(".version"))

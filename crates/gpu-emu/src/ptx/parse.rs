@@ -1,4 +1,4 @@
-//! From the text of a module to its kernels.
+//! Parses the text of a module to its kernels.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::decode::{Labels, Names, decode};
 use super::instruction::Type;
 use super::{Entry, SyntaxError};
 
-/// The statements of a text, one per line, each with the number of its line.
+/// The statements of a text, one per line, with their line numbers.
 struct Statements<'a> {
     lines: Vec<(usize, &'a str)>,
 }
@@ -28,7 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     Ok(kernels)
 }
 
-/// Parses a kernel after the start of its head: its name and parameters, and all up to its end.
+/// Parses a kernel, from its name and parameters to its end.
 fn kernel(line: usize, head: &str, statements: &mut Statements<'_>) -> Result<Entry, SyntaxError> {
     let (name, parameters) = signature(head).ok_or_else(|| unknown(line, head))?;
     let mut names = Names::default();

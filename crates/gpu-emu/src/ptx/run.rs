@@ -1,4 +1,4 @@
-//! All threads of a launch, one after the other.
+//! Runs all threads of a launch, one after another.
 
 use crate::device::access::Window;
 use crate::device::memory::AccessError;
@@ -7,7 +7,7 @@ use super::Entry;
 use super::compute::{compare, compute, convert, square_root};
 use super::instruction::{Action, MemoryOperand, Operand, Special};
 
-/// The most instructions of a thread, so that a kernel that never ends fails.
+/// The largest number of instructions of a thread. A kernel that never ends exceeds it and fails.
 const STEPS_MAX: u64 = 1 << 24;
 
 /// The reason why a launch fails.
@@ -21,7 +21,7 @@ pub(crate) enum LaunchError {
     Endless,
 }
 
-/// A thread, by its position in the launch.
+/// The position of a thread in the launch.
 #[derive(Debug, Clone, Copy)]
 struct Position {
     thread: u32,
@@ -38,14 +38,15 @@ struct Thread<'a> {
 }
 
 impl Entry {
-    /// Runs a launch of `blocks` blocks of `threads` threads, with the bits of its arguments.
+    /// Runs a launch of `blocks` blocks of `threads` threads. The arguments are passed as bits.
     pub(crate) fn run(&self, blocks: u32, threads: u32, arguments: &[u64]) -> Result<(), LaunchError> {
         let mut registers = vec![0; self.registers];
         let mut window = Window::default();
-        // A device starts blocks in no particular order.
+        // Blocks run in reverse order, because a device starts them in no particular order.
         for block in (0..blocks).rev() {
             for thread in 0..threads {
-                // Registers are not initialized. This value is no address, and NaN as a float.
+                // Registers are uninitialized on a device. This value is not a valid address, and
+                // is NaN as a float.
                 registers.fill(u64::MAX);
                 let position = Position { thread, threads, block, blocks };
                 let mut thread = Thread { position, registers: &mut registers, window: &mut window };
@@ -60,7 +61,7 @@ impl Thread<'_> {
     fn run(&mut self, kernel: &Entry, arguments: &[u64]) -> Result<(), LaunchError> {
         let mut at = 0;
         for _ in 0..STEPS_MAX {
-            // The end of the code is a return.
+            // The end of the code is an implicit return.
             let Some(instruction) = kernel.code.get(at) else { return Ok(()) };
             at += 1;
             if instruction
@@ -106,7 +107,7 @@ impl Thread<'_> {
                 let chosen = if self.registers[condition] & 1 == 1 { left } else { right };
                 self.registers[to] = self.value(chosen) & kind.mask();
             }
-            // These change the position in the code or need arguments.
+            // The caller handles these.
             Action::Branch { .. } | Action::Return | Action::LoadParameter { .. } => {}
         }
         Ok(())

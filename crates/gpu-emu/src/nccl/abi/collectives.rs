@@ -1,4 +1,4 @@
-//! Collectives, and messages between two ranks.
+//! The calls for collectives and for messages between two ranks.
 
 use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -14,10 +14,10 @@ use crate::record;
 
 use super::{answer, device_of, since};
 
-/// An address in C.
+/// A device address.
 type Address = u64;
 
-/// The unchecked arguments of a caller.
+/// The unchecked arguments of a call.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     name: &'static str,
@@ -48,7 +48,7 @@ impl Request {
                 since(MORE_SINCE, self.name)?;
             }
             match self.check() {
-                // Without data NCCL returns at once, and no rank waits for another.
+                // Without data, NCCL returns immediately, and no rank waits for another.
                 Ok(None) => Ok(()),
                 Ok(Some(job)) => group::submit(Ok(job)),
                 Err(failure) => group::submit(Err(failure)),
@@ -107,7 +107,7 @@ impl Request {
     }
 }
 
-/// Creates a request with the arguments that all calls have.
+/// Creates a request with the arguments that are common to all calls.
 fn request(
     name: &'static str,
     kind: Kind,

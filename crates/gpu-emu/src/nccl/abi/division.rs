@@ -1,4 +1,4 @@
-//! Communicators made from others.
+//! The calls that create communicators from others.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ extern "C" fn ncclCommSplit(
         let (config, _) = read_config(&config, Config { blocking: parent.blocking })?;
         let part = Communicator::new(parent.device.clone(), config.blocking);
         let number = parent.number_of_division();
-        // As in NCCL, a non-blocking parent is also in progress meanwhile.
+        // As in NCCL, a non-blocking parent is also in progress until then.
         let busy = (!config.blocking).then(|| parent.busy());
         let member = part.clone();
         let connect = move || {
@@ -76,7 +76,7 @@ fn split(
     Ok((color != NO_COLOR).then(|| part_of(link, &ranks, (number, color))).flatten())
 }
 
-/// Returns the link of some ranks of `link`, in this order; `None` if this rank is not among them.
+/// Returns a link of some ranks of `link`, in this order; `None` if this rank is not among them.
 fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<Link> {
     let rank = ranks.iter().position(|rank| *rank == link.rank)?;
     let members = ranks.iter().map(|rank| link.members[*rank]).collect();
@@ -84,14 +84,14 @@ fn part_of(link: &Link, ranks: &[usize], (number, color): (u64, i32)) -> Option<
     Some(Link { mesh: link.mesh.clone(), context: mixed(&parts), members, rank })
 }
 
-/// Returns a number that all members compute alike, and that differs from those of other
-/// communicators: FNV-1a.
+/// Returns the FNV-1a hash of `parts`: a number that is equal on all members and differs between
+/// communicators.
 fn mixed(parts: &[u64]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// Called by the remaining ranks, which wait only for each other.
+/// The remaining ranks call this, and wait only for each other.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommShrink(
     handle: ncclComm_t,

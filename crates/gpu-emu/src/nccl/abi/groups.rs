@@ -1,4 +1,4 @@
-//! Groups of calls.
+//! The calls that start and end groups.
 
 use nccl_sys::ncclResult_t;
 

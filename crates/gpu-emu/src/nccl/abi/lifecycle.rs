@@ -1,4 +1,4 @@
-//! Creation and end of communicators.
+//! The calls that create and end communicators.
 
 use std::sync::Arc;
 
@@ -21,17 +21,18 @@ extern "C" fn ncclGetUniqueId(id: Out<ncclUniqueId>) -> ncclResult_t {
     answer("ncclGetUniqueId", current_ordinal(), &"", || given(id.put(Id::fresh().to_nccl())))
 }
 
-/// The used fields of a configuration.
+/// The fields of a configuration that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) blocking: bool,
 }
 
-/// The fields of every version: size in bytes, magic number, version, whether calls block.
+/// The fields that every version has: size in bytes, magic number, version, and whether calls
+/// block.
 type Head = (usize, u32, u32, i32);
 
-/// Reads the fields of a configuration that its size includes. Also returns them as text, to be
-/// recorded.
+/// Reads the fields of a configuration that its size covers. Also returns them as text for the
+/// record.
 pub(super) fn read_config(config: &In<ncclConfig_t>, default: Config) -> Outcome<(Config, String)> {
     let Some((size, magic, version, blocking)) = config.cast::<[u8; 24]>().get(0).map(head) else {
         return Ok((default, String::new()));
@@ -49,7 +50,7 @@ pub(super) fn read_config(config: &In<ncclConfig_t>, default: Config) -> Outcome
     if size >= size_of::<ncclConfig_t>()
         && let Some(all) = config.get(0)
     {
-        // SAFETY: the caller passed a whole configuration, in which this is NULL or a string.
+        // SAFETY: the caller passed a complete configuration, in which this is NULL or a string.
         let name = unsafe { Text::listed(all.commName) }.read().unwrap_or_default();
         text += &format!(
             " min_ctas={} max_ctas={} cluster={} split_share={} name={name}",
@@ -95,7 +96,7 @@ extern "C" fn ncclCommInitRankConfig(
     })
 }
 
-/// Creates one communicator per listed device, or for the first `count` ones.
+/// Creates a communicator for each listed device, or for the first `count` devices without a list.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommInitAll(outs: Out<ncclComm_t>, count: i32, devices: In<i32>) -> ncclResult_t {
     let arguments = format!("count={count}");
@@ -141,7 +142,7 @@ fn initialize(out: &Out<ncclComm_t>, member: Member, config: Config) -> Outcome 
     create(out, communicator, Box::new(connect))
 }
 
-/// Returns a handle, and connects its communicator. If that fails at once there is no handle.
+/// Writes a handle, and connects its communicator. If that fails immediately, there is no handle.
 pub(super) fn create(
     out: &Out<ncclComm_t>,
     communicator: Arc<Communicator>,
@@ -158,7 +159,7 @@ pub(super) fn create(
     outcome
 }
 
-/// Waits for all enqueued operations; none may be enqueued afterwards.
+/// Waits for all enqueued operations. No operation may be enqueued afterwards.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
     let device = device_of(handle);
@@ -180,7 +181,7 @@ extern "C" fn ncclCommFinalize(handle: ncclComm_t) -> ncclResult_t {
     })
 }
 
-/// Ends a communicator in order, after all enqueued operations.
+/// Ends a communicator after all enqueued operations.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
     end("ncclCommDestroy", handle, |communicator| {
@@ -189,7 +190,7 @@ extern "C" fn ncclCommDestroy(handle: ncclComm_t) -> ncclResult_t {
     })
 }
 
-/// Ends a communicator at once; enqueued operations end without a result.
+/// Ends a communicator immediately. Enqueued operations end without a result.
 #[unsafe(no_mangle)]
 extern "C" fn ncclCommAbort(handle: ncclComm_t) -> ncclResult_t {
     end("ncclCommAbort", handle, |communicator| {
@@ -198,7 +199,7 @@ extern "C" fn ncclCommAbort(handle: ncclComm_t) -> ncclResult_t {
     })
 }
 
-/// Stops a communicator and frees its handle. A null handle is ignored, as in NCCL.
+/// Stops a communicator and frees its handle. As in NCCL, a null handle is ignored.
 fn end(name: &str, handle: ncclComm_t, stop: impl FnOnce(&Communicator)) -> ncclResult_t {
     let device = device_of(handle);
     answer(name, device, &format_args!("device={device}"), || {

@@ -1,4 +1,4 @@
-//! Memory that NCCL allocates, and memory that is registered with it.
+//! The calls that allocate and register memory.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ extern "C" fn ncclMemAlloc(address: Out<u64>, length: usize) -> ncclResult_t {
 extern "C" fn ncclMemFree(address: u64) -> ncclResult_t {
     answer("ncclMemFree", current_ordinal(), &format_args!("address={address:#x}"), || {
         since(MEMORY_SINCE, "ncclMemFree")?;
-        let owner = device::of_address(address).ok_or_else(|| Failure::argument("no address of a device"))?;
+        let owner = device::of_address(address).ok_or_else(|| Failure::argument("not a device address"))?;
         owner.synchronize();
         owner.memory.free(address, Owner::Nccl).map_err(|error| Failure::argument(error.to_string()))
     })
@@ -72,7 +72,7 @@ extern "C" fn ncclCommDeregister(handle: ncclComm_t, registration: Handle) -> nc
         communicator::of_handle(handle)?;
         match REGISTRATIONS.remove(registration) {
             Some(known) if known.device == device => Ok(()),
-            _ => Err(Failure::argument("nothing of this communicator is registered under the handle")),
+            _ => Err(Failure::argument("the handle is not a registration of this communicator")),
         }
     })
 }

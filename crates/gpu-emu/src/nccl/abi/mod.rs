@@ -1,4 +1,4 @@
-//! The functions of NCCL, under their own names and with the types of its bindings.
+//! NCCL's functions, under their own names and with the types of the bindings.
 
 mod collectives;
 mod division;
@@ -22,8 +22,7 @@ use crate::settings::{self, Setting};
 use super::communicator;
 use super::failure::{self, Failure, Outcome};
 
-/// Returns the result of a call, unless a test planned another one, and records the call for a
-/// test.
+/// Returns the result of a call, or the one that a test has planned, and records the call.
 fn answer(
     name: &str,
     device: usize,
@@ -45,7 +44,7 @@ fn answer(
     code
 }
 
-/// Returns the device of a call with a communicator, for planned results and records.
+/// Returns the device to which planned results and records of a call on a communicator belong.
 fn device_of(communicator: ncclComm_t) -> usize {
     communicator::of_handle(communicator).map_or_else(|_| current_ordinal(), |known| known.device.ordinal)
 }
@@ -60,18 +59,19 @@ fn current_device() -> Outcome<Arc<Device>> {
     Ok(device)
 }
 
-/// Returns an error if the emulated version does not have a call that version `code` introduced. A
-/// real library of that version lacks the symbol, so the caller has not checked.
+/// Returns an error and records a fault if the emulated version is older than `code`, which
+/// introduced the call. A real library of that version would lack the symbol, so the caller must
+/// have failed to check for it.
 fn since(code: u64, name: &str) -> Outcome {
     if settings::get(Setting::NcclVersion) >= code {
         return Ok(());
     }
-    let words = format!("{name} was called, which this version does not have");
+    let words = format!("{name} was called, but this version does not have it");
     record::fault(None, &words);
     Err(Failure::new(ncclResult_t::ncclInternalError, words))
 }
 
-/// Returns success if a result could be written.
+/// Returns success if the result could be written.
 fn given(written: bool) -> Outcome {
     written.then_some(()).ok_or_else(|| Failure::argument("an argument is NULL"))
 }

@@ -1,4 +1,4 @@
-//! Sums with a factor per rank.
+//! The calls for sums with a factor per rank.
 
 use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 

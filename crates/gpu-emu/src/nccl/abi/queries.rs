@@ -1,4 +1,4 @@
-//! Queries of the library, and of a communicator.
+//! The calls that query the library or a communicator.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ use crate::settings::{self, Setting};
 
 use super::{answer, device_of, given};
 
-/// The version from which on a result has the number 8.
+/// The version that introduced the result `ncclTimeout`.
 const TIMEOUT_SINCE: u64 = 23_003;
 
 #[unsafe(no_mangle)]
@@ -42,7 +42,7 @@ extern "C" fn ncclGetErrorString(code: ncclResult_t) -> *const c_char {
     words.as_ptr()
 }
 
-/// One text for the whole process, as in NCCL.
+/// As in NCCL, there is one text for the whole process.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(_communicator: ncclComm_t) -> *const c_char {
     failure::last().as_ptr()
