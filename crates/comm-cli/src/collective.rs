@@ -1,4 +1,4 @@
-//! Properties of collectives that several commands need.
+//! Properties of collectives that several commands use.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comm::Collective;
@@ -8,7 +8,7 @@ pub(crate) fn measurable() -> impl Iterator<Item = Collective> + Clone {
     Collective::ALL.into_iter().filter(|collective| collective.base() == *collective)
 }
 
-/// Returns a parser of the names of `known`.
+/// Returns a parser for the names of `known`.
 pub(crate) fn parser(known: Vec<Collective>) -> impl TypedValueParser<Value = Collective> {
     PossibleValuesParser::new(known.iter().map(|collective| collective.name())).try_map(move |name| {
         let found = known.iter().find(|collective| collective.name() == name);
@@ -26,7 +26,7 @@ pub(crate) fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     }
 }
 
-/// Whether the data has one block per rank.
+/// Returns whether the data has one block per rank.
 pub(crate) const fn has_blocks(collective: Collective) -> bool {
     use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
     matches!(collective, AllGather | ReduceScatter | Gather | Scatter | AllToAll)
@@ -37,7 +37,7 @@ pub(crate) const fn reduces(collective: Collective) -> bool {
     matches!(collective, AllReduce | Reduce | ReduceScatter) || is_prefix(collective)
 }
 
-/// Whether a rank gets the reduction of the ranks before it instead of all ranks.
+/// Returns whether each rank gets the reduction of the ranks up to it, instead of all ranks.
 pub(crate) const fn is_prefix(collective: Collective) -> bool {
     matches!(collective, Collective::Scan | Collective::Exscan)
 }

@@ -38,7 +38,7 @@ pub(crate) enum CliError {
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
 
-/// Not a source: the text of such an error includes its cause.
+/// The error is not kept as a source, because its text already includes its cause.
 impl From<comm::Error> for CliError {
     fn from(error: comm::Error) -> Self {
         Self::Communication(error)

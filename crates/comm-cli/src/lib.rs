@@ -1,11 +1,11 @@
-//! The library of the tool `commctl`: starts the ranks of a program.
+//! The library behind the tool `commctl`, which starts the ranks of a program.
 //!
-//! [`launch::Launch`] starts N processes on this machine, passes rank and world size to each
+//! [`launch::Launch`] starts N processes on this machine, passes each its rank and the world size
 //! through the environment, and terminates all of them when one fails. `commctl run` is its command
 //! line, and a program may use it to re-execute itself.
 //!
-//! Linux only: the launcher watches ranks through pidfds and epoll, and the kernel kills them with
-//! their launcher (`PR_SET_PDEATHSIG`).
+//! It works only on Linux: the launcher watches ranks through pidfds and epoll, and the kernel
+//! kills them when the launcher dies (`PR_SET_PDEATHSIG`).
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");

@@ -1,4 +1,4 @@
-//! Programs that start themselves once per rank, and how programs print their errors.
+//! Helpers for programs that start themselves once per rank, and for printing errors.
 
 use std::env;
 use std::error::Error;
@@ -11,13 +11,13 @@ use comm::{Comm, Config};
 
 use crate::launch::{Launch, LaunchError};
 
-/// Returns the texts of an error and its causes, on one line.
+/// Returns the messages of an error and its causes on one line.
 pub fn chain(error: &dyn Error) -> String {
     let causes = successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Prints a line on standard error, after the name of the program.
+/// Prints a line on standard error, prefixed with the name of the program.
 pub fn report(program: &str, line: impl Display) {
     // If standard error is closed, the exit code still reports an error.
     drop(writeln!(stderr(), "{program}: {line}"));
@@ -29,7 +29,7 @@ pub fn fail(program: &str, reason: impl Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Calls `run` as one rank of a launcher, and prints its error.
+/// Calls `run` as one rank that a launcher has started, and prints its error.
 pub fn run_rank<E>(program: &str, run: impl FnOnce(&Comm) -> Result<(), E>) -> ExitCode
 where
     E: From<comm::Error> + Into<Box<dyn Error>>,

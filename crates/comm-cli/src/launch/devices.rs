@@ -9,8 +9,8 @@ pub(super) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 ///
 /// Parsed from a list such as `0,1,2,3` or `GPU-5b6c...,GPU-77aa...`, in which entry *r* is the
 /// device of rank *r*, or from `per-rank`. An index refers to the devices visible to the launcher,
-/// which its own `CUDA_VISIBLE_DEVICES` may restrict and reorder. A name is that of a device or a
-/// MIG instance in `nvidia-smi -L`. Devices beyond the number of ranks stay unused.
+/// which its own `CUDA_VISIBLE_DEVICES` may restrict and reorder. Names of devices and MIG
+/// instances are those that `nvidia-smi -L` lists. Devices beyond the number of ranks stay unused.
 ///
 /// ```
 /// use comm_cli::launch::Devices;
@@ -33,7 +33,7 @@ enum Device {
     Name(String),
 }
 
-/// The error of a list of devices.
+/// The error for an invalid list of devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevicesError {
@@ -67,7 +67,7 @@ pub enum DevicesError {
 }
 
 impl Devices {
-    /// Assigns device *r* of those visible to the launcher to rank *r*.
+    /// Assigns to rank *r* device *r* of those visible to the launcher.
     pub fn per_rank() -> Self {
         Self { list: None, shared: false }
     }
@@ -79,7 +79,8 @@ impl Devices {
         self
     }
 
-    /// Returns the value of `CUDA_VISIBLE_DEVICES` of each rank. `visible` is the launcher's.
+    /// Returns the value of `CUDA_VISIBLE_DEVICES` for each rank. `visible` is the launcher's
+    /// value.
     pub(super) fn assign(&self, ranks: usize, visible: Option<&str>) -> Result<Vec<String>, DevicesError> {
         let visible: Option<Vec<&str>> = visible.map(entries);
         let devices = match (&self.list, &visible) {
@@ -95,7 +96,7 @@ impl Devices {
         Ok(devices.iter().cycle().take(ranks).cloned().collect())
     }
 
-    /// Resolves listed devices to names for the driver.
+    /// Resolves listed devices to names that the driver understands.
     fn named(&self, list: &[Device], visible: Option<&[&str]>) -> Result<Vec<String>, DevicesError> {
         let named = list.iter().map(|device| match (device, visible) {
             (Device::Name(name), _) => Ok(name.clone()),

@@ -10,24 +10,24 @@ use super::error::LaunchError;
 /// The secret that authenticates connections to the store and between ranks.
 pub(super) const SECRET: &str = "COMM_SECRET";
 
-/// The variables that the launcher sets. The first six are those of torchrun.
+/// The variables that the launcher sets. torchrun sets the first six as well.
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
-/// Lets the store refuse a stale process of another job.
+/// Lets the store reject a stale process of another job.
 const JOB_ID: &str = "COMM_JOB_ID";
 /// The process that serves the store: `launcher`, or rank 0 by default.
 const STORE: &str = "COMM_STORE";
-/// The number of times that the ranks were started again.
+/// The number of times that the ranks have been restarted.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 
 const RESERVED: [&str; 9] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE, RESTART_COUNT];
 
-/// The numbers of threads of OpenMP (BLAS, PyTorch) and rayon.
+/// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// The values that all ranks of a launch share. Not `Debug`, because of the secret.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use super::devices::DevicesError;
 
-/// The exit code of a process that signal `s` killed is `128 + s`.
+/// A process that was killed by signal `s` has the exit code `128 + s`.
 const SIGNAL_BASE: i32 = 128;
 
 /// The error of a launch in which not every rank exited with code 0.
@@ -27,7 +27,7 @@ pub enum LaunchError {
         /// The limit.
         limit: &'static str,
     },
-    /// The caller set a variable that the launcher sets.
+    /// The caller set a variable that is reserved for the launcher.
     #[error("{0} is set by the launcher and cannot be overridden")]
     ReservedVariable(&'static str),
     /// Devices could not be assigned to the ranks; none was started.
@@ -77,9 +77,9 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Returns the exit code for a shell: that of the failed rank, `128 + signal` if the rank was
-    /// killed or the launch interrupted, 127 if the program does not exist, 126 if it cannot be
-    /// executed.
+    /// Returns the exit code for a shell: the failed rank's code, `128 + signal` if the rank was
+    /// killed or the launch was interrupted, 127 if the program does not exist, or 126 if it cannot
+    /// be executed.
     pub fn exit_code(&self) -> u8 {
         let code = match self {
             Self::RankFailed(RankFailure { ending: Ending::Code(code), .. }) => *code,
@@ -147,7 +147,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Whether the process exited with code 0.
+    /// Returns whether the process exited with code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }

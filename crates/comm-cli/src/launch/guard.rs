@@ -22,8 +22,8 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 
 /// Kills the registered process groups if this process dies without dropping the guard.
 ///
-/// The kernel kills the ranks themselves, but not their children. Processes that left their group,
-/// or started while the launcher died, are not found.
+/// The kernel kills the ranks themselves, but not their children. Processes that have left their
+/// group, or that start while the launcher dies, are not killed.
 #[derive(Debug)]
 pub(super) struct Guard {
     /// `None` if there is no `sh`.
@@ -55,7 +55,8 @@ impl Guard {
 
     fn send(&mut self, message: impl Display) {
         let input = self.process.as_mut().and_then(|process| process.stdin.as_mut());
-        // One write per line. The ranks keep running if the guard was killed.
+        // Each line is a single write. If the guard was killed, the error is ignored, and the ranks
+        // keep running.
         drop(input.map(|input| input.write_all(format!("{message}\n").as_bytes())));
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::error::LaunchError;
 
-/// The number of descriptors that the launcher needs besides those per rank.
+/// The number of descriptors that the launcher needs in addition to those per rank.
 const DESCRIPTORS_SPARE: usize = 32;
 
 /// Returns an error if a limit allows fewer ranks. Limits that cannot be read are ignored.
@@ -21,7 +21,8 @@ pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
 
 type Limit = Option<(usize, &'static str)>;
 
-/// A rank needs a pidfd, a connection to the store, and two pipes if its output is relayed.
+/// Returns the limit of open files. A rank needs a pidfd, a connection to the store, and two pipes
+/// if its output is relayed.
 fn descriptors(piped: bool) -> Limit {
     let per_rank = if piped { 4 } else { 2 };
     let allowed = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;
@@ -30,7 +31,8 @@ fn descriptors(piped: bool) -> Limit {
     Some((most, "the limit of open files (ulimit -n)"))
 }
 
-/// An upper bound, which ignores the running processes of the user.
+/// Returns the limit of a user's processes. It is an upper bound, which ignores the user's running
+/// processes.
 fn user_processes() -> Limit {
     // The kernel does not apply this limit to root.
     if geteuid().is_root() {
@@ -46,7 +48,7 @@ fn machine_processes() -> Limit {
     Some((pids?.min(threads?).saturating_sub(running), "the kernel (kernel.pid_max, kernel.threads-max)"))
 }
 
-/// Parses the number of threads of the machine in `/proc/loadavg`.
+/// Parses the number of threads on the machine from `/proc/loadavg`.
 fn running(loadavg: &str) -> Option<usize> {
     let (_, all) = loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?;
     all.parse().ok()
@@ -65,7 +67,7 @@ fn control_group() -> Limit {
     Some((left.min()?, "the control group (pids.max)"))
 }
 
-/// Reads a number from a file; `None` for `max`.
+/// Reads a number from a file; returns `None` for `max`.
 fn number(path: impl AsRef<Path>) -> Option<usize> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -2,8 +2,8 @@
 
 /// The output of one rank, split into tagged lines.
 ///
-/// Only whole lines come out, so lines of different ranks never mix. Bytes need not be UTF-8. An
-/// unfinished line is buffered in memory until its end or [`TaggedLines::finish`].
+/// Only whole lines are produced, so lines of different ranks never mix. Bytes need not be UTF-8.
+/// An unfinished line is buffered in memory until its end or [`TaggedLines::finish`].
 #[derive(Debug)]
 pub(super) struct TaggedLines {
     tag: Vec<u8>,
@@ -15,7 +15,7 @@ impl TaggedLines {
         Self { tag: format!("[{rank}]: ").into_bytes(), unfinished: Vec::new() }
     }
 
-    /// Consumes the next bytes and appends the completed lines to `out`.
+    /// Consumes the next bytes, and appends the completed lines to `out`.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         // Only new bytes are searched, so a long line in many pieces takes linear time.
         let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);

@@ -1,4 +1,4 @@
-//! Starts the ranks of a job on this machine, supervises them and terminates all of them together.
+//! Starts the ranks of a job on this machine, supervises them, and terminates them together.
 
 mod devices;
 mod environment;
@@ -38,14 +38,15 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// A builder that runs a program as several ranks of one job on this machine.
 ///
 /// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID`, a random
-/// nonzero number in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store at
-/// `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of ranks
-/// is empty.
+/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID` with a
+/// random nonzero number in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store
+/// at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of
+/// ranks is empty.
 ///
-/// Unless they are set, every rank also gets `COMM_SECRET`, a new random text for each start, and
-/// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS`, the number of cores divided by the number of ranks,
-/// at least 1. The secret is never an argument, and `Debug` omits the values of variables.
+/// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
+/// each start, and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with the number of cores divided by
+/// the number of ranks, but at least 1. The secret is never passed as an argument, and `Debug`
+/// omits the values of variables.
 ///
 /// ```no_run
 /// use comm_cli::launch::Launch;
@@ -87,7 +88,7 @@ impl fmt::Debug for Launch {
 }
 
 impl Launch {
-    /// Creates a launch of one rank of `program`, which is found by `PATH` unless it contains a
+    /// Creates a launch of one rank of `program`, which is looked up in `PATH` unless it contains a
     /// slash.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
@@ -155,7 +156,7 @@ impl Launch {
         self
     }
 
-    /// Sets how many times all ranks are started again after one of them has failed. The default is
+    /// Sets how many times all ranks are restarted after one of them has failed. The default is
     /// 0. Every rank gets the number of restarts so far as `TORCHELASTIC_RESTART_COUNT`, as under
     /// torchrun.
     pub fn max_restarts(mut self, restarts: usize) -> Self {
@@ -173,9 +174,9 @@ impl Launch {
     /// by a SIGKILL to the process, the kernel kills the ranks, and a guard process (`sh`) kills
     /// their process groups; without `sh`, only the ranks themselves are killed.
     ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP to this process are forwarded to the ranks; a SIGINT or
-    /// SIGTERM while ranks are being terminated kills them immediately. When a rank has exited, the
-    /// remaining processes of its process group are terminated too.
+    /// Until then, SIGINT, SIGTERM and SIGHUP to this process are forwarded to the ranks; a SIGINT
+    /// or SIGTERM while ranks are being terminated kills them immediately. When a rank has exited,
+    /// the remaining processes of its process group are terminated too.
     ///
     /// # Errors
     ///
@@ -211,8 +212,8 @@ impl Launch {
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
             self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;
-        // From here on Ctrl-C has its default effect: the ranks have exited, and only output is
-        // left.
+        // When this returns, the ranks have exited, only output is left to relay, and Ctrl-C has
+        // its default effect again.
         let outcome = supervisor.run();
         let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
         outcome.and(relayed)
@@ -235,7 +236,7 @@ impl Launch {
         Ok(self.devices.as_ref().map(assign).transpose()?)
     }
 
-    /// Returns the value that ranks would get of a variable from the caller or the environment.
+    /// Returns the value of a variable that ranks would get from the caller or the environment.
     fn given_env(&self, name: &str) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
@@ -245,7 +246,8 @@ impl Launch {
         self.given_env(environment::SECRET).map_or_else(random_secret, Ok)
     }
 
-    /// Returns variables that limit the threads of all ranks together to the number of cores.
+    /// Returns variables that limit the total number of threads of all ranks to the number of
+    /// cores.
     fn threads(&self) -> impl Iterator<Item = (&'static str, String)> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let share = (cores / self.ranks.max(1)).max(1).to_string();
@@ -268,7 +270,8 @@ impl Launch {
 
     fn command(&self, job: &Job, rank: usize) -> Command {
         let mut command = Command::new(&self.program);
-        // A rank is not in the foreground process group: reading from the terminal would stop it.
+        // A rank is not in the foreground process group, so reading from the terminal would stop
+        // it.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.envs(self.threads()).env(environment::SECRET, &job.secret);

@@ -10,12 +10,12 @@ use rustix::process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
 use super::error::Ending;
 
-/// The process of a rank. Dropping it before it was reaped kills its process group.
+/// The process of a rank. Dropping it before it is reaped kills its process group.
 ///
 /// Each rank leads its own process group: a signal to the group reaches its children too, and
 /// Ctrl-C on a terminal reaches only the launcher, which forwards it. The id of the group is valid
-/// until the leader is reaped; so the order at the end is [`RankProcess::ending`], signal the
-/// group, then [`RankProcess::reap`].
+/// until the leader is reaped, so the order at the end is: call [`RankProcess::ending`], signal the
+/// group, call [`RankProcess::reap`].
 #[derive(Debug)]
 pub(super) struct RankProcess {
     child: Child,
@@ -53,7 +53,7 @@ impl RankProcess {
         self.child.stderr.take().map(OwnedFd::from)
     }
 
-    /// Returns the exit status, or `None` while the rank runs. It stays a zombie.
+    /// Returns the exit status, or `None` while the rank runs. The process stays a zombie.
     pub(super) fn ending(&self) -> io::Result<Option<Ending>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options)?;
@@ -62,8 +62,8 @@ impl RankProcess {
         }))
     }
 
-    /// Whether the rank has begun to exit, so that later signals are not the cause. The kernel sets
-    /// this before it closes files, and so before a peer can notice.
+    /// Returns whether the rank has begun to exit, so that later signals are not the cause. The
+    /// kernel sets this flag before it closes files, and so before a peer can detect the exit.
     pub(super) fn is_ending(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.group)).unwrap_or_default();
         flags(&stat).is_some_and(|flags| flags & PF_EXITING != 0)
@@ -74,17 +74,17 @@ impl RankProcess {
         signal_group(self.group, signal);
     }
 
-    /// Frees the process id of a rank that has ended.
+    /// Reaps a rank that has exited, which frees its process id.
     pub(super) fn reap(&mut self) -> io::Result<()> {
         self.child.wait()?;
         self.reaped = true;
         Ok(())
     }
 
-    /// Whether the process group has no processes left. Zombies count.
+    /// Returns whether the process group has no processes left. Zombies count as processes.
     ///
-    /// After the rank was reaped, the id of the group is valid only while it has members; check
-    /// this immediately before a signal.
+    /// After the rank has been reaped, the id of the group is valid only while the group has
+    /// members; check this immediately before sending a signal.
     pub(super) fn group_is_empty(&self) -> bool {
         process::test_kill_process_group(self.group) == Err(rustix::io::Errno::SRCH)
     }
@@ -110,8 +110,8 @@ impl Drop for RankProcess {
 /// The kernel flag of a process that has entered `exit` or received a fatal signal.
 const PF_EXITING: u32 = 4;
 
-/// Parses the kernel flags in `/proc/PID/stat`: field 9. Field 2 is the name in parentheses, which
-/// may contain any characters.
+/// Parses the kernel flags, which are field 9 of `/proc/PID/stat`. Field 2 is the name in
+/// parentheses, which may contain any characters.
 fn flags(stat: &str) -> Option<u32> {
     let (_name, from_third) = stat.rsplit_once(')')?;
     from_third.split_ascii_whitespace().nth(6)?.parse().ok()
@@ -122,8 +122,8 @@ fn signal_group(group: Pid, signal: Signal) {
     let _: rustix::io::Result<()> = process::kill_process_group(group, signal);
 }
 
-/// Makes the kernel kill the child with SIGKILL when the thread that starts it ends, and so when
-/// this process is killed. It covers neither the children of the rank nor a program that gains
+/// Makes the kernel kill the child with SIGKILL when the thread that starts it ends, and thus when
+/// this process is killed. This covers neither the children of the rank nor a program that gains
 /// privileges when executed.
 fn die_with_this_thread(command: &mut Command) {
     let launcher = process::getpid();

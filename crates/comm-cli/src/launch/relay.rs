@@ -1,8 +1,8 @@
 //! Relays the output of all ranks line by line, each line tagged with its rank.
 //!
-//! One thread relays all streams, so that lines never mix. It is not the thread of the supervisor:
-//! if the reader of the output is slow, ranks block in their writes, but the supervisor still
-//! reacts to failures and Ctrl-C.
+//! One thread relays all streams, so that lines never mix. It is separate from the supervisor's
+//! thread: if the reader of the output is slow, ranks block in their writes, but the supervisor
+//! still reacts to failures and Ctrl-C.
 
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::lines::TaggedLines;
 
-/// The default capacity of a pipe.
+/// The size of a read in bytes: the default capacity of a pipe.
 const READ_BYTES: usize = 64 * 1024;
 const STOP: u64 = u64::MAX;
 
@@ -74,8 +74,8 @@ impl Relay {
         Ok(Self { thread, stop })
     }
 
-    /// Relays what the ranks have written so far, and stops. A process outside of the process
-    /// groups may still hold a pipe open; the relay does not wait for it.
+    /// Relays the output that the ranks have written so far, and stops. A process outside the
+    /// process groups may still hold a pipe open; the relay does not wait for it.
     pub(super) fn finish(self) -> io::Result<()> {
         drop(self.stop);
         self.thread
@@ -84,7 +84,7 @@ impl Relay {
     }
 }
 
-/// The state of the thread. A source is `None` once it or its destination is closed.
+/// The state of the thread. A source is `None` after it or its destination is closed.
 struct Pump {
     sources: Vec<Option<Source>>,
     chunk: Vec<u8>,

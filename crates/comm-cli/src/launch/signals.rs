@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// The signals of Ctrl-C, of batch systems and of a lost terminal.
+/// The signals sent by Ctrl-C, by batch systems and when the terminal closes.
 const STOPPING: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Catches the stop signals of this process until dropped.
@@ -30,7 +30,7 @@ impl StopSignals {
             STOPPING.into_iter().filter(|signal| !ignored.contains(*signal)).map(Signal::as_raw).collect();
         let released = Arc::new(AtomicBool::new(false));
         for signal in &caught {
-            // A handler cannot be removed, so it emulates the default action once `self` is
+            // A handler cannot be removed, so it emulates the default action after `self` is
             // dropped.
             signal_hook::flag::register_conditional_default(*signal, Arc::clone(&released))?;
         }

@@ -14,16 +14,16 @@ use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
 
-/// The interval of checks whether a process group is empty, for which there is no event.
+/// The interval between checks whether a process group is empty, for which there is no event.
 const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
-/// The longest grace period, which can be added to any instant.
+/// The longest grace period, so that adding it to an instant does not overflow.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SIGNALS: u64 = u64::MAX;
 
 /// Supervises ranks until all have exited.
 ///
 /// The first failure or stop signal determines the outcome and starts the grace period, after which
-/// the remaining processes are killed. Later failures are consequences and not reported.
+/// the remaining processes are killed. Later failures are consequences, and are not reported.
 pub(super) struct Supervisor {
     members: Vec<Member>,
     signals: StopSignals,
@@ -37,7 +37,7 @@ pub(super) struct Supervisor {
 struct Member {
     process: RankProcess,
     state: State,
-    /// Whether it had begun to exit when the first failure was noticed.
+    /// Whether the rank had begun to exit when the first failure was detected.
     was_ending: bool,
 }
 
@@ -71,8 +71,8 @@ impl Supervisor {
         })
     }
 
-    /// Adds the next rank. Each is added before another one starts, so that the order of exits is
-    /// known.
+    /// Adds the next rank. Each rank must be added before another one starts, so that the order of
+    /// exits is known.
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
         let rank = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
@@ -81,7 +81,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns once all processes in the ranks' process groups have exited or were killed.
+    /// Returns when all processes in the ranks' process groups have exited or been killed.
     pub(super) fn run(mut self) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
         let mut events = Vec::with_capacity(self.members.len() + 1);
@@ -91,7 +91,7 @@ impl Supervisor {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(watching(error.into())),
             }
-            // epoll reports events in the order in which they happened, so the first failure comes
+            // epoll reports events in the order in which they occurred, so the first failure comes
             // first even if several ranks have exited.
             for event in events.drain(..) {
                 match event.data.u64() {
@@ -122,7 +122,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reports the first failure, with one exception: a peer may notice the death of a killed rank
+    /// Records the first failure, with one exception: a peer may detect the death of a killed rank
     /// and exit before the killed rank becomes a zombie. So a rank that was killed, and had begun
     /// to exit before the launcher sent signals, replaces a rank that exited.
     fn on_failure(&mut self, failure: RankFailure) {
@@ -178,7 +178,8 @@ impl Supervisor {
                 self.guard.forget(member.process.pid());
             } else if now >= kill_at {
                 member.process.signal_group(Signal::KILL);
-                // Not waited for: in a container without an init, zombies stay forever.
+                // The exit is not awaited: in a container without an init process, zombies stay
+                // forever.
                 member.state = State::Gone;
                 self.guard.forget(member.process.pid());
             }

@@ -246,7 +246,7 @@ fn transports() -> impl TypedValueParser<Value = TransportKind> {
 }
 
 fn dtypes() -> impl TypedValueParser<Value = DType> {
-    // The host does not reduce floats of 8 bits.
+    // The host does not reduce 8-bit floats.
     let measured = DType::ALL.into_iter().filter(|dtype| !dtype.is_float8());
     PossibleValuesParser::new(measured.map(DType::name))
         .try_map(|name| DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or("unknown type"))
@@ -259,7 +259,7 @@ fn operators() -> impl TypedValueParser<Value = ReduceOp> {
 
 fn bytes(text: &str) -> Result<usize, String> {
     match units::parse(text)? {
-        0 => Err("a size is at least 1".into()),
+        0 => Err("a size must be at least 1".into()),
         bytes if isize::try_from(bytes).is_ok() => Ok(bytes),
         _ => Err("too large for the memory of any machine".into()),
     }

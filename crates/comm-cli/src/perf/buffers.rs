@@ -89,8 +89,8 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         comm.communicator().run(call, comm.options())
     }
 
-    /// Fills the buffers with zeros. Repeated sums of zeros never become subnormal or infinite,
-    /// which take longer to add.
+    /// Fills the buffers with zeros. Their repeated sums never become subnormal or infinite; such
+    /// numbers can be slower to add.
     pub(crate) fn clear(&mut self) {
         self.send.fill(T::of(0));
         self.recv.fill(T::of(0));
@@ -113,7 +113,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         wrong.count() as u64
     }
 
-    /// Element `index` of the contribution of `rank`.
+    /// Returns element `index` of the contribution of `rank`.
     fn contribution(&self, rank: usize, index: usize) -> i64 {
         match self.plan.op {
             Some(op) => exact::contribution(op, self.plan.ranks, rank, index),
@@ -121,7 +121,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         }
     }
 
-    /// Element `index` of the reduction of the contributions of the ranks below `end`.
+    /// Returns element `index` of the reduction of the contributions of the ranks below `end`.
     fn reduced(&self, end: usize, index: usize) -> i64 {
         exact::reduced_below(self.plan.op.unwrap_or(ReduceOp::Sum), self.plan.ranks, end, index)
     }
@@ -147,7 +147,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         }
     }
 
-    /// The range of the result in the receive buffer.
+    /// Returns the range of the result in the receive buffer.
     fn result(&self) -> Range<usize> {
         match (self.plan.collective, self.plan.layout) {
             (Collective::ReduceScatter, Layout::InPlace) => {
@@ -157,7 +157,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         }
     }
 
-    /// The expected value of an element of the receive buffer.
+    /// Returns the expected value of an element of the receive buffer.
     fn expected(&self, index: usize) -> i64 {
         use Collective as C;
         let (plan, rank, block) = (self.plan, self.rank, self.block());
@@ -180,8 +180,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     }
 }
 
-/// Allocates a buffer and writes to all of its pages: pages that are only read as zero need no
-/// memory.
+/// Allocates a buffer, and writes to all of its pages, because untouched pages take no memory.
 fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Elements<T>> {
     if let Some(comm) = comm {
         let mut buffer = comm.alloc(len)?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct RankInfo {
     pub(crate) host: String,
     pub(crate) pid: u32,
-    /// The allowed cores, as in `0-3,8`.
+    /// The allowed cores, such as `0-3,8`.
     pub(crate) cores: String,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn congestion_control() -> String {
     first_line("/proc/sys/net/ipv4/tcp_congestion_control")
 }
 
-/// Returns the available memory in bytes of the system or the control group, whichever is less.
+/// Returns the available memory of the system or the control group in bytes, whichever is less.
 pub(crate) fn available_memory() -> Option<usize> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let system = kibibytes(&meminfo, "MemAvailable:");

@@ -1,4 +1,4 @@
-//! Checks that the buffers fit into memory, before the kernel kills processes.
+//! Checks that the buffers fit into memory, before the kernel would kill processes.
 
 use comm::Collective;
 use comm::ring::{Tuning, choose};
@@ -19,7 +19,8 @@ fn fits(plan: &Plan, tuning: &Tuning, size: usize, ranks: usize, available: usiz
     if needed <= available { Ok(()) } else { Err(CliError::Memory { size, ranks, needed, available }) }
 }
 
-/// The largest number of bytes that one rank needs, including scratch in the communicator.
+/// Returns the largest number of bytes that a rank needs, including the communicator's scratch
+/// memory.
 fn needed(plan: &Plan, tuning: &Tuning, size: usize) -> Result<usize> {
     // The root needs at least as much as any other rank.
     let Lengths { send, recv } = Lengths::of(plan, true, plan.count(size));

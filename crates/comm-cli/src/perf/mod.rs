@@ -1,4 +1,4 @@
-//! `commctl perf`: measures collectives as nccl-tests does, and messages between two ranks.
+//! `commctl perf`: measures collectives like nccl-tests, and messages between two ranks.
 
 mod args;
 mod buffers;
@@ -33,7 +33,7 @@ impl Perf {
         if Config::is_launched() { self.join() } else { self.launch() }
     }
 
-    /// Checks the arguments, then starts this program with the same arguments once per rank.
+    /// Checks the arguments, and then starts this program with the same arguments once per rank.
     fn launch(&self) -> Result<()> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let ranks = self.ranks.map_or(cores.max(2), |ranks| ranks as usize);

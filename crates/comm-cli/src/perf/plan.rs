@@ -21,7 +21,7 @@ impl SizeRange {
     pub(crate) const TABLE: Self = Self { min: 4, max: 256 << 20, factor: 4 };
     pub(crate) const GRID: Self = Self { min: 4, max: 16 << 20, factor: 8 };
 
-    /// Returns the sizes of the command line, with these as defaults.
+    /// Returns the sizes of the command line, with `self` as the default.
     pub(crate) fn or(self, sizes: &Sizes) -> Result<Self> {
         let given = Self {
             min: sizes.min.unwrap_or(self.min.min(sizes.max.unwrap_or(self.min))),
@@ -40,7 +40,7 @@ impl SizeRange {
     }
 }
 
-/// The buffers that hold contribution and result.
+/// The buffers that hold the contribution and the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One buffer holds both.
@@ -130,7 +130,7 @@ impl Plan {
         };
         plan.sizes = range.sizes().map(|size| plan.round(size)).collect();
         plan.sizes.dedup();
-        // An algorithm that does not exist is an error with any links.
+        // This returns an error for an unknown algorithm. The links do not matter.
         let nothing = comm::Link { latency: 0.0, overhead: 0.0, per_byte: 0.0 };
         plan.select(0, &RingConfig::default().tuning(comm::LinkModel::uniform(nothing, 0.0)))?;
         Ok(plan)

@@ -35,7 +35,7 @@ pub(crate) fn write_rows(path: &Path, info: &BenchmarkInfo, rows: &[Row]) -> Res
     write_file(path, &picture.svg()?)
 }
 
-/// Writes a file, and creates its folder if necessary.
+/// Writes a file, creating its folder if necessary.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     page::write_file(path, text).map_err(CliError::write(path))
 }

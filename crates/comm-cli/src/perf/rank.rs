@@ -15,7 +15,7 @@ use super::session::Session;
 use super::timing;
 use crate::error::{CliError, Result};
 
-/// Measures a plan and prints it.
+/// Measures a plan, and prints the results.
 pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     agree_on_memory(session, plan)?;
     let measure = measure_of(plan.dtype)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(session: &Session, plan: &Plan, perf: &Perf) -> Result<()> {
     }
 }
 
-/// Returns an error on all ranks if the plan needs more memory than one host has.
+/// Returns an error on all ranks if the plan needs more memory than any one host has.
 pub(crate) fn agree_on_memory(session: &Session, plan: &Plan) -> Result<()> {
     let own = memory::check(plan, &session.tuning, session.local_ranks);
     let mut fits = [u8::from(own.is_ok())];

@@ -40,12 +40,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The algorithm bandwidth in 10^9 bytes per second.
+    /// Returns the algorithm bandwidth in 10^9 bytes per second.
     pub(crate) fn algbw(&self) -> f64 {
         if self.time.p50 > 0.0 { self.bytes as f64 / self.time.p50 * 1e-3 } else { 0.0 }
     }
 
-    /// The bus bandwidth in 10^9 bytes per second.
+    /// Returns the bus bandwidth in 10^9 bytes per second.
     pub(crate) fn busbw(&self, info: &BenchmarkInfo) -> f64 {
         self.algbw() * info.bus_factor
     }

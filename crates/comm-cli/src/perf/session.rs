@@ -13,10 +13,10 @@ use crate::error::{CliError, Result};
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) comm: Comm,
-    /// The tuning by which the communicator selects algorithms.
+    /// The tuning with which the communicator selects algorithms.
     pub(crate) tuning: Tuning,
     pub(crate) rank_infos: Vec<RankInfo>,
-    /// The number of ranks of this host, according to the launcher.
+    /// The number of ranks on this host, according to the launcher.
     pub(crate) local_ranks: usize,
     /// The requested transport.
     transport: TransportKind,
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     paths: Paths,
 }
 
-/// Returns the tuning of a transport on one host, before ranks have connected.
+/// Returns the tuning for a transport on one host, before the ranks have connected.
 pub(crate) fn default_tuning(transport: TransportKind, config: &Config) -> Result<Tuning> {
     let links = match transport {
         TransportKind::Tcp => TcpFabric::alone(&config.tcp)?.links(),
@@ -34,7 +34,7 @@ pub(crate) fn default_tuning(transport: TransportKind, config: &Config) -> Resul
 }
 
 impl Session {
-    /// Connects to the other ranks, with the configuration of the environment.
+    /// Connects to the other ranks with this configuration.
     pub(crate) fn join(transport: TransportKind, config: &Config) -> Result<Self> {
         let mut config = config.clone();
         config.transport = transport;
@@ -42,7 +42,8 @@ impl Session {
         let rank_infos = comm
             .all_gather_object(&RankInfo::own())
             .map_err(|source| CliError::RankInfos { source: Box::new(source) })?;
-        // The link model is that of rank 0, which may differ from this rank's configuration.
+        // The communicator uses the link model of rank 0, which may differ from this rank's
+        // configuration.
         let tuning = match comm.links() {
             Some(links) => {
                 let mut tuning = config.ring.tuning(links);
@@ -54,7 +55,7 @@ impl Session {
         Ok(Self { comm, tuning, rank_infos, local_ranks: config.local_world_size, transport, paths })
     }
 
-    /// Describes the transport, as in `tcp` or `auto (shm)`.
+    /// Describes the transport, such as `tcp` or `auto (shm)`.
     pub(crate) fn transport(&self) -> String {
         let used = self.paths.to_string();
         match self.transport {
@@ -87,7 +88,7 @@ impl Session {
         self.comm.rank() == 0
     }
 
-    /// The hosts, in the order of their first ranks.
+    /// Returns the hosts, in the order of their first ranks.
     pub(crate) fn hosts(&self) -> Vec<&str> {
         let mut hosts = Vec::new();
         for info in &self.rank_infos {
@@ -98,7 +99,7 @@ impl Session {
         hosts
     }
 
-    /// The number of consecutive ranks of each host, or 1 if the numbers differ.
+    /// Returns the number of consecutive ranks of each host, or 1 if the numbers differ.
     pub(crate) fn ranks_per_host(&self) -> usize {
         let hosts: Vec<&str> = self.rank_infos.iter().map(|info| &*info.host).collect();
         LinkModel::regular_hosts(&hosts).unwrap_or(1)

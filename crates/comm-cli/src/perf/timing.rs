@@ -8,14 +8,14 @@ use super::args::Samples;
 
 /// The maximum number of calls of a sample.
 const CALLS_MAX: u64 = 1 << 24;
-/// Limits the growth after a measurement that was too short to be exact.
+/// The largest growth factor, because a short measurement is inexact.
 const GROWTH_MAX: u64 = 16;
 
-/// Returns the time per call of each sample in seconds, of the slowest rank. It is the same on
-/// every rank.
+/// Returns the time per call on the slowest rank for each sample, in seconds. The result is the
+/// same on every rank.
 ///
-/// A sample is a number of consecutive calls after a barrier. All ranks make the same number, so
-/// that a sample takes at least `sample_ms`.
+/// A sample is a number of consecutive calls after a barrier. All ranks make the same number of
+/// calls, chosen so that a sample takes at least `sample_ms`.
 pub(crate) fn measure(
     comm: &Comm,
     samples: &Samples,
@@ -66,7 +66,7 @@ fn more_calls(calls: u64, elapsed: Duration, sample_min: Duration) -> u64 {
     if elapsed >= sample_min || calls >= CALLS_MAX {
         return calls;
     }
-    // 10 % more, so that the second try is rarely too short.
+    // Aims 10 % higher, so that the second try is rarely too short.
     let needed = 1.1 * calls as f64 * sample_min.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
     (needed.ceil() as u64).clamp(calls + 1, calls * GROWTH_MAX).min(CALLS_MAX)
 }

@@ -22,7 +22,7 @@ pub struct Axis {
 /// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scale {
-    /// Equal distances are equal ratios; labels are at the powers of the base.
+    /// Equal distances are equal ratios. Labels are at powers of the base.
     Log(f64),
     /// Equal distances are equal differences.
     Linear,
@@ -45,7 +45,7 @@ impl Axis {
 }
 
 impl Scale {
-    /// Returns whether a number has a place on the axis.
+    /// Returns whether a number can be shown on the axis.
     pub(super) fn has(self, number: f64) -> bool {
         number.is_finite() && (self == Self::Linear || number > 0.0)
     }
@@ -69,7 +69,7 @@ impl Scale {
     }
 }
 
-/// The coordinates of an axis of either scale, so that both axes of a chart can have any.
+/// The coordinates of an axis with either scale, so that each axis of a chart can have its own.
 pub(super) enum Coordinates {
     Log(LogCoord<f64>),
     Linear(RangedCoordf64),

@@ -9,7 +9,7 @@ const BEGIN: &str = "<!-- measured -->";
 const END: &str = "<!-- /measured -->";
 
 /// Replaces the measured section of a page. If the page does not exist or has no such section, it
-/// is created with `title`.
+/// is written anew with `title`.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub fn update(path: &Path, title: &str, measured: &str) -> io::Result<()> {
     write_file(path, &page(old.as_deref(), title, measured))
 }
 
-/// Writes a file, and creates its folder if necessary.
+/// Writes a file, creating its folder if necessary.
 ///
 /// # Errors
 ///

@@ -16,17 +16,17 @@ const TITLE_HEIGHT: u32 = 32;
 const LEGEND_HEIGHT: u32 = 26;
 const LEGEND_WIDTH: u32 = 150;
 
-/// The error of a plot that could not be drawn.
+/// The error for a plot that cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw: {0}")]
 pub struct DrawError(String);
 
-/// A colour: red, green and blue.
+/// A color: red, green and blue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Color(pub u8, pub u8, pub u8);
 
 impl Color {
-    /// Colours that colour-blind people can distinguish (Okabe and Ito).
+    /// Colors that color-blind people can distinguish (Okabe and Ito).
     pub const PALETTE: [Self; 8] = [
         Self(0, 114, 178),
         Self(213, 94, 0),
@@ -48,7 +48,7 @@ impl Color {
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// The colour of line and dots.
+    /// The color of the line and the dots.
     pub color: Color,
     /// Points without a logarithm are omitted if an axis is logarithmic.
     pub points: Vec<(f64, f64)>,
@@ -107,7 +107,7 @@ impl Picture {
     ///
     /// # Errors
     ///
-    /// If the drawing library fails, as for a plot without size.
+    /// If the drawing library fails, for example because the plot has no size.
     pub fn svg(&self) -> Result<String, DrawError> {
         let mut picture = String::new();
         {
@@ -149,7 +149,7 @@ impl Picture {
         }
     }
 
-    /// Returns every name with its colour, from front to back.
+    /// Returns every name with its color, from front to back.
     fn names(&self) -> Vec<(&str, Color)> {
         let mut names: Vec<(&str, Color)> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| panel.series.iter().rev()) {
@@ -235,7 +235,7 @@ fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
     Ok(())
 }
 
-/// Returns the points that have a place on both axes.
+/// Returns the points that can be shown on both axes.
 fn drawable(series: &Series, panel: &Panel) -> Vec<(f64, f64)> {
     let [x, y] = panel.axes.map(|axis| axis.scale);
     series.points.iter().copied().filter(|point| x.has(point.0) && y.has(point.1)).collect()

@@ -1,11 +1,11 @@
-//! A lower bound of the time of any algorithm.
+//! A lower bound on the time of any algorithm.
 
 use comm::{Collective, Link, LinkModel};
 
 use super::options::Setup;
 use crate::collective::bus_factor;
 
-/// Returns a lower bound of the time in seconds.
+/// Returns a lower bound on the time in seconds.
 ///
 /// The last rank to complete received at least one message, and some port carries the share
 /// [`bus_factor`] of the data, so the latency and the time of these bytes add up.
@@ -30,7 +30,7 @@ fn message(link: &Link) -> f64 {
     2.0 * link.overhead + link.latency
 }
 
-/// Returns the smallest cost of all links in each respect.
+/// Returns a link with the smallest of each cost among all links.
 fn any_link(links: &LinkModel, hosts: usize) -> Link {
     let (a, b) = (&links.within, &links.between);
     match (links.ranks_per_host, hosts) {
@@ -47,7 +47,7 @@ fn any_link(links: &LinkModel, hosts: usize) -> Link {
 /// Returns the number of ports over which the traffic of a host can be spread.
 fn ports_of_host(collective: Collective, ranks_per_host: usize) -> f64 {
     match collective.base() {
-        // All data passes the port of the root, or differs between all pairs of ranks.
+        // All data passes through the port of the root, or is different for each pair of ranks.
         Collective::Gather | Collective::Scatter | Collective::AllToAll => 1.0,
         _ => ranks_per_host as f64,
     }

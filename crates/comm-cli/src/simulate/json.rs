@@ -17,7 +17,7 @@ struct Line<'a> {
     bytes: usize,
     segments: usize,
     time_s: f64,
-    /// False if the time comes from a closed form.
+    /// False if the time was computed by a closed form.
     simulated: bool,
     steps_per_rank: Option<usize>,
     messages_per_rank: usize,

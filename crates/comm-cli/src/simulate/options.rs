@@ -162,7 +162,7 @@ fn per_byte(gbps: f64) -> f64 {
     8.0 / (gbps * 1e9)
 }
 
-/// Parses the name of a collective, but not of a call that creates a group.
+/// Returns a parser for the names of collectives, except calls that create a group.
 fn collectives() -> impl TypedValueParser<Value = Collective> {
     let creates_group = |collective: &Collective| {
         matches!(collective, Collective::Split | Collective::NewGroup | Collective::Duplicate)

@@ -60,7 +60,7 @@ impl<'a> Simulator<'a> {
     }
 
     /// Predicts the times at several sizes. Either all of them are simulated or none, so that they
-    /// form one curve; the flag says which.
+    /// form one curve. The flag is true if they are simulated.
     pub(super) fn curve(&self, row: &'static Algorithm, bytes: &[usize]) -> Result<(bool, Vec<f64>)> {
         let choices: Vec<Selection> =
             bytes.iter().map(|bytes| self.choice(row, *bytes)).collect::<Result<_, _>>()?;
@@ -113,7 +113,7 @@ impl<'a> Simulator<'a> {
             }
         }
         let steps = of_root as f64 + sum as f64 / sampled.max(1) as f64 * others as f64;
-        // The estimate may be wrong; the simulation counts exactly.
+        // The estimate may be too high, so it gets some slack; the simulation counts exactly.
         (steps <= 1.5 * limit as f64).then_some(steps as u64)
     }
 

@@ -51,7 +51,7 @@ pub(super) fn write(
     writeln!(out, "\n* the algorithm that a communicator with these links selects")
 }
 
-/// Returns algorithm and bus bandwidth in 10^9 bytes per second, unless the time is zero.
+/// Returns the algorithm and bus bandwidths in 10^9 bytes per second, unless the time is zero.
 pub(super) fn bandwidths(setup: &Setup, time: f64) -> (Option<f64>, Option<f64>) {
     let shape = &setup.shape;
     let algbw = (time > 0.0 && shape.bytes > 0).then(|| shape.bytes as f64 / time / 1e9);

@@ -10,10 +10,10 @@ use super::simplex::minimise;
 /// costs positive, and weigh a factor of 2 like a factor of 1/2.
 type Costs = [f64; 4];
 
-/// The smallest costs, in seconds.
+/// The smallest costs in seconds.
 const COSTS_MIN: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
-/// The penalty of changing a cost by a factor of e. It decides only costs that the measurements do
-/// not determine.
+/// The penalty for changing a cost by a factor of e. It matters only for costs that the
+/// measurements do not determine.
 const INERTIA: f64 = 1e-3;
 /// The initial steps of consecutive searches, each of which starts at the best result so far.
 const STEPS: [f64; 4] = [1.5, 0.7, 0.3, 0.1];

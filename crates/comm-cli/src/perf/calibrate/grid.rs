@@ -23,7 +23,7 @@ pub(super) struct Point {
     segments: usize,
     /// The predicted time, or the measured time once there is one.
     pub(super) seconds: f64,
-    /// Whether the model is fitted to it.
+    /// Whether the model is fitted to this point.
     pub(super) fitted: bool,
 }
 
@@ -32,12 +32,12 @@ impl Point {
         choose::predict(&self.plan.shape(self.bytes), self.algorithm, self.segments, tuning)
     }
 
-    /// The predicted time divided by the measured time.
+    /// Returns the predicted time divided by the measured time.
     pub(super) fn ratio(&self, tuning: &Tuning) -> f64 {
         self.predict(tuning) / self.seconds
     }
 
-    /// The absolute logarithm of the ratio.
+    /// Returns the absolute logarithm of the ratio.
     pub(super) fn error(&self, tuning: &Tuning) -> f64 {
         self.ratio(tuning).ln().abs()
     }
@@ -45,7 +45,7 @@ impl Point {
 
 /// The collectives to which the model is fitted, at every second size. Together they depend on
 /// every cost: an all-to-all of tiny blocks separates overhead from latency, and an all-gather has
-/// no reduction. In all of them all ranks are busy.
+/// no reduction. In each of them, all ranks are busy.
 const FITTED: [Collective; 4] =
     [Collective::AllReduce, Collective::AllGather, Collective::AllToAll, Collective::Barrier];
 
@@ -111,7 +111,7 @@ fn times_of(session: &Session, point: &Point, samples: &Samples) -> Result<Vec<f
 /// Returns the distance between the roots of consecutive calls.
 ///
 /// Consecutive calls with the same root overlap, because some ranks only send or only receive. So
-/// the root of a call is the rank that completed last in the previous one.
+/// the root of each call is the rank that completes last in the previous one.
 const fn next_root(plan: &Plan) -> usize {
     match plan.collective {
         Collective::Broadcast | Collective::Scatter => plan.ranks - 1,

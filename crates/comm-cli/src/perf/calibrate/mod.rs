@@ -1,7 +1,7 @@
 //! Calibrates the link model: fits the closed forms of the algorithms to measured times.
 //!
 //! Every algorithm of every collective is measured at several sizes. The model is fitted to some of
-//! these points (see [`grid`]); the others are held out and show its accuracy.
+//! these points (see [`grid`]); the others are held out to show its accuracy.
 
 mod fit;
 mod grid;
@@ -24,13 +24,14 @@ use crate::collective::{is_prefix, measurable};
 use crate::error::{CliError, Result};
 use grid::Point;
 
-/// Returns a plan for every algorithm of every collective but scans.
+/// Returns a plan for every algorithm of every collective except scans.
 pub(super) fn plans(ranks: usize, sizes: &Sizes) -> Result<Vec<Plan>> {
     if ranks < 2 {
         return Err(CliError::usage("--calibrate: needs at least two ranks"));
     }
     let range = SizeRange::GRID.or(sizes)?;
-    // Consecutive scans overlap: the first ranks complete before the last ones start.
+    // Scans are excluded because consecutive ones overlap: the first ranks complete before the last
+    // ones start.
     let plans = measurable().filter(|collective| !is_prefix(*collective)).flat_map(|collective| {
         let rows = Algorithm::for_collective(collective);
         rows.map(move |row| Plan::new(collective, ranks, &CallArgs::forced(row.name), range))

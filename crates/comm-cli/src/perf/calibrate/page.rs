@@ -1,4 +1,4 @@
-//! Writes a page of predicted and measured times with a plot.
+//! Writes a page of predicted and measured times, with a plot.
 
 use std::path::Path;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Minimisation without derivatives.
+//! Minimization without derivatives.
 //!
 //! Nelder and Mead, "A simplex method for function minimization", The Computer Journal 7 (1965).
 
@@ -27,7 +27,7 @@ pub(super) fn minimise<const N: usize>(
     simplex.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(start, |(point, _)| point)
 }
 
-/// Replaces the worst of the sorted vertices, or contracts all towards the best.
+/// Replaces the worst of the sorted vertices, or contracts all vertices towards the best one.
 fn improve<const N: usize>(simplex: &mut [Vertex<N>], vertex: &impl Fn([f64; N]) -> Vertex<N>) {
     let [best, between @ .., worst] = simplex else { return };
     let mut centre = best.0;

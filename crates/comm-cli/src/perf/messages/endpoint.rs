@@ -8,7 +8,7 @@ use comm_sim::exact;
 use super::Kind;
 use crate::error::{CliError, Result};
 
-/// The tags of messages and of the acknowledgement of a window.
+/// The tags of messages, and of the acknowledgement of a window.
 const DATA: u64 = 0;
 const ACK: u64 = 1;
 
@@ -81,7 +81,7 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// Transfers all messages of a window at once; the receiver then sends an acknowledgement.
+    /// Transfers all messages of a window concurrently. The receiver then sends an acknowledgement.
     fn window(&mut self, peer: usize) -> comm::Result<()> {
         let received = std::mem::take(&mut self.incoming)
             .into_iter()

@@ -25,7 +25,7 @@ enum Kind {
     Latency,
     /// A window in one direction.
     Bandwidth,
-    /// A window in both directions at once.
+    /// A window in both directions concurrently.
     Bidirectional,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// The number of messages in one direction per acknowledgement.
+    /// Returns the number of messages in one direction per acknowledgement.
     fn window(self, bytes: usize) -> usize {
         match self {
             Self::Latency => 1,
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// The number of messages in sequence per call.
+    /// Returns the number of consecutive messages per call.
     fn messages_per_call(self, bytes: usize) -> f64 {
         match self {
             Self::Latency => 2.0,
@@ -70,9 +70,9 @@ impl Kind {
         }
     }
 
-    /// The memory that both ranks together need.
+    /// Returns the total memory that both ranks need.
     fn memory(self, bytes: usize) -> usize {
-        // A receiver has a buffer per message, a sender one for all.
+        // A receiver has a buffer per message, and a sender has one for all messages.
         let receivers = if self == Self::Bandwidth { 1 } else { 2 };
         (self.window(bytes) * receivers + 2).saturating_mul(bytes)
     }

@@ -1,4 +1,4 @@
-//! The table of nccl-tests, with percentiles and algorithm.
+//! Prints a table like that of nccl-tests, with percentiles and the algorithm.
 
 use std::fmt::Write;
 
