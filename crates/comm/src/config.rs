@@ -18,17 +18,17 @@ pub enum StoreHost {
     /// Rank 0, at the master address.
     #[default]
     RankZero,
-    /// The launcher, which serves it before it starts the ranks. Every rank is a client.
+    /// The launcher, which serves the store before it starts the ranks. Every rank is a client.
     Launcher,
     /// The agent of torchrun, or another program that serves PyTorch's `TCPStore`. Every rank is a
     /// client, in PyTorch's protocol. That store has no authentication; connections between ranks
     /// still use `secret`.
     TorchElastic,
-    /// A folder that all ranks see, in which each leaves files
+    /// A folder that all ranks can access, in which each writes files
     /// ([`FileStore`](comm_tcp::FileStore)); it is created if it does not exist. No process serves
-    /// a store, so a rank does not learn that another one has exited before they were connected: it
-    /// waits until the deadline. Later rendezvous of the same ranks may use the folder again.
-    /// `secret` does not protect the files; their owner alone can read them.
+    /// a store, so a rank cannot detect that another one exited before they were connected, and
+    /// waits until the deadline. A later rendezvous of the same ranks may reuse the folder.
+    /// `secret` does not protect the files; only their owner can read them.
     Folder(PathBuf),
 }
 
@@ -69,16 +69,16 @@ pub struct Config {
     pub master_port: u16,
     /// The store in which ranks find each other.
     pub store: StoreHost,
-    /// The id of this job. Processes with another id are refused.
+    /// The id of this job. Processes with another id are rejected.
     pub job: u64,
-    /// The number of the rendezvous within the job, equal on every rank. Ranks that meet again in
-    /// the same store increase it, so that no rank reads keys of an earlier rendezvous.
+    /// The number of the rendezvous within the job, equal on every rank. Ranks that repeat the
+    /// rendezvous in the same store increase it, so that no rank reads keys of an earlier one.
     pub round: u64,
     /// The shared secret that authenticates TCP connections. Equal on every rank.
     pub secret: Option<Secret>,
     /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
     /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. The
-    /// default is the one that leads to the master.
+    /// default is the interface on the route to the master.
     pub interface: Option<String>,
     /// The address to listen on, if it differs from the advertised one.
     pub bind: Option<IpAddr>,
@@ -91,8 +91,8 @@ pub struct Config {
     pub timeout: Duration,
     /// The transport between ranks. Equal on every rank.
     pub transport: TransportKind,
-    /// An id that splits this host (compare `NCCL_HOSTID`): ranks with different ids, or of which
-    /// only one has an id, do not share memory, as if they ran on different hosts.
+    /// An id that divides this host (compare `NCCL_HOSTID`): two ranks with different ids, or only
+    /// one of which has an id, do not share memory, as if they ran on different hosts.
     #[cfg(feature = "shm")]
     pub host_id: Option<String>,
     /// Options of the TCP transport.

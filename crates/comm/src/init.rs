@@ -20,15 +20,14 @@ use comm_tcp::{
 use crate::master::Master;
 use crate::{Config, StoreHost, TransportKind};
 
-/// The time for which rank 0 waits after a failed rendezvous until the other ranks have read the
-/// cause. Connected ranks receive it at once and need this time to read it before the process
-/// exits.
+/// The time for which rank 0 waits after a failed rendezvous, so that the other ranks can read the
+/// cause before the process exits.
 const STORE_WAIT: Duration = Duration::from_millis(200);
 /// The time for which the store may then continue to serve its connected clients in the background.
 const STORE_GRACE: Duration = Duration::from_secs(5);
 
-/// Connects to the other ranks as the environment says, and returns the communicator of the world.
-/// Without a launcher the world has one rank, and a line in the log says so.
+/// Connects to the other ranks as configured by the environment, and returns the communicator of
+/// the world. Without a launcher, the world has one rank, which is logged.
 ///
 /// # Errors
 /// As [`Config::from_env`] and [`init_with`].
@@ -64,8 +63,8 @@ pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
     Ok((joined.comm(config), paths))
 }
 
-/// Connects to the other ranks as the environment says, for calls on buffers of the host and of
-/// devices.
+/// Connects to the other ranks as configured by the environment, for calls on host and device
+/// buffers.
 ///
 /// ```no_run
 /// use comm::{DeviceBuffer, ReduceOp};
@@ -86,8 +85,8 @@ pub fn init_devices() -> Result<HybridCommunicator> {
     init_devices_with(&Config::from_env()?).map_err(crate::env::name_variable)
 }
 
-/// Connects to the other ranks as [`init_with`] does, and creates a second communicator for buffers
-/// of devices, as [`Config::devices`] says. Every rank calls this.
+/// Connects to the other ranks as [`init_with`] does, and creates a second communicator for device
+/// buffers, as [`Config::devices`] specifies. Every rank calls this.
 ///
 /// # Errors
 /// As [`init_with`] and [`HybridCommunicator::connect`].
@@ -122,7 +121,7 @@ struct Joined {
 }
 
 impl Joined {
-    /// Leaves the store, which is not needed once the channels are open.
+    /// Leaves the store, which is not needed after the channels are open.
     fn into_host(self) -> Arc<dyn HostCommunicator> {
         self.rendezvous.into_iter().for_each(|rendezvous| rendezvous.close(Duration::ZERO));
         self.host
@@ -168,7 +167,7 @@ impl RendezvousStore {
     }
 
     /// Leaves the store. The rank that serves it waits up to `wait` for the others to leave it, and
-    /// then serves the rest in the background. Its address is free for another store at once.
+    /// then serves the rest in the background. Its address is immediately free for another store.
     fn close(self, wait: Duration) {
         drop(self.store);
         if let Some(server) = self.server {
@@ -187,7 +186,7 @@ fn join(config: &Config) -> Result<Joined> {
         let rendezvous = RendezvousStore::open(config, start)?;
         match meet(&*rendezvous.store, config, rendezvous.address, start) {
             Ok((host, reach)) => return Ok(Joined { host, reach, rendezvous: Some(rendezvous) }),
-            // It was that of an earlier group, at the same address.
+            // The store belonged to an earlier group at the same address.
             Err(Error::Handshake { refusal: Refusal::StoreClosing, .. })
                 if !left(config, start).is_zero() => {}
             Err(error) => {
@@ -204,7 +203,7 @@ fn store_config(config: &Config) -> StoreConfig {
     store
 }
 
-/// A client of the store, and the address at which it answered.
+/// Returns a client of the store, and the address at which the store answered.
 fn connect(config: &Config, master: &Master, start: Instant) -> Result<(Arc<dyn Store>, SocketAddr)> {
     let (store, timeout) = (store_config(config), left(config, start));
     if config.store == StoreHost::TorchElastic {

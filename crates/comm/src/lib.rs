@@ -22,8 +22,8 @@
 //!
 //! - `tcp` (default): ranks in different processes, over sockets;
 //! - `shm` (default): ranks in different processes of one host, over shared memory;
-//! - `hybrid` (default): shared memory within a host and TCP between hosts, which is what
-//!   [`TransportKind::Auto`] then means; ranks built with and without it connect only if both are
+//! - `hybrid` (default): shared memory within a host and TCP between hosts, which
+//!   [`TransportKind::Auto`] then selects; ranks built with and without it connect only if both are
 //!   configured to use `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `checkpoint`: checkpoints of training, in [`checkpoint`];
@@ -34,7 +34,7 @@
 //! - `sim`: ranks as threads of one process, for tests, in the module `threads`.
 
 #![forbid(unsafe_code)]
-// docs.rs has a nightly compiler, whose pages name the feature that an item needs.
+// docs.rs builds with a nightly compiler, and shows the feature that an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "tcp")]

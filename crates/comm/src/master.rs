@@ -23,8 +23,8 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    /// Resolves a host name within a time limit. A look-up that takes longer continues on its own
-    /// thread and its result is dropped.
+    /// Resolves a host name within a time limit. A lookup that takes longer continues on its own
+    /// thread, and its result is dropped.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the name has no address, [`Error::Io`] if the time limit expires.
@@ -43,7 +43,7 @@ impl Master {
     ) -> Result<Self> {
         let wrong = |reason: String| Error::setting(ADDR, name, reason);
         let (sender, receiver) = mpsc::channel();
-        // Sending fails if the time was over first.
+        // Sending fails if the time limit has expired.
         let look_up = move || drop(sender.send(look_up()));
         let thread = thread::Builder::new().name("comm-resolve".into()).spawn(look_up);
         thread.map_err(|error| Error::io("start the thread that resolves MASTER_ADDR", error))?;
@@ -131,7 +131,7 @@ impl Master {
 
 fn is_unavailable(error: &Error) -> bool {
     let Error::Io { source, .. } = error else { return false };
-    // Linux's EAFNOSUPPORT has no kind of its own.
+    // Linux's EAFNOSUPPORT has no `ErrorKind`.
     source.kind() == io::ErrorKind::AddrNotAvailable || source.raw_os_error() == Some(EAFNOSUPPORT)
 }
 

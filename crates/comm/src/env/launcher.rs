@@ -100,7 +100,7 @@ pub(super) struct RankInfo {
 }
 
 impl Launch {
-    /// Returns the launcher that has started this process, or `None`.
+    /// Returns the launcher that has started this process, if any.
     ///
     /// # Errors
     /// Some variables of a launcher are set, and others that always come with them are not.
@@ -126,7 +126,7 @@ impl Launch {
         check_dependent(environment).map(|()| None)
     }
 
-    /// Returns rank and size in the world and on this host.
+    /// Returns the rank and size in the world and on this host.
     pub(super) fn rank_info(&self, environment: &Environment) -> Result<RankInfo> {
         let Launcher { rank, size, local_rank, local_size, .. } = self.launcher;
         let needed = |variable: &Variable| {

@@ -10,8 +10,8 @@ const PREFIX: &str = "COMM_";
 /// The largest edit distance at which a name counts as a misspelling of a known one.
 const DISTANCE_MAX: usize = 2;
 
-/// Returns an error if a variable has nearly the name of a known one. Warns of other `COMM_`
-/// variables without effect.
+/// Returns an error if the name of a variable is close to a known one. Warns about other `COMM_`
+/// variables that have no effect.
 pub(super) fn check(environment: &Environment) -> Result<()> {
     for name in environment.names(PREFIX) {
         if let Some(known) = ALL.iter().find(|known| known.name == name) {

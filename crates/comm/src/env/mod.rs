@@ -177,7 +177,7 @@ fn links(setting: &str) -> Result<LinkModel> {
     })
 }
 
-/// Returns the 64-bit FNV-1a hash, which is equal on every rank, whatever the build.
+/// Returns the 64-bit FNV-1a hash, which is equal on every rank and in every build.
 fn fnv_1a(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

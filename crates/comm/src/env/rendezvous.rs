@@ -10,11 +10,11 @@ use super::variables::RENDEZVOUS;
 /// The location of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StoreLocation {
-    /// A store at the address that the launcher's variables give.
+    /// A store at the address in the launcher's variables.
     Launcher,
     /// A store at this host and port.
     Address(String, u16),
-    /// A folder that all ranks see.
+    /// A folder that all ranks can access.
     Folder(PathBuf),
 }
 

@@ -1,5 +1,5 @@
-//! The table of environment variables: it is used to parse them, to detect misspelled names and to
-//! write their documentation.
+//! The table of environment variables, which is used to parse them, to detect misspelled names and
+//! to generate their documentation.
 
 use comm_core::Group;
 

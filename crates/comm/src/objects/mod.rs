@@ -53,8 +53,8 @@ pub const OBJECT_LIMIT: u64 = 4 << 30;
 /// Collectives of objects, for [`Comm`].
 ///
 /// Every rank makes the same calls in the same order, as with any other collective. If the handle
-/// names an algorithm, both collectives of a call must have it. Each collective has the timeout of
-/// the handle.
+/// sets an algorithm, both collectives of a call must support it. The handle's timeout applies to
+/// each collective.
 ///
 /// All ranks, including the senders, get decoded copies of the objects, so all hold the same
 /// values.

@@ -15,7 +15,7 @@ pub(super) struct Sizes {
     root: Option<usize>,
 }
 
-/// Failure codes. They exceed every limit, as a code that a later version adds will.
+/// Failure codes. They exceed every limit, and so will codes that later versions add.
 const FAILED_ENCODE: u64 = u64::MAX;
 const FAILED_COUNT: u64 = u64::MAX - 1;
 
@@ -82,7 +82,7 @@ impl Sizes {
         self.root.unwrap_or(at)
     }
 
-    /// Returns the index of the largest object; of equal ones, the first.
+    /// Returns the index of the first of the largest objects.
     fn largest(&self) -> usize {
         let sizes = self.words.iter().enumerate();
         sizes.reduce(|most, other| if other.1 > most.1 { other } else { most }).map_or(0, |(at, _)| at)
