@@ -1,5 +1,5 @@
 //! Benchmarks of call signatures: the fingerprint, which precedes every message, and the encoding,
-//! which ranks exchange when one of them waits for long.
+//! which ranks exchange when one of them has waited for a long time.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]

@@ -1,5 +1,5 @@
-//! Benchmarks of the executor without sockets or waiting: two ranks on one thread, which make
-//! progress in turns; and of a call in a communicator of one rank, which moves no data.
+//! Benchmarks of the executor without sockets or waiting, with two ranks that take turns on one
+//! thread; and of a call on a communicator of one rank, which moves no data.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(60);
 /// Large enough for any message of these benchmarks.
 const CAPACITY: usize = 4 << 20;
 
-/// The state of one rank besides its transport.
+/// The state of one rank, except for its transport.
 struct Rank {
     steps: Arc<[LoweredStep]>,
     executor: Executor,

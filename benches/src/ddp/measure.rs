@@ -9,7 +9,7 @@ use crate::Result;
 use crate::models::Model;
 use crate::training::{FirstStep, Training, Variant};
 
-/// The steps of either kind before any is measured.
+/// The number of warm-up steps of each kind.
 const WARMUP: usize = 3;
 /// The smallest number of steps in a block.
 const STEPS_MIN: u32 = 3;

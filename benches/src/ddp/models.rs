@@ -1,4 +1,4 @@
-//! The measured models. Their numbers depend on indices alone, so that PyTorch trains the same
+//! The measured models. Weights and samples depend only on indices, so that PyTorch trains the same
 //! models on the same samples.
 
 use std::convert::Infallible;
@@ -16,7 +16,8 @@ pub(crate) struct Model {
     sizes: &'static [usize],
     /// The samples per rank and step.
     batch: usize,
-    /// The processor time of backward in microseconds per layer, if nothing is computed.
+    /// The processor time of the backward pass in microseconds per layer, for models that compute
+    /// nothing.
     fixed_us: Option<&'static [u64]>,
 }
 
@@ -109,8 +110,8 @@ impl Workload {
         }
     }
 
-    /// Subtracts gradients, in the order of parameters. There is nothing to update if nothing was
-    /// computed.
+    /// Subtracts the gradients, in the order of the parameters. Models that compute nothing have
+    /// nothing to update.
     pub(crate) fn update<'g>(&mut self, gradients: impl Iterator<Item = &'g [f32]>, rate: f32) {
         let Self::Perceptron(perceptron) = self else { return };
         for (parameter, gradient) in perceptron.mlp.parameters_mut().zip(gradients) {
@@ -148,7 +149,7 @@ impl Gradients<f32> for LocalGradients {
     }
 }
 
-/// Uses the processor until this thread has used it for a time, without access to memory.
+/// Keeps the processor busy for an amount of this thread's CPU time, without accessing memory.
 fn compute(time: Duration) {
     let used = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
@@ -160,8 +161,8 @@ fn compute(time: Duration) {
     }
 }
 
-/// Returns a number in -1..1 that depends on index and seed alone: steps of the finalizer of
-/// MurmurHash3.
+/// Returns a number in -1..1 that depends only on the index and the seed, using steps of the
+/// finalizer of MurmurHash3.
 fn number(index: usize, seed: usize) -> f32 {
     let mut bits = (index as u32 ^ seed as u32).wrapping_mul(0x9e37_79b1);
     bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);

@@ -1,7 +1,8 @@
-//! Measures the limits of this machine, by which the speed of collectives is judged, and prints
+//! Measures the limits of this machine, with which the speed of collectives is compared, and prints
 //! them as JSON lines.
 //!
-//! Every number is the best of several tries, and so an undisturbed speed of the machine.
+//! Every number is the best of several tries, so that it shows the speed of the undisturbed
+//! machine.
 
 #![forbid(unsafe_code)]
 

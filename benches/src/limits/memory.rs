@@ -17,12 +17,12 @@ type Pass = fn(&mut [f32], &[f32]);
 
 const PASSES: [(&str, Pass); 2] = [("memcpy", |to, from| to.copy_from_slice(from)), ("a += b (f32)", add)];
 
-/// The compiler vectorises this loop.
+/// The compiler vectorizes this loop.
 fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
 }
 
-/// Measures the bytes of one array per second, over all threads.
+/// Measures the bytes of one array per second, summed over all threads.
 pub(crate) fn limits() -> Vec<Limit> {
     let mut limits = Vec::new();
     for (name, pass) in PASSES {

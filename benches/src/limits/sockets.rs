@@ -1,4 +1,4 @@
-//! Measures TCP between two sockets of this host.
+//! Measures TCP between two sockets on this host.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
