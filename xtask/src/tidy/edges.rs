@@ -38,7 +38,7 @@ const GRAPH: [Node; 23] = [
     Node {
         name: "comm-nccl",
         may_use: &["comm-core", "nccl-sys"],
-        why: "collectives of NCCL on device memory; the unique id goes through any Store",
+        why: "collectives of NCCL on device memory; ranks exchange the unique id over a host communicator",
     },
     Node {
         name: "comm-hybrid",
