@@ -7,18 +7,18 @@ use crate::{Comm, DType, Memory, ReduceOp};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Accumulate {
-    /// The type of the elements. Each combination of two contributions is rounded to 16 bits: a
-    /// ring of four ranks adds 2048, 1, 1 and 1 up to 2048 in `f16`.
+    /// The type of the elements. Each combination of two contributions is rounded to 16 bits: in
+    /// `f16`, a ring of four ranks sums 2048, 1, 1 and 1 to 2048.
     #[default]
     Native,
     /// `f32`, for sums, premultiplied sums, products and averages of `f16` and `bf16`; other
     /// reductions are as with [`Accumulate::Native`]. Contributions are converted once, combined in
-    /// `f32`, and the result is rounded once: 2048, 1, 1 and 1 give 2052 in `f16`, the even one of
-    /// the two elements nearest to 2051. No partial sum overflows.
+    /// `f32`, and the result is rounded once: 2048, 1, 1 and 1 give 2052 in `f16`, because 2051 is
+    /// halfway between two elements and ties round to even. No partial sum overflows.
     ///
     /// It moves twice the bytes between ranks and copies all contributions and results of the call.
     /// Communicators on top of NCCL return [`Error::Invalid`](crate::Error::Invalid), because NCCL
-    /// has no such sums.
+    /// does not support such sums.
     F32,
 }
 
@@ -37,7 +37,7 @@ impl Accumulate {
 
 impl<M: Memory> Comm<M> {
     /// Returns a handle to the same communicator whose reductions keep partial sums in this type.
-    /// Every rank must give the same type; otherwise calls fail with
+    /// Every rank must use the same type; otherwise calls fail with
     /// [`Error::Desync`](crate::Error::Desync).
     #[must_use]
     pub fn with_accumulate(&self, accumulate: Accumulate) -> Self {

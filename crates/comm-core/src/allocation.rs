@@ -8,13 +8,13 @@ use std::ptr::NonNull;
 
 use crate::{Error, Result};
 
-/// The alignment of allocations: a page, which is enough for every element.
+/// The alignment of allocations: a page, which suffices for every element type.
 const ALIGNMENT: NonZero<usize> = NonZero::new(4096).unwrap();
 
-/// Bytes, zeroed at first, and the owner that frees them.
+/// A buffer of initially zeroed bytes, and the owner that frees it.
 ///
-/// A backend decides where they lie: on the heap, or where other processes can read them. They are
-/// freed when this is dropped, and may outlive the communicator.
+/// The backend decides where the bytes are: on the heap, or in memory that other processes can
+/// read. They are freed when the allocation is dropped, and may outlive the communicator.
 pub struct Allocation {
     start: NonNull<u8>,
     len: usize,
@@ -26,7 +26,7 @@ pub struct Allocation {
 // SAFETY: the caller of `from_raw` promises that only the allocation accesses the bytes, and the
 // owner is `Send`.
 unsafe impl Send for Allocation {}
-// SAFETY: a shared allocation only gives out `&[u8]`.
+// SAFETY: a shared allocation exposes only `&[u8]`.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
@@ -40,7 +40,7 @@ impl Allocation {
             return Ok(Self { start, len, owner: Box::new(()) });
         }
         let layout = Layout::from_size_align(len, ALIGNMENT.get()).map_err(|_| no_memory(len))?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or_else(|| no_memory(len))?;
         Ok(Self { start, len, owner: Box::new(Heap { start, layout }) })
@@ -50,9 +50,9 @@ impl Allocation {
     ///
     /// # Safety
     /// `len` bytes from `start`, a multiple of 4096, must be readable and writable until `owner` is
-    /// dropped, and must hold the values stored last. Until then nothing in any process writes to
-    /// them, and nothing in this process reads them, except through the allocation, or as requested
-    /// by [`Transport::try_send`](crate::Transport::try_send).
+    /// dropped, and must keep the values last stored in them. Until then nothing in any process
+    /// writes to them, and nothing in this process reads them, except through the allocation, or as
+    /// requested by [`Transport::try_send`](crate::Transport::try_send).
     #[must_use]
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { start, len, owner }
@@ -104,8 +104,8 @@ impl Drop for Heap {
 
 /// Allocates memory for buffers where the backend's transfers are cheapest.
 pub trait Allocate: Send + Sync {
-    /// Allocates `bytes` zeroed bytes. The default is the heap, which is as good as any other
-    /// memory if no peer can read it in place.
+    /// Allocates `bytes` zeroed bytes. By default they are on the heap, which is as good as any
+    /// memory if peers cannot read it in place.
     ///
     /// # Errors
     /// [`Error::Io`] if there is not enough memory. The communicator remains usable.

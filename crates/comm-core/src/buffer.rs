@@ -10,7 +10,7 @@ use crate::{Allocate, Allocation, Element, Result};
 /// A slice of elements in memory that a communicator allocated: see
 /// [`Comm::alloc`](crate::Comm::alloc).
 ///
-/// It dereferences to a slice, is accepted by calls like a vector, and has a fixed length.
+/// It dereferences to a slice, can be passed to calls like a vector, and has a fixed length.
 pub struct Buffer<T> {
     allocation: Allocation,
     elements: PhantomData<T>,
@@ -20,7 +20,7 @@ impl<T: Element> Buffer<T> {
     /// Creates a buffer of `len` zeros, in memory from `source`.
     ///
     /// # Errors
-    /// As [`Allocate::allocate`].
+    /// Same as [`Allocate::allocate`].
     pub fn zeroed(source: &(impl Allocate + ?Sized), len: usize) -> Result<Self> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| no_memory(usize::MAX))?;
         Ok(Self { allocation: source.allocate(bytes)?, elements: PhantomData })

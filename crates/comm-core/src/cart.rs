@@ -29,10 +29,10 @@ impl Axis {
     }
 }
 
-/// A rank next to this one on a grid, or none beyond the end of an open axis.
+/// A rank next to this one on a grid, or none past the end of an open axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Neighbor {
-    /// This rank, which may be the calling one on a short periodic axis.
+    /// The neighboring rank, which on a short periodic axis may be the calling rank itself.
     Rank(usize),
     /// No rank: a message to it is not sent, and a message from it leaves the buffer unchanged.
     Null,
@@ -44,13 +44,13 @@ pub const PROC_NULL: Neighbor = Neighbor::Null;
 /// The two ranks at a distance along an axis, as `MPI_Cart_shift` returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shift {
-    /// The rank from which this one receives: the displacement back.
+    /// The rank that this one receives from: the displacement backward.
     pub source: Neighbor,
-    /// The rank to which this one sends: the displacement ahead.
+    /// The rank that this one sends to: the displacement forward.
     pub dest: Neighbor,
 }
 
-/// A communicator whose ranks lie on a grid, in row-major order: the last coordinate changes first.
+/// A communicator whose ranks form a grid, in row-major order: the last coordinate varies fastest.
 ///
 /// It is a group of its own, so its messages and collectives are separate from those of its parent.
 /// It dereferences to its [`Comm`], so all calls are methods of it, except [`Comm::finalize`],
@@ -62,7 +62,7 @@ pub struct Shift {
 /// use comm::Axis;
 ///
 /// comm::threads::run(3, |comm| {
-///     let line = comm.cart(&[Axis::open(3)]).unwrap().expect("there are three places");
+///     let line = comm.cart(&[Axis::open(3)]).unwrap().expect("there is a cell for every rank");
 ///     // Each rank has 1,000 cells between two ghost cells.
 ///     let mut cells = vec![comm.rank() as f64; 1 + 1000 + 1];
 ///     line.exchange_halo(0, &mut cells, 1).unwrap();
@@ -77,13 +77,13 @@ pub struct Cart {
 }
 
 impl Comm<Host> {
-    /// Makes a Cartesian group of the first ranks of this one, as many as the grid has cells: MPI's
-    /// `MPI_Cart_create` without reordering. Every rank calls this with the same axes; a rank that
-    /// has no cell gets no group.
+    /// Creates a Cartesian group of the first ranks of this group, one per cell of the grid: MPI's
+    /// `MPI_Cart_create` without reordering. Every rank calls this with the same axes; a rank
+    /// without a cell gets `None`.
     ///
     /// # Errors
-    /// As [`Comm::new_group`], and [`Error::Invalid`](crate::Error::Invalid) if the grid has no
-    /// cells or more cells than there are ranks.
+    /// Same as [`Comm::new_group`], and [`Error::Invalid`](crate::Error::Invalid) if the grid has
+    /// no cells or more cells than there are ranks.
     pub fn cart(&self, axes: &[Axis]) -> Result<Option<Cart>> {
         let places = axes.iter().try_fold(1_usize, |places, axis| places.checked_mul(axis.len));
         let places = places.filter(|places| (1..=self.size()).contains(places));
@@ -119,7 +119,8 @@ impl Cart {
     /// Coordinates wrap around on periodic axes.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if there is not one coordinate per axis.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the number of coordinates differs from the
+    /// number of axes.
     pub fn rank_at(&self, coords: &[isize]) -> Result<Neighbor> {
         check_len("the list of coordinates", coords.len(), self.axes.len())?;
         Ok(rank_at(&self.axes, coords))
@@ -142,12 +143,12 @@ impl Cart {
         Ok(Shift { source: at(displacement.saturating_neg()), dest: at(displacement) })
     }
 
-    /// Sends one message and receives another at once, as [`Comm::send_recv`], with tag 0, where
-    /// either neighbor may be [`PROC_NULL`]. Returns `None` if `from` is, and leaves the buffer
-    /// unchanged.
+    /// Sends one message and receives another at the same time, like [`Comm::send_recv`] with tag
+    /// 0, except that either neighbor may be [`PROC_NULL`]. If `from` is, returns `None` and leaves
+    /// the buffer unchanged.
     ///
     /// # Errors
-    /// As [`Comm::send_recv`].
+    /// Same as [`Comm::send_recv`].
     pub fn send_recv(
         &self,
         to: Neighbor,
@@ -166,18 +167,18 @@ impl Cart {
     }
 
     /// Exchanges the ends of `cells` with both neighbors along an axis: the first and the last
-    /// `width` elements are ghost cells and get the neighbors' elements, the `width` elements next
-    /// to them are sent. At the end of an open axis ghost cells are left unchanged.
+    /// `width` elements are ghost cells and receive the neighbors' elements; the `width` elements
+    /// next to them are sent. Ghost cells at the end of an open axis are left unchanged.
     ///
-    /// Cells of several dimensions have one row after the other, cut along the first dimension, and
-    /// `width` is the size of a row, or of several. Every rank gives the same `width`; the lengths
-    /// of `cells` may differ. Cells next to a cut along another dimension, such as columns, are not
-    /// contiguous: copy them into a buffer, exchange that with [`Cart::shift`] and
-    /// [`Cart::send_recv`], and copy back.
+    /// A grid of several dimensions that is cut along the first one is stored row by row, and
+    /// `width` is the size of one or more rows. Every rank passes the same `width`; the lengths of
+    /// `cells` may differ. The cells next to a cut along another dimension, such as columns, are
+    /// not contiguous: copy them into a buffer, exchange it with [`Cart::shift`] and
+    /// [`Cart::send_recv`], and copy the result back.
     ///
     /// # Errors
-    /// As [`Comm::send_recv`], and [`Error::Invalid`](crate::Error::Invalid) if `cells` has no
-    /// `width` elements between its ghost cells.
+    /// Same as [`Comm::send_recv`], and [`Error::Invalid`](crate::Error::Invalid) if `cells` has
+    /// fewer than `width` elements between its ghost cells.
     pub fn exchange_halo<T: Element>(&self, axis: usize, cells: &mut [T], width: usize) -> Result<()> {
         let needed = width.saturating_mul(3);
         if cells.len() < needed {

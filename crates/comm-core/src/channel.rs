@@ -40,8 +40,8 @@ pub struct ChannelId {
     pub kind: ChannelKind,
 }
 
-/// The limit of a wait for other ranks that open a channel: a deadline, and a check that may end
-/// the wait earlier.
+/// The limit of a wait for other ranks to open a channel: a deadline, and a check that may end the
+/// wait earlier.
 #[derive(Clone, Copy)]
 pub struct Until<'a> {
     deadline: Instant,
@@ -88,17 +88,17 @@ impl std::fmt::Debug for Until<'_> {
     }
 }
 
-/// Opens channels between ranks that have met in a rendezvous.
+/// Opens channels between the ranks of a rendezvous.
 ///
-/// Flows that must not wait for each other never share a stream; each is a channel of its own.
+/// Flows that must not wait for each other never share a stream: each has its own channel.
 pub trait Fabric: Send + Sync {
     /// The transport that moves the bytes of a channel.
     type Channel: Transport + 'static;
 
-    /// Returns the group of all ranks that met.
+    /// Returns the group of all ranks of the rendezvous.
     fn group(&self) -> Group;
 
-    /// Returns the time on the clock of the channels.
+    /// Returns the current time of the channels' clock.
     fn now(&self) -> Instant;
 
     /// Returns the cost of messages over these channels, as far as it is known without measuring.
@@ -106,22 +106,22 @@ pub trait Fabric: Send + Sync {
 
     /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in
     /// the order of `members`. This rank is one of them. Each member, and no other rank, calls this
-    /// with the same `channel` and the same list, in any order of channels and from any thread, and
-    /// waits for the others as long as `until` allows.
+    /// with the same `channel` and the same list, and waits for the others as long as `until`
+    /// allows. Different channels may be opened in any order and from any thread.
     ///
-    /// A channel of one name is opened once. Members that give unequal lists for it do not all get
-    /// a channel; the others wait until the deadline.
+    /// Each channel is opened once. If members pass different lists for it, not all of them get a
+    /// channel; the others wait until the deadline.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for a list that no group
-    /// can have; see [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the
-    /// ranks that did not come, [`Error::PeerLost`](crate::Error::PeerLost) for one that died or
-    /// left; both name ranks of the channel. The error of the check of `until`, unchanged.
+    /// [`Error::Invalid`](crate::Error::Invalid), before anything is sent, for an invalid list of
+    /// members; see [`Group::subgroup`]. [`Error::Timeout`](crate::Error::Timeout) naming the ranks
+    /// that did not arrive, [`Error::PeerLost`](crate::Error::PeerLost) for one that died or left;
+    /// both name ranks within the channel. The error of the check of `until`, unchanged.
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel>;
 
-    /// Allocates zeroed memory for a buffer: where the ranks on this host can read it in place, if
-    /// these channels support that, else on the heap, which is the default. It may outlive the
-    /// channels.
+    /// Allocates zeroed memory for a buffer: memory that the ranks on this host can read in place
+    /// if these channels support that, otherwise on the heap, which is the default. It may outlive
+    /// the channels.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) if there is not enough memory.
@@ -130,9 +130,9 @@ pub trait Fabric: Send + Sync {
     }
 
     /// Allocates memory for data that several ranks of this host read in place, so that it is
-    /// written once and not once per rank. It is read in place from [`LinkModel::staged_from`]
-    /// bytes on. Returns `None` if these channels cannot do that or if there is not enough memory:
-    /// the caller then uses ordinary memory, which is copied.
+    /// written once instead of once per rank. Messages of at least [`LinkModel::staged_from`] bytes
+    /// are read in place. Returns `None` if these channels do not support that or if there is not
+    /// enough memory: the caller then uses ordinary memory, which is copied.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation>;
 
     /// Returns the scheduler of the threads of this rank, in a simulation.
@@ -140,10 +140,10 @@ pub trait Fabric: Send + Sync {
         None
     }
 
-    /// Opens a channel between all ranks, in their order.
+    /// Opens a channel between all ranks, in rank order.
     ///
     /// # Errors
-    /// As [`Fabric::open_among`].
+    /// Same as [`Fabric::open_among`].
     fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Self::Channel> {
         let all: Vec<usize> = (0..self.group().size()).collect();
         self.open_among(channel, &all, deadline.into())

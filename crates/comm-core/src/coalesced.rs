@@ -8,7 +8,8 @@ use bytemuck::cast_slice_mut;
 use crate::call::check_len;
 use crate::{Comm, Element, Host, ReduceOp, Result, Signature};
 
-/// The most memory in bytes that is kept for the next call: larger buffers are not small.
+/// The largest amount of memory, in bytes, that is kept for the next call. Calls that need more are
+/// rare, because coalescing is for small buffers.
 const KEPT_MAX: usize = 64 << 20;
 
 /// The memory into which buffers are packed, shared by the calls of all clones of a handle. Words
@@ -18,7 +19,7 @@ pub(crate) struct Packing(Arc<Mutex<Vec<u64>>>);
 
 impl Packing {
     /// Passes memory for `elements` elements to `call`, with unspecified contents. Uses fresh
-    /// memory while another thread holds the kept memory.
+    /// memory if another thread is using the kept memory.
     pub(crate) fn with<T: Element, R>(&self, elements: usize, call: impl FnOnce(&mut [T]) -> R) -> R {
         let mut fresh = Vec::new();
         let mut kept = match self.0.try_lock() {
@@ -40,19 +41,19 @@ impl Packing {
     }
 }
 
-/// Coalesced calls make one collective of many buffers and pay its latency once: the buffers are
-/// copied into one, and the result is copied back. There may be any number of buffers of any
-/// lengths, including none and empty ones. All ranks pass the same number of buffers with the same
-/// lengths, in the same order; otherwise the call fails with
-/// [`Error::Desync`](crate::Error::Desync), also if only the total is the same.
+/// Coalesced calls combine many buffers into one collective and so pay its latency once: the
+/// buffers are copied into one, and the result is copied back. Any number of buffers of any lengths
+/// is allowed, zero included. All ranks pass the same number of buffers with the same lengths, in
+/// the same order; otherwise the call fails with [`Error::Desync`](crate::Error::Desync), even if
+/// the totals are equal.
 ///
 /// After an error the buffers are unchanged.
 ///
-/// The order in which elements are combined follows from their position in the packed buffer, so
+/// The order in which elements are combined depends on their position in the packed buffer, so
 /// floating point results may differ in their last bits from those of one call per buffer, unless
 /// the order is [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic).
 impl Comm<Host> {
-    /// Makes one [`Comm::all_reduce`] of many buffers.
+    /// Reduces many buffers with one [`Comm::all_reduce`].
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -61,14 +62,15 @@ impl Comm<Host> {
     ///     let (mut weights, mut bias) = (vec![comm.rank() as f32; 1000], [3.0; 10]);
     ///     comm.all_reduce_coalesced(&mut [&mut weights[..], &mut bias], ReduceOp::Avg).unwrap();
     ///     assert_eq!((weights, bias), (vec![0.5; 1000], [3.0; 10]));
-    ///     // A list that is written empty needs the type of its buffers.
+    ///     // A literal empty list needs an explicit type.
     ///     comm.all_reduce_coalesced::<f32, &mut [f32]>(&mut [], ReduceOp::Avg).unwrap();
     /// })?;
     /// # Ok::<_, comm::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`], and as written above.
+    /// Same as [`Comm::all_reduce`], and [`Error::Desync`](crate::Error::Desync) if ranks pass
+    /// different numbers of buffers or different lengths.
     pub fn all_reduce_coalesced<T: Element, B: AsMut<[T]>>(
         &self,
         buffers: &mut [B],
@@ -84,10 +86,11 @@ impl Comm<Host> {
         })
     }
 
-    /// Makes one [`Comm::broadcast`] of many buffers.
+    /// Broadcasts many buffers with one [`Comm::broadcast`].
     ///
     /// # Errors
-    /// As [`Comm::broadcast`], and as written above.
+    /// Same as [`Comm::broadcast`], and [`Error::Desync`](crate::Error::Desync) if ranks pass
+    /// different numbers of buffers or different lengths.
     pub fn broadcast_coalesced<T: Element, B: AsMut<[T]>>(
         &self,
         root: usize,
@@ -108,11 +111,12 @@ impl Comm<Host> {
         })
     }
 
-    /// Makes one [`Comm::all_gather`] of many buffers: `recvs[i]`, which is `size` times as long as
-    /// `sends[i]`, gets the `sends[i]` of all ranks in rank order.
+    /// Gathers many buffers with one [`Comm::all_gather`]: `recvs[i]`, which is `size` times as
+    /// long as `sends[i]`, receives the `sends[i]` of all ranks in rank order.
     ///
     /// # Errors
-    /// As [`Comm::all_gather`], and as written above.
+    /// Same as [`Comm::all_gather`], and [`Error::Desync`](crate::Error::Desync) if ranks pass
+    /// different numbers of buffers or different lengths.
     pub fn all_gather_coalesced<T: Element, S: AsRef<[T]>, R: AsMut<[T]>>(
         &self,
         sends: &[S],
@@ -138,11 +142,13 @@ impl Comm<Host> {
         })
     }
 
-    /// Makes one [`Comm::reduce_scatter`] of many buffers: `recvs[i]` gets this rank's block of the
-    /// reduction of `sends[i]`, which has one block of the length of `recvs[i]` per rank.
+    /// Reduces and scatters many buffers with one [`Comm::reduce_scatter`]: `recvs[i]` gets this
+    /// rank's block of the reduction of `sends[i]`, which has one block of the length of `recvs[i]`
+    /// per rank.
     ///
     /// # Errors
-    /// As [`Comm::reduce_scatter`], and as written above.
+    /// Same as [`Comm::reduce_scatter`], and [`Error::Desync`](crate::Error::Desync) if ranks pass
+    /// different numbers of buffers or different lengths.
     pub fn reduce_scatter_coalesced<T: Element, S: AsRef<[T]>, R: AsMut<[T]>>(
         &self,
         sends: &[S],
@@ -166,8 +172,8 @@ impl Comm<Host> {
         })
     }
 
-    /// Makes a call with memory for `elements` elements, on a handle whose fingerprint covers the
-    /// lengths.
+    /// Makes a call with packing memory for `elements` elements, on a handle whose fingerprint
+    /// covers the lengths.
     fn packed<T: Element>(
         &self,
         lengths: &[usize],

@@ -29,7 +29,7 @@ pub enum Collective {
     GatherV = 11,
     /// A scatter of chunks of different lengths.
     ScatterV = 12,
-    /// Every rank sends a chunk of its own to every rank.
+    /// Every rank sends a different chunk to every rank.
     AllToAll = 13,
     /// An all-to-all of chunks of different lengths.
     AllToAllV = 14,
@@ -37,18 +37,18 @@ pub enum Collective {
     Scan = 15,
     /// Every rank but the first gets the reduction of the contributions of the ranks before it.
     Exscan = 16,
-    /// The ranks that give the same color become a group.
+    /// The ranks that pass the same color form a new group.
     Split = 17,
-    /// The listed ranks become a group.
+    /// The listed ranks form a new group.
     NewGroup = 18,
-    /// All ranks become another group.
+    /// All ranks form a new group.
     Duplicate = 19,
     /// A barrier that names the ranks that did not arrive.
     MonitoredBarrier = 20,
 }
 
 impl Collective {
-    /// Every collective, in the order of their codes.
+    /// Every collective, in the order of the codes.
     pub const ALL: [Self; 20] = [
         Self::AllReduce,
         Self::Reduce,
@@ -72,8 +72,9 @@ impl Collective {
         Self::MonitoredBarrier,
     ];
 
-    /// Returns the collective with the same messages between the same ranks: without the V, where
-    /// all lengths are equal, and the one that creates a group.
+    /// Returns the collective that sends the same messages between the same ranks: for a V
+    /// collective the one with equal lengths, and for the creation of a group or a monitored
+    /// barrier the collective that implements it.
     #[must_use]
     pub const fn base(self) -> Self {
         match self {
@@ -87,8 +88,8 @@ impl Collective {
         }
     }
 
-    /// Returns whether every rank knows the lengths of all ranks: in a gather or scatter with
-    /// counts, only the root does.
+    /// Returns whether every rank knows the lengths on all ranks. In a gather or scatter with
+    /// counts only the root does, and in an all-to-all with counts no rank does.
     #[must_use]
     #[inline]
     pub const fn is_known_everywhere(self) -> bool {

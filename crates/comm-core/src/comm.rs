@@ -1,4 +1,4 @@
-//! The handle on which calls are made.
+//! The handle with which programs communicate.
 
 // Declared first: rustdoc shows methods in the order of modules.
 mod collectives;
@@ -18,24 +18,25 @@ use crate::{
 
 /// A handle on a group of ranks; all collectives are methods of it.
 ///
-/// Clones are handles to the same communicator with their own options, and share its one order of
-/// calls. Buffers are slices, vectors and arrays of [`Element`](crate::Element)s for [`Host`],
-/// device buffers for other memories. [`Communicator`] documents the rules, errors and
+/// Clones are handles to the same communicator with their own options; the calls on all of them
+/// form one sequence. Buffers are slices, vectors and arrays of [`Element`](crate::Element)s for
+/// [`Host`], device buffers for other memories. [`Communicator`] documents the rules, errors and
 /// thread-safety that all calls share. A call has a timeout of five minutes unless
 /// [`Comm::with_timeout`] sets another.
 ///
 /// | calls | memory |
 /// |---|---|
 /// | collectives, with counts per rank, in place, and in the background (`_async`); groups, `finalize` | any |
-/// | `scan`, `exscan`, `all_gather_scalar` and its like, `_coalesced`, `monitored_barrier`, `alloc` | [`Host`] |
-/// | `send`, `recv`, `probe`, in the background too, and Cartesian groups | [`Host`] |
+/// | `scan`, `exscan`, `all_gather_scalar` and similar calls, `_coalesced`, `monitored_barrier`, `alloc` | [`Host`] |
+/// | `send`, `recv`, `probe`, also in the background, and Cartesian groups | [`Host`] |
 /// | `device`, `stream`, `work`, `synchronize`, `_coalesced`: the trait `DeviceComm` of comm-nccl | CUDA devices |
 ///
-/// A communicator belongs to the process that made it. In a child that is made by `fork` and goes
-/// on without `exec`, every call fails with [`Invalid::Forked`](crate::Invalid::Forked) before
-/// anything is sent: the child must make its own. Dropping the child's copies closes its copies of
-/// the descriptors and notifies no peer. While the child keeps them, ranks that reach the parent by
-/// TCP alone learn of the parent's death only at their deadlines.
+/// A communicator belongs to the process that created it. In a child that is created by `fork` and
+/// does not call `exec`, every call fails with [`Invalid::Forked`](crate::Invalid::Forked) before
+/// anything is sent: the child must create its own communicator. Dropping the child's handles
+/// closes its copies of the descriptors and notifies no peer. As long as the child holds them,
+/// ranks that are connected to the parent only by TCP do not detect its death before their
+/// deadlines.
 ///
 /// ```
 /// use comm::ReduceOp;
@@ -54,7 +55,7 @@ pub struct Comm<M: Memory = Host> {
     worker: Arc<OnceLock<Worker<M>>>,
     /// The memory into which coalesced buffers are packed.
     packing: Packing,
-    /// Drives messages in the background, which do not wait for calls.
+    /// Progresses messages in the background, so that they do not wait for calls.
     messenger: Arc<OnceLock<Worker<M>>>,
 }
 
@@ -92,8 +93,8 @@ impl<M: Memory> Comm<M> {
         handle
     }
 
-    /// Returns the fingerprint that calls of this handle must agree on in addition to their
-    /// signature: [`CallOptions::extra_fingerprint`].
+    /// Returns the fingerprint on which ranks must agree in addition to the signature of a call:
+    /// [`CallOptions::extra_fingerprint`].
     #[must_use]
     pub const fn extra_fingerprint(&self) -> u64 {
         self.options.extra_fingerprint
@@ -119,15 +120,15 @@ impl<M: Memory> Comm<M> {
         if worker.get().is_none() {
             let ours = Worker::new(self.in_foreground())?.on_drop(on_drop);
             if let Err(spare) = worker.set(ours) {
-                // Another thread was first: this worker has nothing to do.
+                // Another thread was faster, so this worker is not needed.
                 drop(spare.on_drop(|_| {}));
             }
         }
         worker.get().ok_or_else(|| Error::Internal("a worker was started and is gone".into()))
     }
 
-    /// Returns the cost model of messages between the ranks by which algorithms are chosen; see
-    /// [`Communicator::links`].
+    /// Returns the cost model of messages between the ranks, which is used to choose algorithms;
+    /// see [`Communicator::links`].
     #[must_use]
     pub fn links(&self) -> Option<LinkModel> {
         self.communicator.links()
@@ -141,20 +142,21 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Returns a handle to the same communicator whose calls use the algorithm of this name. Every
-    /// rank must name the same.
+    /// rank must use the same one.
     #[must_use]
     pub fn with_algorithm(&self, name: impl Into<Cow<'static, str>>) -> Self {
         self.with_options(|options| options.algorithm = Some(name.into()))
     }
 
-    /// Returns a handle to the same communicator whose reductions keep this order.
+    /// Returns a handle to the same communicator whose reductions combine contributions in this
+    /// order.
     #[must_use]
     pub fn with_reduce_order(&self, order: ReduceOrder) -> Self {
         self.with_options(|options| options.order = order)
     }
 
-    /// Returns a handle to the same communicator whose calls are only compatible with calls of the
-    /// same [`CallOptions::extra_fingerprint`]. Every rank must give the same number.
+    /// Returns a handle to the same communicator whose calls match only calls with the same
+    /// [`CallOptions::extra_fingerprint`]. Every rank must use the same number.
     #[must_use]
     pub fn with_extra_fingerprint(&self, fingerprint: u64) -> Self {
         self.with_options(|options| options.extra_fingerprint = fingerprint)
@@ -168,7 +170,7 @@ impl Comm<Host> {
         Self::over(Arc::new(communicator))
     }
 
-    /// Returns the worker that drives the messages of all clones.
+    /// Returns the worker that progresses the messages of all clones.
     pub(crate) fn messenger(&self) -> Result<&Worker> {
         self.started(&self.messenger, |comm| comm.communicator().cancel_recvs())
     }

@@ -11,22 +11,24 @@ use crate::{
 /// The timeout of a call unless the caller sets another: five minutes.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Options of a call. None of them changes its meaning, except for the rounding of floats.
+/// Options of a call. They do not change the meaning of the call, except for the rounding of
+/// floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// The time to the deadline, counted from when the call first waits for another rank, usually
-    /// its start. It may differ from rank to rank.
+    /// The time until the deadline, counted from the moment at which the call first waits for
+    /// another rank, usually its start. It may differ between ranks.
     pub timeout: Duration,
-    /// The algorithm to use instead of the one that the backend would choose. Equal on every rank.
+    /// The algorithm to use instead of the one that the backend would choose. Must be equal on
+    /// every rank.
     pub algorithm: Option<Cow<'static, str>>,
-    /// The order in which contributions are combined. Equal on every rank.
+    /// The order in which contributions are combined. Must be equal on every rank.
     pub order: ReduceOrder,
-    /// The type in which partial sums of 16-bit floats are kept. Equal on every rank.
+    /// The type in which partial sums of 16-bit floats are kept. Must be equal on every rank.
     pub accumulate: Accumulate,
-    /// The fingerprint of anything else that must be equal on every rank for the call to mean the
-    /// same: [`Signature::fingerprint_of`] the lengths of coalesced buffers, for example. 0 if
-    /// there is nothing. If ranks give unequal numbers, the call fails with [`Error::Desync`].
+    /// A fingerprint of anything else that must be equal on every rank, such as
+    /// [`Signature::fingerprint_of`] the lengths of coalesced buffers. 0 if there is nothing else.
+    /// If the numbers differ between ranks, the call fails with [`Error::Desync`].
     ///
     /// [`Signature::fingerprint_of`]: crate::Signature::fingerprint_of
     /// [`Error::Desync`]: crate::Error::Desync
@@ -38,12 +40,13 @@ pub struct CallOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOrder {
-    /// The fastest order: the same for the same call on the same group, but another for another
-    /// length.
+    /// The fastest order. It is the same whenever a call is repeated on the same group, but depends
+    /// on the length.
     #[default]
     Any,
-    /// One tree over the ranks for every element: the same bits for every length, division into
-    /// calls, algorithm and collective. An algorithm that combines in another order is refused.
+    /// The same tree over the ranks for every element, so that results have the same bits for every
+    /// length, division into calls, algorithm and collective. Algorithms that combine in another
+    /// order are rejected.
     Deterministic,
 }
 
@@ -75,29 +78,30 @@ impl CallOptions {
 
 /// A group of ranks that runs collectives on buffers in memory `M`.
 ///
-/// Every member makes the same calls in the same order; a member that does not gets
-/// [`Error::Desync`] or [`Error::Timeout`], on itself and on the others. One call runs at a time:
-/// calls from several threads queue, and their order must be the same on every rank. Any length is
-/// valid, zero included, and so is a group of one.
+/// Every member makes the same calls in the same order; if a member does not, it and the others get
+/// [`Error::Desync`] or [`Error::Timeout`]. One call runs at a time: calls from several threads
+/// queue, and their order must be the same on every rank. Any length is valid, including zero, and
+/// so is a group of one rank.
 ///
 /// Results are equal bit for bit on every rank and on every repetition with the same algorithm and
 /// group, except for the payload of a NaN.
 ///
-/// In a child that was made by `fork` every call is [`Invalid::Forked`](crate::Invalid::Forked).
+/// In a child that was created by `fork`, every call fails with
+/// [`Invalid::Forked`](crate::Invalid::Forked).
 ///
-/// After an error for which [`Error::is_fatal`] holds, every call fails with [`Error::Poisoned`],
-/// and the contents of the buffer that was being written are unspecified.
+/// After a fatal error (see [`Error::is_fatal`]), every call fails with [`Error::Poisoned`], and
+/// the contents of the buffer that was being written are unspecified.
 ///
 /// [`Error::Desync`]: crate::Error::Desync
 /// [`Error::Timeout`]: crate::Error::Timeout
 /// [`Error::Poisoned`]: crate::Error::Poisoned
 /// [`Error::is_fatal`]: crate::Error::is_fatal
 pub trait Communicator<M: Memory = Host>: Send + Sync {
-    /// Returns the group, seen by this member.
+    /// Returns the group, as seen by this member.
     fn group(&self) -> Group;
 
-    /// Returns the cost model of messages between the members by which algorithms are chosen; the
-    /// same on every rank. `None` from a backend that does not use one.
+    /// Returns the cost model of messages between the members, which is used to choose algorithms
+    /// and is the same on every rank. `None` if the backend does not use one.
     fn links(&self) -> Option<LinkModel> {
         None
     }
@@ -107,14 +111,14 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         None
     }
 
-    /// Makes a call, which returns when this rank has its result.
+    /// Makes a call, and returns when this rank has its result.
     ///
     /// A backend that lacks a collective returns
     /// [`Invalid::Unsupported`](crate::Invalid::Unsupported) on every rank, before anything is
     /// sent.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the call does not fit the group; the
+    /// [`Error::Invalid`](crate::Error::Invalid) if the call is not valid for the group; the
     /// communicator and the buffers are unchanged. See [`Error`](crate::Error) for all others.
     fn run(&self, call: Call<'_, M>, options: &CallOptions) -> Result<()>;
 

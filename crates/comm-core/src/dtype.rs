@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// The size in bytes of a [`Plain`] type, which is not zero.
+/// The nonzero size in bytes of a [`Plain`] type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlainType(NonZeroU32);
 
@@ -71,21 +71,21 @@ pub enum DType {
     F32 = 11,
     /// IEEE 754 binary64.
     F64 = 12,
-    /// Four bits of exponent and three of mantissa, finite but for NaN: E4M3 of the OCP
-    /// specification of 8-bit floating point. The host moves it; devices reduce it.
+    /// Four bits of exponent and three of mantissa, without infinities: E4M3 of the OCP
+    /// specification of 8-bit floating point. The host can only move it; devices can reduce it.
     F8E4M3 = 13,
-    /// Five bits of exponent and two of mantissa, E5M2 of the same specification. The host moves
-    /// it; devices reduce it.
+    /// Five bits of exponent and two of mantissa: E5M2 of the same specification. The host can only
+    /// move it; devices can reduce it.
     F8E5M2 = 14,
-    /// A plain struct of the program, of which only the size is known: see [`Plain`]. Only
-    /// user-defined operators reduce it: see [`Operator`](crate::Operator).
+    /// A plain struct that the program defines, represented by its size: see [`Plain`]. Only
+    /// user-defined operators can reduce it: see [`Operator`](crate::Operator).
     Plain(PlainType) = 15,
 }
 
 impl DType {
     pub(crate) const PLAIN_CODE: u8 = 15;
 
-    /// Every built-in element type, in the order of their codes: all but [`DType::Plain`].
+    /// Every element type except [`DType::Plain`], in the order of the codes.
     pub const ALL: [Self; 14] = [
         Self::I8,
         Self::U8,
@@ -122,7 +122,7 @@ impl DType {
         if let Self::Plain(_) = self { 1 } else { self.size() }
     }
 
-    /// Compares two types in constants.
+    /// Compares two types in const contexts.
     pub(crate) const fn is(self, other: Self) -> bool {
         self.code() == other.code() && self.size() == other.size()
     }
@@ -141,8 +141,8 @@ impl DType {
         matches!(self, Self::F16 | Self::BF16)
     }
 
-    /// Returns whether this is one of the floating point types of eight bits, with which the host
-    /// does not compute.
+    /// Returns whether this is one of the floating point types of eight bits, which the host can
+    /// move but not reduce.
     #[must_use]
     #[inline]
     pub const fn is_float8(self) -> bool {
@@ -234,12 +234,12 @@ mod sealed {
 ///
 /// These are `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`, `f32`, `f64`,
 /// [`half`](crate::half)'s `f16` and `bf16`, [`float8`](crate::float8)'s `F8E4M3` and `F8E5M2`,
-/// `usize` and `isize`, which are integers of their width, and types of the program that are
-/// [`Plain`]. The trait is sealed, so that a `DType` is never guessed from a size.
+/// `usize` and `isize`, which are integers of their width, and your own types that are [`Plain`].
+/// The trait is sealed, so that a `DType` is never guessed from a size.
 ///
-/// `bool` and `char` are not elements: a call writes bytes of other ranks to a buffer, and not
-/// every byte is a valid value of them. Send `u8::from(flag)`, and compare the result with 0; with
-/// [`ReduceOp::Min`](crate::ReduceOp::Min) it is the conjunction of all flags, with
+/// `bool` and `char` are not elements: calls write bytes from other ranks to buffers, and not all
+/// bytes are valid values of these types. Send `u8::from(flag)`, and compare the result with 0;
+/// with [`ReduceOp::Min`](crate::ReduceOp::Min) it is the conjunction of all flags, with
 /// [`ReduceOp::Max`](crate::ReduceOp::Max) the disjunction:
 ///
 /// ```
@@ -265,13 +265,13 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
     const DTYPE: DType;
 }
 
-/// A type of the program that may be communicated: a struct without references, padding or invalid
-/// values, moved as its bytes. `MPI_Type_contiguous` over bytes.
+/// A user-defined type that can be communicated: a struct without references, padding or invalid
+/// values, which is moved as bytes, like `MPI_Type_contiguous` of `MPI_BYTE`.
 ///
-/// `#[derive(Pod, Zeroable)]` of [`bytemuck`] checks this at compile time; an `impl Plain` then
-/// makes slices of the type buffers of all calls: broadcasts, gathers, messages, with counts in
-/// elements. Reductions need a user-defined [`Operator`](crate::Operator). Ranks compare only the
-/// size of the type: all must declare it alike.
+/// `#[derive(Pod, Zeroable)]` of [`bytemuck`] checks this at compile time; after an `impl Plain`,
+/// all calls (broadcasts, gathers, messages) accept slices of the type, with counts in elements.
+/// Reductions need a user-defined [`Operator`](crate::Operator). Ranks compare only the size of the
+/// type, so all must declare it identically.
 ///
 /// ```
 /// use comm::bytemuck::{Pod, Zeroable};
@@ -296,13 +296,14 @@ pub trait Element: Pod + Send + Sync + std::fmt::Debug + PartialEq + sealed::Sea
 /// ```
 ///
 /// The derive macros name the crate `bytemuck`; without a dependency on it, add `#[bytemuck(crate =
-/// "comm::bytemuck")]`. The type has at least one byte and is aligned to at most 8; other types do
-/// not compile.
+/// "comm::bytemuck")]`. The type must have at least one byte and an alignment of at most 8; other
+/// types do not compile.
 ///
 /// Wrap a type of another crate, such as `num_complex::Complex<f64>`, in a `#[repr(transparent)]`
 /// struct. A sum of complex numbers needs no wrapper: cast the slice to one of `f64`, as
-/// `bytemuck::cast_slice_mut` does. Both need that crate's `Pod`, for `num_complex` its feature
-/// `bytemuck`. `bool` cannot be `Plain`, because not every byte is a valid one: use `u8`.
+/// `bytemuck::cast_slice_mut` does. Both need the `Pod` impl of that crate; for `num_complex`,
+/// enable its feature `bytemuck`. `bool` cannot be `Plain`, because not every byte is a valid
+/// `bool`: use `u8`.
 pub trait Plain: Pod + Send + Sync + std::fmt::Debug + PartialEq {}
 
 impl<T: Plain> sealed::Sealed for T {}
@@ -384,7 +385,7 @@ mod tests {
         check::<F8E5M2>();
     }
 
-    /// Codes are on the wire and are never reused.
+    /// Codes are part of the wire format and are never reused.
     #[test]
     fn codes_of_the_wire_format_are_pinned() {
         let names = [

@@ -12,7 +12,7 @@ use crate::{Refusal, Signature, Source, TagMatch};
 
 pub use invalid::Invalid;
 
-/// The result of anything that communicates.
+/// The result of an operation that communicates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of a failed call.
@@ -22,7 +22,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// - [`Error::Invalid`]: the arguments are wrong; nothing was sent;
 /// - [`Error::Timeout`] with [`During::Await`], and [`Error::PeerLost`] while a message is sent,
-///   expected or received: they concern that message alone;
+///   expected or received: they affect only that message;
 /// - [`Error::NotConnected`]: the parent of the new group stays usable;
 /// - [`Error::Cancelled`].
 ///
@@ -30,8 +30,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`Error::is_fatal`] returns whether an error is fatal.
 ///
 /// The text of an error includes its causes, so none of them is a
-/// [`source`](std::error::Error::source) and a report of the chain of sources prints nothing twice.
-/// `Debug` prints the same text, for programs whose `main` returns a [`Result`].
+/// [`source`](std::error::Error::source), and a reporter that prints the chain of sources prints
+/// nothing twice. `Debug` prints the same text, for programs whose `main` returns a [`Result`].
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -44,7 +44,7 @@ pub enum Error {
     PeerLost {
         /// The lost rank. It need not be a rank that this one exchanges data with.
         peer: usize,
-        /// The operation that was under way on this rank.
+        /// The operation in progress on this rank.
         during: During,
         /// The way in which the loss was detected.
         loss: Loss,
@@ -52,11 +52,11 @@ pub enum Error {
     /// The deadline passed.
     #[error("timed out after {after:?} {during}, waiting for {}", ranks(.waiting_for))]
     Timeout {
-        /// The ranks that did not arrive, as far as this rank can know.
+        /// The ranks that did not arrive, as far as this rank knows.
         waiting_for: Vec<usize>,
         /// The timeout of the operation.
         after: Duration,
-        /// The operation that was under way on this rank.
+        /// The operation in progress on this rank.
         during: During,
     },
     /// Two ranks are in different calls.
@@ -73,13 +73,13 @@ pub enum Error {
     /// One of the two sides refused a new connection.
     #[error("handshake with {with} failed: {refusal}")]
     Handshake {
-        /// The address, or the rank where it is known.
+        /// The address, or the rank if it is known.
         with: String,
         /// The reason.
         refusal: Refusal,
     },
-    /// The operating system failed an operation that concerns no rank: binding a port, reading a
-    /// file.
+    /// An operation of the operating system that involves no other rank failed, such as binding a
+    /// port or reading a file.
     #[error("could not {doing}: {source}")]
     Io {
         /// The operation, as in "bind 10.0.0.1:29500".
@@ -87,7 +87,7 @@ pub enum Error {
         /// The error of the operating system.
         r#source: Arc<io::Error>,
     },
-    /// A backend's library failed with a code of its own.
+    /// A backend's library failed with its own error code.
     #[error("{backend} failed with code {code}: {detail}")]
     Backend {
         /// The backend, as in "nccl".
@@ -102,18 +102,18 @@ pub enum Error {
     BackendUnavailable {
         /// The backend, as in "nccl".
         backend: &'static str,
-        /// The reason, and where the backend was searched for.
+        /// The reason, and the places in which the backend was searched for.
         detail: String,
     },
-    /// The members of a new group agreed to create it and could then not be connected. Ranks in the
+    /// The members of a new group agreed to create it, but could not be connected. Ranks in the
     /// cause are those of the parent communicator, which stays usable unless one of its members
     /// died.
     #[error("cannot connect the members of the new group: {0}")]
     NotConnected(Arc<Error>),
     /// The caller's code panicked in a background operation: for example the `AsMut` of a buffer.
-    /// In a collective, the communicator was aborted, because other ranks may be in the same call.
-    /// While a message was being sent, all messages failed. While a message was being received,
-    /// that receive alone failed.
+    /// If the operation was a collective, the communicator was aborted, because other ranks may be
+    /// in the same call. If it was a send, all messages failed; if it was a receive, only that
+    /// receive failed.
     #[error("a background operation panicked: {message}")]
     Panicked {
         /// The message of the panic.
@@ -126,8 +126,8 @@ pub enum Error {
     /// An earlier call failed with a fatal error; this call did nothing.
     #[error("the communicator is unusable after an earlier error: {0}")]
     Poisoned(Arc<Error>),
-    /// Another process wrote a record in the store, or an answer during an agreement between ranks,
-    /// that no process of this version of the library writes.
+    /// A record in the store, or a reply during an agreement between ranks, is not one that this
+    /// version of the library writes.
     #[error(
         "{what} is malformed: {content}; it comes from another program, or another version of this library"
     )]
@@ -142,7 +142,7 @@ pub enum Error {
     Internal(String),
 }
 
-/// The operation that was under way when an error occurred.
+/// The operation in progress when an error occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum During {
@@ -160,7 +160,7 @@ pub enum During {
         /// Its tag.
         tag: u64,
     },
-    /// Waiting for a message that matches a receive or a probe. No part of one has arrived.
+    /// Waiting for a message that matches a receive or a probe. No part of it has arrived.
     Await {
         /// The senders that match.
         from: Source,
@@ -262,7 +262,7 @@ pub enum Loss {
     Garbage(String),
 }
 
-/// Two ranks made different calls under the same sequence number.
+/// Two ranks made different calls with the same sequence number.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "ranks made different calls with sequence number {sequence}: rank {rank} is in {}, rank {peer} in {}{}",
@@ -280,13 +280,13 @@ pub struct Desync {
     pub peer: usize,
     /// The call of `peer`; `None` if it is unknown.
     pub theirs: Option<Signature>,
-    /// The lengths that differ, if the signatures are equal: counts that not every rank knows.
+    /// The message lengths that differ, if the signatures are equal: signatures do not include
+    /// counts that not every rank knows.
     pub lengths: Option<Lengths>,
 }
 
 impl Desync {
-    /// Creates the error from two ranks, each with its call under this sequence number if it is
-    /// known.
+    /// Creates the error from two ranks, each with its call of this sequence number, if known.
     #[must_use]
     pub fn new(
         sequence: u64,
@@ -307,8 +307,8 @@ pub struct Lengths {
 }
 
 impl Error {
-    /// Returns whether every later call fails as well: every collective after an error of a
-    /// collective, every message after an error of a message. [`Error::PeerLost`] of a message is
+    /// Returns whether all later calls fail as well: all collectives after an error of a
+    /// collective, all messages after an error of a message. [`Error::PeerLost`] of a message is
     /// not fatal: messages with other ranks continue.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {

@@ -22,7 +22,7 @@ pub struct Failure {
 #[derive(Default)]
 struct State {
     cause: Option<Arc<Error>>,
-    is_told: bool,
+    is_notified: bool,
     observers: Vec<Observer>,
 }
 
@@ -54,21 +54,21 @@ impl Failure {
     }
 
     /// Notifies all observers of the recorded failure, on this thread. A failure whose observers
-    /// are not notified, such as a normal end, is seen only by those who ask.
+    /// are not notified, such as an orderly close, is visible only to callers that query it.
     pub fn notify(&self) {
         let mut state = self.lock();
         let Some(cause) = state.cause.clone() else { return };
-        state.is_told = true;
+        state.is_notified = true;
         let observers = std::mem::take(&mut state.observers);
         drop(state);
         observers.into_iter().for_each(|observer| observer(&cause));
     }
 
-    /// Calls `observer` once with the cause: when observers are notified, or at once if they have
-    /// been.
+    /// Calls `observer` once with the cause: when observers are notified, or immediately if they
+    /// already were.
     pub fn observe(&self, observer: impl FnOnce(&Error) + Send + 'static) {
         let mut state = self.lock();
-        match state.cause.clone().filter(|_| state.is_told) {
+        match state.cause.clone().filter(|_| state.is_notified) {
             None => state.observers.push(Box::new(observer)),
             Some(cause) => {
                 drop(state);
@@ -127,7 +127,7 @@ mod tests {
         let notified = Arc::new(Mutex::new(Vec::new()));
         let observe = |name: &'static str| {
             let (notified, within) = (Arc::clone(&notified), Arc::clone(&failure));
-            // Queries the failure from an observer.
+            // The observer itself queries the failure.
             failure.observe(move |cause| {
                 notified.lock().unwrap().push(format!("{name}: {cause}, {}", within.usable().is_err()));
             });

@@ -2,7 +2,7 @@
 
 use crate::{Invalid, Result};
 
-/// The name of a group: the same number on every member, and unique within a job.
+/// The identifier of a group: the same number on every member, and unique within a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u64);
 
@@ -17,7 +17,7 @@ impl std::fmt::Display for GroupId {
     }
 }
 
-/// A member's place in a group: its rank and the size of the group.
+/// The rank of a member, and the size of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Membership {
     /// The rank of the member, from 0 to `size - 1`.
@@ -26,7 +26,7 @@ pub struct Membership {
     pub size: usize,
 }
 
-/// A group of ranks, seen by one of its members. Ranks count from 0 to size - 1.
+/// A group of ranks, as seen by one of its members. Ranks count from 0 to size - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
     id: GroupId,
@@ -35,15 +35,15 @@ pub struct Group {
 }
 
 impl Group {
-    /// The largest size of a group: ranks are 32-bit numbers on the wire, and the largest stands
-    /// for "none".
+    /// The largest size of a group: ranks are 32-bit numbers on the wire, and the largest number
+    /// means "none".
     pub const SIZE_MAX: usize = u32::MAX as usize - 1;
 
-    /// Creates the group `id`, seen by one of its members.
+    /// Creates the group `id`, as seen by one of its members.
     ///
     /// # Errors
-    /// [`Invalid::Rank`] if the rank is not below the size, which also refuses an empty group, or
-    /// if the size is above [`Group::SIZE_MAX`].
+    /// [`Invalid::Rank`] if the rank is not below the size, as in every empty group, or if the size
+    /// is above [`Group::SIZE_MAX`].
     pub fn new(id: GroupId, Membership { rank, size }: Membership) -> Result<Self> {
         if rank < size && size <= Self::SIZE_MAX {
             Ok(Self { id, rank, size })
@@ -52,7 +52,7 @@ impl Group {
         }
     }
 
-    /// Returns the group's name.
+    /// Returns the group's identifier.
     #[must_use]
     pub const fn id(&self) -> GroupId {
         self.id
@@ -72,8 +72,8 @@ impl Group {
         self.size
     }
 
-    /// Returns the group `id` of some members of this one, in the order of the list, seen by the
-    /// same process.
+    /// Returns the group `id` of some members of this one, in the order of the list, as seen by
+    /// this process.
     ///
     /// # Errors
     /// [`Invalid::Rank`] if the list names a rank out of range, [`Invalid::Repeated`] if it

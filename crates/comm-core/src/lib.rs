@@ -1,19 +1,19 @@
-//! The vocabulary of the `comm` collective communication library.
+//! The core types of the `comm` collective communication library.
 //!
-//! This crate defines the types and traits that all other crates share, and moves no byte:
+//! This crate defines the types and traits that all other crates share, and moves no bytes:
 //!
 //! - data: [`DType`], [`Element`], [`ReduceOp`] and the reduction kernels ([`Reduction`]);
 //! - schedules of collectives: [`Step`], [`Partition`], [`Layout`];
 //! - groups and calls: [`Group`], [`Call`], [`Signature`];
 //! - the traits between the crates: [`Transport`] (moves bytes), [`Fabric`] (opens transports),
-//!   [`Communicator`] (runs collectives), [`Groups`] (makes groups of groups), [`PointToPoint`]
+//!   [`Communicator`] (runs collectives), [`Groups`] (creates groups from groups), [`PointToPoint`]
 //!   (sends messages), [`Allocate`] (allocates buffers), [`Store`] (rendezvous), [`Memory`] (kinds
 //!   of memory), [`Kernels`] (computes in it);
 //! - the handles of users: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
 //! - errors: [`Error`], and [`Failure`] for objects that threads share.
 //!
-//! It opens no socket, reads no clock and no environment. The one file that owns a thread is
-//! `worker.rs`.
+//! It opens no sockets, and reads neither a clock nor the environment. The only file that owns a
+//! thread is `worker.rs`.
 
 pub use {bytemuck, float8, half};
 

@@ -7,14 +7,14 @@ use std::num::NonZero;
 /// The cost of messages between two ranks, after Hockney's and the LogGP model.
 ///
 /// A message of `b` bytes that starts at time 0 occupies the sender for `overhead`, its outgoing
-/// port for `b * per_byte`, and has arrived at `overhead + latency + b * per_byte`; then it
-/// occupies the receiver for another `overhead`. A rank has one outgoing and one incoming port,
-/// each of which serves one message at a time. All times are in seconds.
+/// port for `b * per_byte`, and arrives at `overhead + latency + b * per_byte`; then it occupies
+/// the receiver for another `overhead`. A rank has one outgoing and one incoming port, each of
+/// which serves one message at a time. All times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
     /// The time in flight, during which the ports are free for other messages. The model's alpha.
     pub latency: f64,
-    /// The time that a rank spends on each message, of any length.
+    /// The time that a rank spends on each message, whatever its length.
     pub overhead: f64,
     /// The time that a port spends on each byte. The model's beta, the inverse of the bandwidth.
     pub per_byte: f64,
@@ -36,7 +36,7 @@ pub struct LinkModel {
     pub ranks_per_host: usize,
     /// The number of processors that the ranks of a host share; 0 if there is one for each.
     pub processors: usize,
-    /// The size in bytes from which on the ranks of a host read a message from shared memory in
+    /// The smallest size in bytes of a message that the ranks of a host read from shared memory in
     /// place, which halves the time per byte; `None` if they cannot. See
     /// [`Fabric::shared_buffer`](crate::Fabric::shared_buffer).
     pub staged_from: Option<usize>,
@@ -50,9 +50,9 @@ impl LinkModel {
     }
 
     /// Creates a model with one kind of link between all ranks, which share the processors of their
-    /// hosts. `hosts` has the host of every rank; unless each host holds a run of ranks of equal
-    /// length, every rank counts as a host. `processors` is the number that the standard library
-    /// reports, if it does.
+    /// hosts. `hosts` has the host of every rank; unless [`LinkModel::regular_hosts`] finds a
+    /// number of ranks per host, every rank counts as its own host. `processors` is the number that
+    /// the standard library reports, if it reports one.
     #[must_use]
     pub fn on_hosts<H: PartialEq>(
         hosts: &[H],
@@ -94,7 +94,7 @@ impl LinkModel {
         if self.processors == 0 { 1.0 } else { (together as f64 / self.processors as f64).max(1.0) }
     }
 
-    /// Returns whether all of a group of `ranks` ranks read messages of this size in place.
+    /// Returns whether all ranks in a group of `ranks` ranks read messages of this size in place.
     #[must_use]
     pub fn reads_in_place(&self, ranks: usize, bytes: f64) -> bool {
         ranks <= self.ranks_per_host && self.staged_from.is_some_and(|from| bytes >= from as f64)
@@ -108,8 +108,8 @@ impl LinkModel {
     }
 
     /// Returns the number of consecutive ranks per host, if all hosts but the last hold the same
-    /// number, and the last no more. `hosts` has the host of every rank; one whose ranks are not
-    /// consecutive counts as several hosts.
+    /// number, and the last holds at most that many. `hosts` has the host of every rank; one whose
+    /// ranks are not consecutive counts as several hosts.
     #[must_use]
     pub fn regular_hosts<H: PartialEq>(hosts: &[H]) -> Option<usize> {
         let mut runs = hosts.chunk_by(PartialEq::eq).map(<[H]>::len);

@@ -24,9 +24,9 @@ pub trait Shape {
 pub trait Memory: Send + Sync + Sized + 'static {
     /// The capabilities of every backend for this memory: a [`Communicator`] and further traits.
     type Communicator: Communicator<Self> + ?Sized;
-    /// A buffer that is only read.
+    /// A view of a buffer that is only read.
     type View<'a>: Shape + Send;
-    /// A buffer that is written.
+    /// A view of a buffer that is written.
     type ViewMut<'a>: Shape + Send;
 
     /// Converts the view of a buffer to a read-only one.
@@ -56,15 +56,15 @@ pub struct HostView<'a> {
 }
 
 impl<'a> HostView<'a> {
-    /// Returns the view of a slice.
+    /// Returns a view of a slice.
     #[must_use]
     #[inline]
     pub fn new<T: Element>(elements: &'a [T]) -> Self {
         Self { bytes: bytemuck::cast_slice(elements), dtype: T::DTYPE }
     }
 
-    /// Returns the view of bytes that are elements of this type. `None` if they are not a whole
-    /// number of elements, or not aligned for the type.
+    /// Returns a view of bytes that are elements of this type. `None` if they are not a whole
+    /// number of elements or not aligned for the type.
     #[must_use]
     pub fn from_bytes(bytes: &'a [u8], dtype: DType) -> Option<Self> {
         are_elements(bytes, dtype).then_some(Self { bytes, dtype })
@@ -111,14 +111,14 @@ pub struct HostViewMut<'a> {
 }
 
 impl<'a> HostViewMut<'a> {
-    /// Returns the view of a slice.
+    /// Returns a view of a slice.
     #[must_use]
     #[inline]
     pub fn new<T: Element>(elements: &'a mut [T]) -> Self {
         Self { bytes: bytemuck::cast_slice_mut(elements), dtype: T::DTYPE }
     }
 
-    /// Returns the view of bytes that are elements of this type, as [`HostView::from_bytes`].
+    /// Returns a view of bytes that are elements of this type, like [`HostView::from_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: &'a mut [u8], dtype: DType) -> Option<Self> {
         are_elements(bytes, dtype).then_some(Self { bytes, dtype })
@@ -178,7 +178,7 @@ impl Shape for HostViewMut<'_> {
     }
 }
 
-/// Returns the bytes of a range of elements, or `None` if no buffer is so long.
+/// Returns the bytes of a range of elements, or `None` if no buffer can be that long.
 fn byte_range(range: Range<usize>, dtype: DType) -> Option<Range<usize>> {
     Some(range.start.checked_mul(dtype.size())?..range.end.checked_mul(dtype.size())?)
 }

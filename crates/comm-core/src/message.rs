@@ -75,7 +75,7 @@ impl From<(usize, u64)> for SendTo {
     }
 }
 
-/// The messages that a receive takes: their source and their tag.
+/// The messages that a receive matches: their source and their tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecvFrom {
     /// The rank that sends the message.
@@ -126,12 +126,12 @@ impl Received {
     }
 
     /// Checks that the message has `len` elements, as in `comm.recv(0, 7, &mut
-    /// buffer)?.exactly(buffer.len())?`: a receive also takes a message shorter than its buffer,
+    /// buffer)?.exactly(buffer.len())?`: a receive also accepts a message shorter than its buffer,
     /// and leaves the rest of the buffer unchanged.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if it has another length. It has been received
-    /// nevertheless.
+    /// [`Error::Invalid`](crate::Error::Invalid) if it has another length. The message has been
+    /// received nevertheless.
     pub fn exactly(self, len: usize) -> Result<()> {
         let Self { source, tag, len: got, .. } = self;
         let error = Invalid::MessageLength { source_rank: source, tag, expected: len, got };
@@ -144,12 +144,12 @@ pub trait Outgoing: Send {
     /// Returns the elements to send, the same on every call.
     ///
     /// # Errors
-    /// The reason why there are none. It ends this operation when it begins, and all messages
-    /// later, because no message can follow half a message.
+    /// The reason why there are none. At the start of the operation, the error ends only this
+    /// operation; later, it ends all messages, because no message can follow a partial one.
     fn view(&self) -> Result<HostView<'_>>;
 
     /// Called once, when the message no longer needs its memory or cannot be sent, on any thread
-    /// that communicates.
+    /// that makes progress on messages.
     fn complete(self: Box<Self>, outcome: Result<()>);
 }
 
@@ -158,62 +158,62 @@ pub trait Incoming: Send {
     /// Returns the memory for the message, the same on every call.
     ///
     /// # Errors
-    /// The reason why there is none, which ends this operation. The rest of its message is
+    /// The reason why there is none. The error ends this operation, and the rest of its message is
     /// discarded.
     fn view_mut(&mut self) -> Result<HostViewMut<'_>>;
 
-    /// Called once, when the message has arrived or cannot arrive, on any thread that communicates.
+    /// Called once, when the message has arrived or cannot arrive, on any thread that makes
+    /// progress on messages.
     fn complete(self: Box<Self>, outcome: Result<Received>);
 }
 
 /// Messages between two ranks of a group.
 ///
 /// # Order
-/// A receive takes the oldest message that matches its source and tag; a message goes to the oldest
-/// receive that matches it. Messages between two ranks do not overtake each other: of two that
-/// match the same receive the first sent is received first. Messages that do not match do not block
-/// each other.
+/// A receive gets the oldest message that matches its source and tag, and a message goes to the
+/// oldest receive that matches it. Messages between two ranks do not overtake each other: of two
+/// that match the same receive, the one sent first is received first. A message that no receive
+/// matches does not block other messages.
 ///
 /// # Independence
-/// Any number of threads may make these calls at once, and while others are in collectives; neither
-/// waits for the other. Messages and collectives also fail separately: only
-/// [`Communicator::abort`](crate::Communicator::abort) ends both.
+/// Any number of threads may make these calls concurrently, also while other threads are in
+/// collectives; neither kind of call waits for the other. Messages and collectives also fail
+/// separately: only [`Communicator::abort`](crate::Communicator::abort) ends both.
 ///
 /// # Progress
-/// A small message is sent whether or not it is received, while the receiver has memory for
-/// unexpected messages: [`PointToPoint::send`] returns once it is buffered. Any other send returns
-/// when the message is being received, so two ranks that send to each other before they receive may
+/// A small message is sent eagerly, as long as the receiver has memory for unexpected messages:
+/// [`PointToPoint::send`] returns once the message is buffered. Any other send returns only once a
+/// matching receive takes the message. So two ranks that send to each other before they receive may
 /// block each other until their deadlines: use [`PointToPoint::send_recv`].
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): a rank outside the group; or a message that is
-///   longer than the buffer or of another type, which is then kept for the next receive that
-///   matches it.
-/// - [`Error::Timeout`](crate::Error::Timeout) of a receive or probe that no message matched names
-///   the ranks that did not send. It is not fatal: see [`Error::is_fatal`](crate::Error::is_fatal).
-///   In every other call the deadline may pass in the middle of a message: then no more messages
-///   can be sent or received on this communicator, here and, as
-///   [`Error::Aborted`](crate::Error::Aborted), on every other rank.
+///   longer than the buffer or of another type, which is kept for the next receive that matches it.
+/// - [`Error::Timeout`](crate::Error::Timeout) of a receive or probe that no message matched: it
+///   names the ranks that did not send, and is not fatal; see
+///   [`Error::is_fatal`](crate::Error::is_fatal). In every other call the deadline may pass in the
+///   middle of a message. Then no more messages can be sent or received on this communicator,
+///   neither here nor on other ranks, which get [`Error::Aborted`](crate::Error::Aborted).
 /// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the lost rank, and only
-///   from those: it is not fatal. Messages that arrived before are received first. A receive from
-///   any source fails as soon as some rank has died, because that rank may be the expected sender;
-///   ranks that left in order do not matter while another is left.
+///   from those: it is not fatal. Messages that arrived earlier are received first. A receive from
+///   any source fails as soon as any rank has died, because that rank may be the expected sender;
+///   ranks that closed the communicator in order do not matter as long as another rank remains.
 /// - [`Error::Aborted`](crate::Error::Aborted), and [`Error::Poisoned`](crate::Error::Poisoned)
 ///   afterwards.
 ///
 /// After an error the contents of a receive buffer are unspecified.
 pub trait PointToPoint: Send + Sync {
-    /// Sends a message to a rank, which may be this one. The buffer may be used again when this
+    /// Sends a message to a rank, which may be this one. The buffer may be reused when this
     /// returns.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`].
+    /// See [`PointToPoint`].
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()>;
 
     /// Receives a message into a buffer that is long enough for it.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`].
+    /// See [`PointToPoint`].
     fn recv(
         &self,
         from: Source,
@@ -222,12 +222,12 @@ pub trait PointToPoint: Send + Sync {
         options: &CallOptions,
     ) -> Result<Received>;
 
-    /// Sends one message and receives another at once, so that ranks which do this in a circle do
-    /// not wait for each other. If one half fails, so does the call, and the state of the other
-    /// half is unspecified.
+    /// Sends one message and receives another at the same time, so that a cycle of ranks that all
+    /// do this does not deadlock. If either half fails, so does the call, and the state of the
+    /// other half is unspecified.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`].
+    /// See [`PointToPoint`].
     fn send_recv(
         &self,
         to: SendTo,
@@ -241,26 +241,26 @@ pub trait PointToPoint: Send + Sync {
     /// thread may receive it first.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`].
+    /// See [`PointToPoint`].
     fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received>;
 
     /// Returns the envelope of a message that matches, if one has arrived.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`], except for the deadline. A lost rank is no error here.
+    /// See [`PointToPoint`], except that there is no deadline, and a lost rank is not an error.
     fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>>;
 
-    /// Begins to send a message. Any thread that communicates completes it, at the latest
-    /// [`PointToPoint::drive`].
+    /// Starts sending a message. Any thread that makes progress on messages may complete it; a call
+    /// of [`PointToPoint::drive`] does so at the latest.
     fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions);
 
-    /// Begins to receive a message, as [`PointToPoint::post_send`].
+    /// Starts receiving a message, like [`PointToPoint::post_send`].
     fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions);
 
-    /// Communicates until every posted operation has completed.
+    /// Makes progress on messages until every posted operation has completed.
     fn drive(&self);
 
-    /// Ends every posted receive that no message has matched with
+    /// Cancels every posted receive that no message has matched, with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     fn cancel_recvs(&self);
 }

@@ -1,4 +1,4 @@
-//! Wakes a thread that sleeps on descriptors.
+//! Notifications that wake a thread sleeping on descriptors.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,8 +11,8 @@ use crate::{AbortHandle, Error, Result};
 /// call either.
 #[derive(Debug)]
 pub struct Notify {
-    /// Whether a byte is in the pipe, or about to be written, so that it never holds more than one
-    /// per notifying thread.
+    /// Whether a byte is in the pipe or about to be written. Because of it, the pipe never holds
+    /// more than one byte per notifying thread.
     is_set: AtomicBool,
     reader: PipeReader,
     writer: PipeWriter,
@@ -22,13 +22,13 @@ impl Notify {
     /// Creates a descriptor that is not readable.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system has no descriptors left.
+    /// [`Error::Io`] if the process is out of descriptors.
     pub fn new() -> Result<Self> {
         let (reader, writer) = std::io::pipe().map_err(|source| Error::io("create a pipe", source))?;
         Ok(Self { is_set: AtomicBool::new(false), reader, writer })
     }
 
-    /// Makes the descriptor readable, without a system call if it is already.
+    /// Makes the descriptor readable, without a system call if it already is.
     pub fn notify(&self) {
         if !self.is_set.swap(true, Ordering::SeqCst) {
             // This cannot fail: the pipe has space, and both ends are open.
@@ -40,7 +40,7 @@ impl Notify {
     /// notification after this, never before.
     pub fn clear(&self) {
         if self.is_set.swap(false, Ordering::SeqCst) {
-            // The thread that set the mark has written the byte, or is about to.
+            // The thread that set the flag has written the byte, or is about to.
             let _ = (&self.reader).read(&mut [0]);
         }
     }
@@ -61,10 +61,10 @@ pub struct AbortSignal {
 }
 
 impl AbortSignal {
-    /// Creates the state without an abort.
+    /// Creates a signal that is not set.
     ///
     /// # Errors
-    /// As [`Notify::new`].
+    /// Same as [`Notify::new`].
     pub fn new() -> Result<Self> {
         Ok(Self { cause: OnceLock::new(), notify: Notify::new()? })
     }
@@ -72,7 +72,7 @@ impl AbortSignal {
     /// Returns the cause of the abort as an error, if there was one.
     ///
     /// # Errors
-    /// The cause given to [`AbortHandle::abort`] first.
+    /// The cause of the first [`AbortHandle::abort`].
     #[inline]
     pub fn check(&self) -> Result<()> {
         match self.cause.get() {
@@ -110,7 +110,7 @@ mod tests {
             notify.clear();
         }
         notify.notify();
-        // The byte that is left is that of the last notification.
+        // The remaining byte is that of the last notification.
         drop(notify.writer);
         let mut left = Vec::new();
         (&notify.reader).read_to_end(&mut left).unwrap();

@@ -4,8 +4,8 @@ use crate::{DType, Invalid, Operator, UserOp};
 
 /// The operator that combines the contributions of the ranks.
 ///
-/// Every combination of operator and element type either works or is refused with [`Invalid::Op`]
-/// before any byte moves; see [`ReduceOp::check`].
+/// Every combination of operator and element type either works or is rejected with [`Invalid::Op`]
+/// before any byte is sent; see [`ReduceOp::check`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -20,20 +20,20 @@ pub enum ReduceOp {
     Max,
     /// The sum divided by the number of ranks. Floating point only.
     ///
-    /// `f32` and `f64` are added up and then divided. An average of `f16` or `bf16` does not
-    /// overflow on the way, where the sum would: with n ranks, and 2^k the smallest power of two
-    /// that is at least n, contributions are multiplied by 2^-k, added, and the sum is divided by
-    /// `n * 2^-k`, each time rounded to the nearest element. The multiplication is exact but for
-    /// contributions below 2^k times the smallest normal number, which lose up to k bits; the
-    /// division is left out where n is a power of two. The error is at most `n u m + 2 n s`, up to
-    /// a factor of `1 + n u`, where m is the average of the contributions' magnitudes, u is 2^-11
-    /// for `f16` and 2^-8 for `bf16`, and s is half of the smallest subnormal number: 2^-25 for
-    /// `f16` and 2^-134 for `bf16`. On the host they are added in the tree of
+    /// `f32` and `f64` are summed and then divided. An average of `f16` or `bf16` does not overflow
+    /// even if the sum would: with n ranks, and 2^k the smallest power of two that is at least n,
+    /// contributions are multiplied by 2^-k, added, and the sum is divided by `n * 2^-k`, each time
+    /// rounded to the nearest element. The multiplication is exact except for contributions below
+    /// 2^k times the smallest normal number, which lose up to k bits; there is no division if n is
+    /// a power of two. The error is at most `n u m + 2 n s`, up to a factor of `1 + n u`, where m
+    /// is the average magnitude of the contributions, u is 2^-11 for `f16` and 2^-8 for `bf16`, and
+    /// s is half of the smallest subnormal number: 2^-25 for `f16` and 2^-134 for `bf16`. On the
+    /// host, 16-bit floats are added in the tree of
     /// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic) unless an algorithm is
-    /// named, so that equal contributions of a power of two ranks are their own average.
+    /// named, so that the average of equal contributions from a power of two ranks is exact.
     Avg,
-    /// The sum of the contributions, each multiplied first by this rank's factor. Floating point
-    /// only. The factor may differ from rank to rank.
+    /// The sum of the contributions, each first multiplied by its rank's factor. Floating point
+    /// only. The factor may differ between ranks.
     PreMulSum(f64),
     /// Bitwise and. Integers only.
     BitAnd,
@@ -88,7 +88,7 @@ impl ReduceOp {
         if self.supports(dtype) { Ok(()) } else { Err(Invalid::Op { op: self, dtype }) }
     }
 
-    /// Returns the code on the wire, never zero. It does not carry the factor of
+    /// Returns the code on the wire, never zero. It does not include the factor of
     /// [`ReduceOp::PreMulSum`].
     #[must_use]
     pub const fn code(self) -> u8 {

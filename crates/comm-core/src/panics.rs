@@ -1,11 +1,11 @@
-//! Panics of the caller's code on threads that also serve others.
+//! Containment of panics in user code on threads that also serve other callers.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{Error, Result};
 
-/// Runs code of the caller. Values that it modified must not be used after a panic.
+/// Runs user code. Values that it modified must not be used after a panic.
 ///
 /// # Errors
 /// [`Error::Panicked`] if it panics.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::{Blocks, Place};
 
 /// A division of an array into blocks: first into chunks, usually one per rank, then each chunk
-/// into the same number of segments. Block `chunk * segments + segment` is that segment.
+/// into the same number of segments. Block `chunk * segments + segment` is segment `segment` of
+/// chunk `chunk`.
 ///
 /// Sizes of blocks differ by at most one element, unless the caller gave the chunks' counts. Blocks
 /// are contiguous, so a range of blocks is a range of bytes.
@@ -15,17 +16,18 @@ pub struct Partition {
     chunks: Chunks,
     segments: usize,
     element_bytes: usize,
-    /// The element at which the array starts: an array may hold only the later blocks.
+    /// The element at which the array starts, for an array that holds only the blocks from there
+    /// on.
     origin: usize,
 }
 
 #[derive(Debug, Clone)]
 enum Chunks {
-    /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one element
-    /// more.
+    /// `elements = chunks * quotient + remainder`; the first `remainder` chunks have one more
+    /// element.
     Even { quotient: usize, remainder: usize, chunks: usize },
-    /// The start of each chunk, and the end of the last. They are the chunks `first`, `first +
-    /// step` and so on; the array holds no other.
+    /// The start of each chunk, and the end of the last. These are chunks `first`, `first + step`
+    /// and so on; the array holds no others.
     Given { starts: Arc<[usize]>, first: usize, step: usize },
 }
 
@@ -38,7 +40,7 @@ impl Partition {
         Self::of(Chunks::Even { quotient: elements / chunks, remainder: elements % chunks, chunks })
     }
 
-    /// Divides an array into chunks of these counts of elements.
+    /// Divides an array into chunks with these numbers of elements.
     #[must_use]
     pub fn given(counts: &[usize]) -> Self {
         let mut starts = Vec::with_capacity(counts.len() + 1);
@@ -53,7 +55,7 @@ impl Partition {
 
     /// Declares the chunks as `first`, `first + step` and so on of the collective's data: an
     /// all-to-all's input is a row of the matrix of all chunks, its output a column. Such an array
-    /// has no other chunks, and with a step above 1 no ranges of several blocks.
+    /// holds no other chunks, and with a step above 1 it has no ranges of several blocks.
     #[must_use]
     pub fn every(mut self, step: usize, from: usize) -> Self {
         if let Chunks::Given { first, step: old, .. } = &mut self.chunks {
@@ -81,7 +83,7 @@ impl Partition {
     }
 
     /// Returns the same partition for an array that starts with this chunk: an all-gather's input
-    /// holds only the rank's own.
+    /// holds only the rank's own chunk.
     #[must_use]
     pub fn starting_at(mut self, chunk: usize) -> Self {
         self.origin = self.chunk(chunk).map_or(0, |elements| elements.start);
@@ -165,14 +167,14 @@ impl Partition {
     }
 }
 
-/// The layout of every block of a collective in all three arrays.
+/// The layout of the blocks of a collective in all three arrays.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Blocks of the input.
     pub input: Partition,
     /// Blocks of the output.
     pub output: Partition,
-    /// Sizes of the blocks that go through scratch.
+    /// Sizes of the blocks that are stored in scratch.
     pub scratch: Partition,
     /// Whether slots of scratch are contiguous, so that a range of blocks can be assembled slot by
     /// slot. All blocks must have the same size.
@@ -188,7 +190,7 @@ impl Layout {
     }
 
     /// Returns the distance between two slots of scratch in bytes: the largest block, rounded up to
-    /// a cache line unless slots are without gaps.
+    /// a cache line unless slots are contiguous.
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         let block = self.scratch.block_bytes_max();

@@ -12,14 +12,14 @@ use crate::{
 /// Messages between two ranks. [`PointToPoint`](crate::PointToPoint) documents their order, errors
 /// and thread-safety.
 ///
-/// Background calls (`_async`) return at once, with a handle that owns the buffer until the message
-/// is sent or received. Thousands may be pending, and they complete in any order: unlike
-/// collectives in the background they do not wait for each other. A thread that the first of
-/// them starts, shared by all clones of the handle, drives them, whether or not anybody waits.
-/// Dropping the last clone of the communicator cancels the receives that no message has matched,
-/// with [`Error::Cancelled`], and waits for the rest.
+/// Background calls (`_async`) return immediately, with a handle that owns the buffer until the
+/// message is sent or received. Thousands may be pending, and they complete in any order: unlike
+/// background collectives, they do not wait for each other. The first of them starts a thread,
+/// shared by all clones of the handle, that makes progress on messages whether or not anyone waits
+/// for them. Dropping the last clone of the communicator cancels the receives that no message has
+/// matched, with [`Error::Cancelled`], and waits for the rest.
 impl Comm<Host> {
-    /// Sends `message` to rank `to`, which may be this one. The buffer may be used again when this
+    /// Sends `message` to rank `to`, which may be this one. The buffer may be reused when this
     /// returns.
     ///
     /// ```
@@ -39,16 +39,16 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As written at [`PointToPoint`](crate::PointToPoint).
+    /// See [`PointToPoint`](crate::PointToPoint).
     pub fn send(&self, to: usize, tag: u64, message: &(impl AsView + ?Sized)) -> Result<()> {
         self.communicator().send(to, tag, message.as_view()?, self.options())
     }
 
-    /// Receives the oldest message that matches into a buffer that is long enough for it, and
-    /// returns its envelope: the buffer may be longer than the message.
+    /// Receives the oldest matching message into a buffer that is long enough for it, and returns
+    /// its envelope. The buffer may be longer than the message.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`](crate::PointToPoint).
+    /// See [`PointToPoint`](crate::PointToPoint).
     pub fn recv(
         &self,
         from: impl Into<Source>,
@@ -58,11 +58,11 @@ impl Comm<Host> {
         self.communicator().recv(from.into(), tag.into(), buffer.as_view_mut()?, self.options())
     }
 
-    /// Receives the oldest message that matches into a vector of its length, for messages of
-    /// unknown length.
+    /// Receives the oldest matching message, whose length need not be known, into a vector of its
+    /// length.
     ///
     /// The message is probed first, so the call may take up to twice the timeout. If another thread
-    /// receives the probed message meanwhile, this call receives the next one.
+    /// receives the probed message in the meantime, this call receives the next one.
     ///
     /// ```
     /// use comm::{ANY_TAG, Source};
@@ -81,8 +81,8 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::recv`]: [`Error::Invalid`](crate::Error::Invalid) if the message has elements of
-    /// another type.
+    /// Same as [`Comm::recv`]: [`Error::Invalid`](crate::Error::Invalid) if the message has
+    /// elements of another type.
     pub fn recv_vec<T: Element>(
         &self,
         from: impl Into<Source>,
@@ -108,12 +108,13 @@ impl Comm<Host> {
         }
     }
 
-    /// Sends one message and receives another at once, so that ranks which do this in a circle do
-    /// not wait for each other. The two may differ in length and type.
+    /// Sends one message and receives another at the same time, so that a cycle of ranks that all
+    /// do this does not deadlock. The two may differ in length and type.
     ///
-    /// `to` is a rank, for tag 0, or a rank and a tag; `from` is a rank or [`Source::Any`], for any
-    /// tag, or one of these and a tag. In a line of ranks, whose ends have no neighbor,
-    /// [`Cart::send_recv`](crate::Cart::send_recv) takes [`PROC_NULL`](crate::PROC_NULL).
+    /// `to` is a rank and a tag, or only a rank, with tag 0. `from` is a rank or [`Source::Any`]
+    /// and a tag, or only the source, with any tag. For the ends of a line of ranks, which lack a
+    /// neighbor, [`Cart::send_recv`](crate::Cart::send_recv) accepts
+    /// [`PROC_NULL`](crate::PROC_NULL).
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -129,7 +130,7 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As written at [`PointToPoint`](crate::PointToPoint).
+    /// See [`PointToPoint`](crate::PointToPoint).
     pub fn send_recv(
         &self,
         to: impl Into<SendTo>,
@@ -145,7 +146,7 @@ impl Comm<Host> {
     /// thread may receive it first.
     ///
     /// # Errors
-    /// As written at [`PointToPoint`](crate::PointToPoint).
+    /// See [`PointToPoint`](crate::PointToPoint).
     pub fn probe(&self, from: impl Into<Source>, tag: impl Into<TagMatch>) -> Result<Received> {
         self.communicator().probe(from.into(), tag.into(), self.options())
     }
@@ -153,7 +154,7 @@ impl Comm<Host> {
     /// Returns the envelope of a message that matches, if one has arrived.
     ///
     /// # Errors
-    /// As written at [`PointToPoint::try_probe`](crate::PointToPoint::try_probe).
+    /// See [`PointToPoint::try_probe`](crate::PointToPoint::try_probe).
     pub fn try_probe(&self, from: impl Into<Source>, tag: impl Into<TagMatch>) -> Result<Option<Received>> {
         self.communicator().try_probe(from.into(), tag.into())
     }
@@ -193,7 +194,7 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::send_async`].
+    /// Same as [`Comm::send_async`].
     pub fn recv_async<T: Element, B: AsMut<[T]> + Send + 'static>(
         &self,
         from: impl Into<Source>,
@@ -209,8 +210,8 @@ impl Comm<Host> {
     }
 }
 
-/// Drives messages in the background. Submitted once per message; usually returns at once, because
-/// the first call drives all of them.
+/// Makes progress on messages in the background. It is submitted once per message, and usually
+/// returns immediately, because the first call completes all of them.
 fn drive(comm: &Comm<Host>) -> Result<()> {
     comm.communicator().drive();
     Ok(())
@@ -247,7 +248,8 @@ impl<T: Element, B: AsMut<[T]> + Send> Incoming for Posted<T, B, (B, Received)> 
 }
 
 /// Completes a handle. Dropping the buffer and waking the owner run the owner's code, perhaps on
-/// the thread of another call: a panic there has been printed, and is contained here.
+/// the thread of another call, so a panic of that code is contained here. The panic hook has
+/// already reported it.
 fn complete<B, R, Output>(
     completer: Completer<Output>,
     buffer: B,

@@ -1,4 +1,4 @@
-//! A store of its own for each group that meets in a shared store.
+//! A separate key space for each group that uses a shared store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use crate::{LastWill, Presence, Result, Store};
 
 /// A part of a store: every key begins with a prefix and a slash, as in c10d's `PrefixStore`.
 ///
-/// Groups that meet in one store at the same time each need a prefix of their own:
+/// Groups that use one store at the same time each need their own prefix:
 ///
 /// ```
 /// # fn example(store: std::sync::Arc<dyn comm_core::Store>) -> comm_core::Result<()> {
 /// use comm_core::{PrefixStore, Store};
 ///
 /// let trainers = PrefixStore::new("trainers", store);
-/// trainers.set("ready", b"yes")?; // The key of the store is "trainers/ready".
+/// trainers.set("ready", b"yes")?; // The key in the store is "trainers/ready".
 /// # Ok(())
 /// # }
 /// ```
@@ -27,7 +27,7 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// Creates the part of `store` under this prefix, which may be any text.
+    /// Creates the part of `store` with this prefix, which may be any text.
     pub fn new(prefix: impl Into<String>, store: Arc<dyn Store>) -> Self {
         Self { prefix: prefix.into(), store }
     }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A store that records the calls it gets.
+    /// A store that records its calls.
     #[derive(Default)]
     struct Notes(Mutex<Vec<String>>);
 

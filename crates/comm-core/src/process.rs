@@ -1,8 +1,8 @@
 //! Detection of forks.
 //!
-//! A child that is made by `fork` has the sockets, the shared memory and the handles of its parent,
-//! and none of its threads. The kernel zeroes a page in the child (`MADV_WIPEONFORK`), so that a
-//! check is one load. Unlike a handler of `pthread_atfork` this also detects children of `clone`
+//! A child created by `fork` has the sockets, the shared memory and the handles of its parent, but
+//! none of its threads. The kernel zeroes a page in the child (`MADV_WIPEONFORK`), so that a check
+//! is a single load. Unlike a handler of `pthread_atfork`, this also detects children of `clone`
 //! and `_Fork`, and runs no code in unrelated forks.
 
 use std::ptr::null_mut;
@@ -14,9 +14,9 @@ use rustix::process::getpid;
 
 use crate::{Invalid, Result};
 
-/// The process that created a value, for values that no child of a fork may use.
+/// The process that created a value, for values that must not be used in a forked child.
 ///
-/// A check costs one load, and a system call where the kernel is older than 4.14.
+/// A check costs one load, or a system call on kernels older than 4.14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     generation: u64,
@@ -30,7 +30,7 @@ impl Process {
         Self { generation: generation(), id: own_id() }
     }
 
-    /// Returns whether the code runs in this process, and not in a child or other descendant of it.
+    /// Returns whether the code runs in this process, and not in one of its descendants.
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
@@ -52,7 +52,7 @@ impl Process {
     }
 }
 
-/// The highest generation so far. Unlike the page it is copied to children, so that no child has
+/// The highest generation so far. Unlike the page, it is copied to children, so that no child has
 /// the generation of an ancestor.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
@@ -69,8 +69,8 @@ fn generation() -> u64 {
     }
 }
 
-/// Assigns a generation to a process that has just been forked. If several threads do so at once,
-/// the first one wins.
+/// Assigns a generation to a process that has just been forked. If several threads do so
+/// concurrently, the first one wins.
 #[cold]
 fn renew(page: &AtomicU64) -> u64 {
     let next = LATEST.fetch_add(1, Ordering::Relaxed) + 1;

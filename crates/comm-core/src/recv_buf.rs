@@ -1,13 +1,13 @@
-//! Received bytes that still lie in the transport's memory.
+//! Received bytes that are still in the transport's memory.
 
 use std::marker::PhantomData;
 
-/// Received bytes in the transport's memory, to be copied or reduced from there.
+/// A view of received bytes in the transport's memory, which can be copied or reduced from there.
 ///
 /// A `RecvBuf` cannot be viewed as a slice: the memory may be shared with another process, which
-/// can write to it at any time. Its address has no alignment. Reads that race with such a writer
-/// give arbitrary values, but never undefined behaviour: the transport's `consume` reports it
-/// afterwards whether they are valid.
+/// can write to it at any time. Its address may be unaligned. Reads that race with such a writer
+/// return arbitrary values, but are never undefined behaviour: afterwards, the transport's
+/// `consume` reports whether the values are valid.
 #[derive(Debug, Clone, Copy)]
 pub struct RecvBuf<'a> {
     start: *const u8,
@@ -16,7 +16,7 @@ pub struct RecvBuf<'a> {
 }
 
 impl<'a> RecvBuf<'a> {
-    /// Creates a buffer from bytes of this process that do not change.
+    /// Creates a buffer from bytes of this process, which do not change.
     #[must_use]
     #[inline]
     pub const fn from_slice(bytes: &'a [u8]) -> Self {
@@ -26,8 +26,8 @@ impl<'a> RecvBuf<'a> {
     /// Creates a buffer from memory that may be shared with another process.
     ///
     /// # Safety
-    /// `len` bytes from `start` must stay mapped and readable for `'a`. No reference of this
-    /// process may be used to write to them in that time.
+    /// `len` bytes from `start` must stay mapped and readable for `'a`. During that time, no
+    /// reference in this process may be used to write to them.
     #[must_use]
     #[inline]
     pub const unsafe fn from_raw(start: *const u8, len: usize) -> Self {
@@ -41,7 +41,7 @@ impl<'a> RecvBuf<'a> {
         self.len
     }
 
-    /// Returns whether it is empty: no byte has arrived.
+    /// Returns whether the buffer is empty, which means that no byte has arrived.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -77,8 +77,8 @@ impl<'a> RecvBuf<'a> {
         if self.len < N {
             return None;
         }
-        // SAFETY: `start` is readable for `N` bytes for the life of `self`, any bytes are an array
-        // of bytes, and an array of bytes needs no alignment.
+        // SAFETY: `start` is readable for `N` bytes for the life of `self`, every bit pattern is a
+        // valid array of bytes, and an array of bytes needs no alignment.
         Some(unsafe { self.start.cast::<[u8; N]>().read() })
     }
 

@@ -1,8 +1,8 @@
-//! The reason for which a connection was refused.
+//! The reason why a connection was refused.
 
 use crate::error;
 
-/// The reason for which a connection was refused.
+/// The reason why a connection was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -51,21 +51,21 @@ pub enum Refusal {
         rank: usize,
     },
     /// The rank that serves the store is closing it because the rendezvous has ended, or has closed
-    /// it and another store is now served at its address. A later rendezvous has a new store.
+    /// it and another store is now served at its address. A later rendezvous uses a new store.
     #[error("the store is closing")]
     StoreClosing,
-    /// The rank that serves the store cannot do so: the system gives it no thread or fails one of
-    /// its calls.
+    /// The rank that serves the store cannot do so, because the system cannot start a thread or a
+    /// system call failed.
     #[error("the store cannot be served: {}", std::io::Error::from_raw_os_error(*.errno))]
     StoreUnavailable {
         /// The `errno` of the failure on that rank.
         errno: i32,
     },
-    /// The shared secret is wrong, or one side has none.
+    /// The shared secrets differ, or one side has none.
     #[error("authentication failed; the secret (COMM_SECRET) must be equal on all ranks")]
     Authentication,
     /// Ranks that were configured to share memory cannot: they are on different hosts, in different
-    /// containers or of different users.
+    /// containers, or run as different users.
     #[error("{} cannot share memory with this rank: different host, container or user; use TCP between them \
          (COMM_TRANSPORT=auto or tcp)", error::ranks(.ranks))]
     OtherHost {

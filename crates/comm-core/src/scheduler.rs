@@ -1,4 +1,4 @@
-//! Threads of a rank that a simulation runs one at a time.
+//! Scheduling of the threads of a rank in a simulation, which runs one thread at a time.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Result;
 
-/// Runs the threads of the ranks of a simulation in turns, of which one thread has one at a time.
+/// Runs the threads of all ranks of a simulation in turns, one at a time.
 ///
-/// A thread that waits for another thread of its rank does so in [`Scheduler::wait_until`], because
-/// the other one would never get its turn while this one blocks. [`Worker`](crate::Worker) and
-/// [`Work`](crate::Work) do, if their communicator has a scheduler. Waits for other ranks are the
-/// matter of [`Transport::sleep`](crate::Transport::sleep).
+/// A thread that waits for another thread of its rank must do so in [`Scheduler::wait_until`],
+/// because the other thread would never get a turn while this one blocks. [`Worker`](crate::Worker)
+/// and [`Work`](crate::Work) do this if their communicator has a scheduler. To wait for other
+/// ranks, a thread uses [`Transport::sleep`](crate::Transport::sleep).
 pub trait Scheduler: Debug + Send + Sync {
-    /// Adds a thread to the rank, before it starts. Returns its number.
+    /// Adds a thread to the rank, before the thread starts. Returns its number.
     fn add_thread(&self) -> usize;
 
     /// Waits for the first turn of the calling thread, which has this number.
@@ -22,18 +22,19 @@ pub trait Scheduler: Debug + Send + Sync {
     /// Ends the turns of a thread: the calling one, or one that did not start.
     fn end(&self, thread: usize);
 
-    /// Lets other threads run until the condition holds. It is checked when another thread of this
-    /// rank has had a turn.
+    /// Lets other threads run until the condition holds. The condition is checked after each turn
+    /// of another thread of this rank.
     ///
     /// # Errors
-    /// [`Error::Internal`](crate::Error::Internal) if it never will, because all threads wait.
+    /// [`Error::Internal`](crate::Error::Internal) if it never will, because all threads are
+    /// waiting.
     fn wait_until(&self, condition: &mut dyn FnMut() -> bool) -> Result<()>;
 }
 
 /// A scheduler, shared by its threads.
 pub(crate) type SharedScheduler = Arc<dyn Scheduler>;
 
-/// The turns of a thread, which end when this is dropped.
+/// The turns of a thread, which end when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Turns {
     scheduler: SharedScheduler,
@@ -42,13 +43,13 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Adds a thread that another thread starts.
+    /// Adds a thread that the calling thread is about to start.
     pub(crate) fn new(scheduler: SharedScheduler) -> Self {
         let thread = scheduler.add_thread();
         Self { scheduler, thread, ended: Arc::default() }
     }
 
-    /// Returns the end of the turns, for a thread that waits for it.
+    /// Returns a handle with which a thread can wait for the end of the turns.
     pub(crate) fn end(&self) -> EndOfTurns {
         EndOfTurns { scheduler: Arc::clone(&self.scheduler), ended: Arc::clone(&self.ended) }
     }
@@ -71,7 +72,7 @@ impl Drop for Turns {
     }
 }
 
-/// The end of the turns of a thread.
+/// A handle to wait for the end of the turns of a thread.
 #[derive(Debug)]
 pub(crate) struct EndOfTurns {
     scheduler: SharedScheduler,
@@ -79,8 +80,8 @@ pub(crate) struct EndOfTurns {
 }
 
 impl EndOfTurns {
-    /// Lets other threads run until the thread has ended. Does not wait in a deadlock, whose error
-    /// the thread has got too.
+    /// Lets other threads run until the thread has ended. Returns early in a deadlock, because the
+    /// thread gets that error too.
     pub(crate) fn wait(&self) {
         let _ = self.scheduler.wait_until(&mut || self.ended.load(Ordering::Acquire));
     }

@@ -1,6 +1,6 @@
 //! Setters of options.
 
-/// Defines a setter for each field, which takes and returns the options.
+/// Defines a setter for each field, which consumes and returns the options.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

@@ -1,14 +1,15 @@
-//! The steps that schedules of collectives consist of.
+//! The steps of which schedules of collectives consist.
 //!
 //! A schedule is a lazy iterator of [`Step`]s per rank. The executor keeps these rules, and the
 //! verifier checks them:
 //!
-//! 1. A step may start when it conflicts with no earlier unfinished step: no two of their operands
-//!    overlap with a write among them. There is no other ordering.
+//! 1. A step may start when it conflicts with no earlier unfinished step. Two steps conflict if
+//!    their operands overlap and at least one of the overlapping operands is written. There is no
+//!    other ordering.
 //! 2. Messages from one rank to another match in program order.
-//! 3. A schedule completes with zero buffering, where a send ends only when its receive is posted,
+//! 3. A schedule completes without buffering, so that a send ends only when its receive is posted,
 //!    and with a window of [`Step::WINDOW_MIN`] steps.
-//! 4. A schedule is a pure function of group, root and segments; it never looks at data.
+//! 4. A schedule is a pure function of group, root and segments; it never depends on data.
 
 /// A contiguous range of blocks of the collective's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,17 +42,17 @@ impl Blocks {
     }
 }
 
-/// An array in which blocks lie.
+/// An array that holds blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The caller's input. No step may write to it.
     Input,
-    /// The caller's output. In an in-place call it holds the input at the start.
+    /// The caller's output. In an in-place call, it initially holds the input.
     Output,
-    /// Temporary memory, in slots that hold one block each. A range of blocks takes as many
-    /// consecutive slots and is packed from the first slot on: it must be read as the range that
-    /// was written, not slot by slot. If all blocks have the same size, which a schedule may
-    /// require, each block of a range lies in its own slot.
+    /// Temporary memory, in slots that hold one block each. A range of blocks occupies the same
+    /// number of consecutive slots and is packed from the start of the first slot: it must be read
+    /// as the range that was written, not slot by slot. If all blocks have the same size, which a
+    /// schedule may require, each block of a range is in its own slot.
     Scratch {
         /// The slot of the first block.
         slot: usize,
@@ -76,7 +77,8 @@ pub enum Action {
     RecvReduce {
         /// The sender.
         from: usize,
-        /// The place of the addend: the same blocks there. May be the place of the result itself.
+        /// The place of the addend, which is the same blocks there. It may be the place of the
+        /// result.
         with: Place,
     },
     /// Combines the same blocks of another place into the blocks.
@@ -89,8 +91,8 @@ pub enum Action {
         /// The place of the source.
         from: Place,
     },
-    /// Completes the reduction of the blocks, such as the division of an average. Happens once per
-    /// block.
+    /// Completes the reduction of the blocks, such as by the division of an average. Occurs once
+    /// per block.
     Finish,
 }
 
@@ -99,7 +101,7 @@ pub enum Action {
 pub struct Step {
     /// The blocks.
     pub blocks: Blocks,
-    /// The place that the step writes, or the place that a send reads.
+    /// The place that the step writes to, or for a send the place that it reads from.
     pub place: Place,
     /// The operation.
     pub action: Action,
@@ -191,7 +193,7 @@ impl Step {
         }
     }
 
-    /// Returns whether the step combines received or read blocks into blocks that stay in place.
+    /// Returns whether the step updates its blocks in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         match self.action {
@@ -215,7 +217,7 @@ impl Step {
     }
 
     /// Returns whether this step must wait for an `earlier` unfinished one: two of their operands
-    /// overlap, and one is written.
+    /// overlap, and at least one of the two is written.
     #[must_use]
     #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {

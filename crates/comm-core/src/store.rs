@@ -7,12 +7,13 @@ use crate::{Error, Result};
 
 /// A key-value store shared by all ranks of a job: c10d's `Store`.
 ///
-/// Every method may be called from any thread and takes effect once: operations on one key are
-/// linearizable. Keys are UTF-8, values are bytes. Each `timeout` limits how long the caller waits.
+/// Every method may be called from any thread and takes effect exactly once: operations on one key
+/// are linearizable. Keys are UTF-8, values are bytes. Each `timeout` limits how long the caller
+/// waits.
 ///
 /// # Errors
-/// [`Error::Timeout`](crate::Error::Timeout) with the key when the time is over,
-/// [`Error::Io`](crate::Error::Io) or [`Error::Handshake`](crate::Error::Handshake) when the store
+/// [`Error::Timeout`](crate::Error::Timeout) with the key if the timeout expires,
+/// [`Error::Io`](crate::Error::Io) or [`Error::Handshake`](crate::Error::Handshake) if the store
 /// cannot be reached.
 pub trait Store: Send + Sync {
     /// Sets a key.
@@ -21,8 +22,8 @@ pub trait Store: Send + Sync {
     /// Waits until the key exists, and returns its value.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// Adds to a decimal number, which starts at zero, and returns the sum. A value that is not a
-    /// number is [`Error::Invalid`](crate::Error::Invalid).
+    /// Adds to a decimal number, which starts at zero, and returns the sum. Fails with
+    /// [`Error::Invalid`](crate::Error::Invalid) if the value is not a number.
     fn add(&self, key: &str, amount: i64) -> Result<i64>;
 
     /// Sets a key to `desired` if it holds `expected`; a missing key equals an empty `expected`.
@@ -65,11 +66,10 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// The keys that a store sets for a client whose connection has ended, which MQTT calls a last
-/// will.
+/// The keys that a store sets for a client whose connection has ended. MQTT calls this a last will.
 ///
-/// Nothing is changed unless `condition` holds. The first of `keys` is set to `value` if it is
-/// missing; each further one, if it is missing, to the value of the first.
+/// Nothing changes unless `condition` holds. If the first of `keys` is missing, it is set to
+/// `value`; each of the other keys that is missing is set to the value of the first.
 #[derive(Debug, Clone, Copy)]
 pub struct LastWill<'a> {
     /// A key and the value that it must have.
@@ -80,15 +80,15 @@ pub struct LastWill<'a> {
     pub value: &'a [u8],
 }
 
-/// A connection to a store whose end executes a last will. Dropping it ends it.
+/// A connection to a store whose end executes a last will. Dropping this value closes it.
 pub trait Presence: std::fmt::Debug + Send + Sync {
-    /// Becomes readable when the watched key exists, when the time is over or when the store has
-    /// ended.
+    /// Returns a descriptor that becomes readable when the watched key exists, the timeout expires
+    /// or the store ends.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Returns the value of the watched key if it exists, without waiting.
     ///
     /// # Errors
-    /// As those of [`Store`].
+    /// The errors of [`Store`].
     fn poll(&self) -> Result<Option<Vec<u8>>>;
 }

@@ -9,10 +9,10 @@ use crate::{Error, Group, RecvBuf, Result, Waiter, wait};
 
 /// Ordered, reliable byte streams to and from every other member of a group. No call blocks.
 ///
-/// A transport has no notion of messages: it moves bytes, and reports when more may move. One
+/// A transport has no notion of messages: it moves bytes, and reports when more can be moved. One
 /// thread at a time uses it; only its [`AbortHandle`] is shared.
 ///
-/// Positions count the bytes of one direction to or from one peer since the transport was opened.
+/// Positions count the bytes sent to or received from one peer since the transport was opened.
 ///
 /// # Errors
 /// Every method that returns an error returns [`Error::PeerLost`] naming the peer if its stream
@@ -27,8 +27,8 @@ pub trait Transport: Send {
     /// never reads a clock.
     fn now(&self) -> Instant;
 
-    /// Returns the time to within some milliseconds, for callers that ask so often that it must
-    /// cost nothing.
+    /// Returns the time to within some milliseconds, for callers that read it so often that it must
+    /// cost almost nothing.
     fn now_roughly(&mut self) -> Instant {
         self.now()
     }
@@ -37,21 +37,21 @@ pub trait Transport: Send {
     /// of bytes that were accepted, which may be zero.
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize>;
 
-    /// Returns the position in the stream to a peer below which the sender's bytes are no longer
-    /// read. A transport that copies has released the bytes it accepted; one whose receivers read
-    /// the sender's memory releases them when the receiver has consumed them. Until then the memory
-    /// must not change.
+    /// Returns the position in the stream to a peer below which the sender's memory is no longer
+    /// read. A transport that copies releases bytes as soon as it accepts them; one whose receivers
+    /// read the sender's memory releases bytes when the receiver has consumed them. Until then the
+    /// memory must not change.
     fn released(&self, to: usize) -> u64;
 
-    /// Registers memory that receivers on this host may read in place from now on, in place of all
-    /// memory registered before. Initially there is none. It is a permission: a transport that
-    /// copies everything does nothing here, and others may use only the first few pieces. Bytes
-    /// that are sent from the memory must not change until they are [`Transport::released`].
+    /// Registers memory that receivers on this host may read in place from now on, and replaces all
+    /// memory registered before. Initially none is registered. Registration is only a permission: a
+    /// transport that copies everything ignores it, and others may use only the first few pieces.
+    /// Bytes sent from the memory must not change until they are [`Transport::released`].
     fn register(&mut self, memory: &[&[u8]]) {
         let _ = memory;
     }
 
-    /// Returns the sizes for which receivers that read registered memory in place are faster.
+    /// Returns the sizes for which reading registered memory in place is faster than copying.
     fn registration_sizes(&self) -> RegistrationSizes {
         RegistrationSizes::any()
     }
@@ -60,10 +60,10 @@ pub trait Transport: Send {
     /// be zero.
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;
 
-    /// Returns bytes from a peer that have arrived, in place: at least one element if one has
-    /// arrived whole, not necessarily all, and none only if none has arrived. They stay until
-    /// [`Transport::consume`]d; bytes that are not consumed are returned again. `at_most` is the
-    /// number of bytes that the caller can use now.
+    /// Returns bytes that have arrived from a peer, in place. These need not be all bytes, but they
+    /// include at least one whole element if one has arrived, and are empty only if nothing has
+    /// arrived. They remain until [`Transport::consume`]d; bytes that are not consumed are returned
+    /// again. `at_most` is the number of bytes that the caller can use now.
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>>;
 
     /// Returns whether [`Transport::fill_buf`] copies bytes from a peer to a buffer first, so that
@@ -74,28 +74,28 @@ pub trait Transport: Send {
     }
 
     /// Releases the first `bytes` of what [`Transport::fill_buf`] returned last. Fails if the bytes
-    /// were revoked meanwhile, so that torn data never counts as received.
+    /// were revoked in the meantime, so that torn data never counts as received.
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()>;
 
     /// Revokes registered memory from receivers, before a call that failed returns it to its owner.
-    /// Receivers that still read it fail in [`Transport::consume`].
+    /// Receivers that are still reading it fail in [`Transport::consume`].
     fn revoke(&mut self);
 
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] means that
-    /// something may be able to move already, or that a stream has ended: the next attempt shows
+    /// something may already be able to move, or that a stream has ended: the next attempt shows
     /// which. After [`Armed::Sleep`] the descriptor becomes readable when something can move, when
     /// any stream of any peer breaks, and on abort. Wakeups may be spurious. Bytes that
-    /// [`Transport::fill_buf`] returned, of which the caller consumed none because they are fewer
-    /// than the largest element has, need not prevent sleep.
+    /// [`Transport::fill_buf`] returned, but that the caller could not consume because they are
+    /// fewer than those of the largest element, need not prevent sleep.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;
 
-    /// Returns the descriptor to poll for reading after [`Armed::Sleep`]. A composite sleeps on
-    /// several transports at once.
+    /// Returns the descriptor to poll for reading after [`Armed::Sleep`]. A composite transport
+    /// sleeps on several transports at once.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Sleeps until the descriptor or `also` is readable, or `timeout` is over. May return early.
-    /// Call it after [`Armed::Sleep`]. A simulation waits in virtual time, in which `also`, a
-    /// descriptor of another transport or thread, does not count.
+    /// Sleeps until the descriptor or `also`, a descriptor of another transport or thread, is
+    /// readable, or until `timeout` expires. May return early. Call it after [`Armed::Sleep`]. A
+    /// simulation sleeps in virtual time, and ignores `also`.
     fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
         wait::sleep(self.descriptor(), also, timeout)
     }
@@ -105,8 +105,8 @@ pub trait Transport: Send {
         wait::yield_now();
     }
 
-    /// Returns how a thread that uses this transport waits: by default it spins, and yields for at
-    /// most `yield_max`, before it sleeps.
+    /// Returns the strategy by which a thread that uses this transport waits: by default it spins,
+    /// then yields for at most `yield_max`, and then sleeps.
     fn waiter(&self, yield_max: Duration) -> Waiter {
         Waiter::new(yield_max)
     }
@@ -120,7 +120,7 @@ pub trait Transport: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegistrationSizes {
-    /// The smallest size in bytes of data that two ranks reduce, and then gather.
+    /// The smallest size in bytes of the data of an all-reduce between two ranks.
     pub reduced_min: usize,
     /// The smallest size in bytes of a root's messages.
     pub root_min: usize,
@@ -129,7 +129,7 @@ pub struct RegistrationSizes {
 }
 
 impl RegistrationSizes {
-    /// Creates the sizes of a transport whose receivers always are.
+    /// Creates the sizes for a transport whose receivers are always faster.
     #[must_use]
     pub const fn any() -> Self {
         Self { reduced_min: 0, root_min: 0, root_max: usize::MAX }
@@ -140,8 +140,8 @@ impl RegistrationSizes {
 
 /// Aborts a transport, from any thread.
 pub trait AbortHandle: Send + Sync {
-    /// Makes every later method of the transport fail with `cause`, and wakes a sleeper. The first
-    /// cause stays.
+    /// Makes every later method of the transport fail with `cause`, and wakes a sleeping thread.
+    /// Only the first cause is kept.
     fn abort(&self, cause: Error);
 }
 
@@ -154,7 +154,7 @@ pub enum Armed {
     Sleep,
 }
 
-/// The peers from which bytes are expected, and those to which bytes wait for space.
+/// The peers from which bytes are expected, and those to which bytes wait to be sent or released.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interest {
     recv: Vec<usize>,
@@ -181,7 +181,7 @@ impl Interest {
         add(&mut self.recv, from);
     }
 
-    /// Adds a peer to which bytes wait for space, or for release.
+    /// Adds a peer to which bytes wait to be sent or released.
     #[inline]
     pub fn add_send(&mut self, to: usize) {
         add(&mut self.send, to);
@@ -202,7 +202,7 @@ impl Interest {
     }
 }
 
-/// Windows are small, so a scan is faster than a set.
+/// Adds a peer unless it is present. There are few peers, so a scan is faster than a set.
 #[inline]
 fn add(peers: &mut Vec<usize>, peer: usize) {
     if !peers.contains(&peer) {

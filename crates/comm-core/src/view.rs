@@ -7,11 +7,11 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 
 /// A buffer that calls can read: the bound of every `send` parameter.
 ///
-/// In [`Host`] memory these are an [`Element`] (`f32`, `u8`, ...), `[T]`, `[T; N]`, `Vec<T>`,
+/// For [`Host`] memory, buffers are an [`Element`] (`f32`, `u8`, ...), `[T]`, `[T; N]`, `Vec<T>`,
 /// `Box<[T]>`, `Box<[T; N]>` and [`Buffer<T>`] of elements, a [`HostView`] or [`HostViewMut`],
-/// references to any of them, and with the feature `ndarray` the arrays and views of that crate.
+/// references to any of these, and with the feature `ndarray` the arrays and views of that crate.
 ///
-/// A function over any buffer takes it by reference, as calls do:
+/// A function that accepts any buffer takes it by reference, as calls do:
 ///
 /// ```
 /// use comm::{AsView, Comm, Result};
@@ -28,7 +28,7 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
 /// # Ok::<_, comm::Error>(())
 /// ```
 ///
-/// Other types are refused by the compiler, which lists those that are buffers:
+/// The compiler rejects other types, and lists those that are buffers:
 ///
 /// ```compile_fail,E0277
 /// fn send(comm: &comm_core::Comm) -> comm_core::Result<()> {
@@ -49,22 +49,22 @@ use crate::{Buffer, Element, Host, HostView, HostViewMut, Memory, Result};
     note = "buffers of a CUDA device are `DeviceBuffer<T>` and `DeviceSlice<T>`"
 )]
 pub trait AsView<M: Memory = Host> {
-    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is
-    /// known at run time only.
+    /// The type of the elements, which must be the same for all buffers of a call. [`Erased`] if it
+    /// is known only at run time.
     type Element;
 
     /// Returns the buffer as the backend sees it.
     ///
     /// # Errors
-    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one
-    /// after the other in memory.
+    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements are not contiguous
+    /// in memory.
     fn as_view(&self) -> Result<M::View<'_>>;
 }
 
 /// A buffer that calls can write: the bound of every `buffer` and `recv` parameter.
 ///
-/// The types are those of [`AsView`] that can be written. A function over any buffer takes it by
-/// mutable reference, and may pass it to several calls:
+/// These are the types of [`AsView`] that can be written. A function that accepts any buffer takes
+/// it by mutable reference, and may pass it to several calls:
 ///
 /// ```
 /// use comm::{AsViewMut, Comm, ReduceOp, Result};
@@ -95,19 +95,19 @@ pub trait AsView<M: Memory = Host> {
     note = "buffers of a CUDA device are `DeviceBuffer<T>` and `DeviceSliceMut<T>`"
 )]
 pub trait AsViewMut<M: Memory = Host> {
-    /// The type of the elements, so that the buffers of one call must agree. [`Erased`] if it is
-    /// known at run time only.
+    /// The type of the elements, which must be the same for all buffers of a call. [`Erased`] if it
+    /// is known only at run time.
     type Element;
 
     /// Returns the buffer as the backend sees it.
     ///
     /// # Errors
-    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements do not lie one
-    /// after the other in memory.
+    /// [`Invalid::NotContiguous`](crate::Invalid::NotContiguous) if the elements are not contiguous
+    /// in memory.
     fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>>;
 }
 
-/// The element type of buffers whose type is known at run time only; it is checked when the call is
+/// The element type of buffers whose type is known only at run time; it is checked when the call is
 /// made.
 #[derive(Debug, Clone, Copy)]
 pub enum Erased {}

@@ -1,11 +1,11 @@
 //! Waiting for bytes: spin, yield, sleep.
 //!
 //! A sleeping thread takes tens of microseconds to wake up, so a short wait is better spent
-//! polling; but a thread that keeps polling takes the processor from the rank that it waits for. So
+//! polling. But a thread that keeps polling takes the processor from the rank that it waits for. So
 //! a wait has three phases: the thread spins, then yields between polls, then sleeps. It does not
-//! spin if other threads ran when it yielded before, and the time for which it yields follows from
-//! the length of past waits; neither follows from the number of processors, because other programs
-//! use them too. Time that other threads used does not count: a thread that yields to one that
+//! spin if other threads ran during its previous yields, and the time for which it yields depends
+//! on the length of past waits. Neither depends on the number of processors, because other programs
+//! use them too. Time that other threads used is not counted: a thread that yields to one that
 //! copies for a millisecond has lost nothing, and would lose more by sleeping.
 
 mod contention;
@@ -29,29 +29,30 @@ pub enum Idle {
     Sleep,
 }
 
-/// The longest spin on an uncontended processor. Longer than a yield that lets no other thread run:
-/// otherwise two ranks that yield in turn keep each other waiting.
+/// The longest spin on an uncontended processor. It is longer than a yield that lets no other
+/// thread run; otherwise two ranks that alternate in yielding would keep each other waiting.
 const SPIN: Duration = Duration::from_micros(5);
-/// The number of polls without reading the clock: with a pause in between they take less than a
-/// microsecond, and on a contended processor most waits end once the others have run.
+/// The number of polls before the clock is read. With a pause in between they take less than a
+/// microsecond, and on a contended processor most waits end once the other threads have run.
 const POLLS: u32 = 4;
-/// The shortest time to yield, so that waits that became short are noticed.
+/// The shortest time to yield, so that the waiter notices when waits become short again.
 const YIELD_MIN: Duration = Duration::from_micros(10);
-/// The longest time that a yield itself takes: in the rest of a longer one, other threads ran.
+/// The longest time that a yield itself takes: during the rest of a longer yield, other threads
+/// ran.
 const CALL_MAX: Duration = Duration::from_micros(2);
 /// The longest wait without sleep, however long other threads run: deadlines and failures are
-/// checked before a sleep, and after this time the time to wake up matters little.
+/// checked before a sleep, and after this time the cost of waking up hardly matters.
 const AWAKE_MAX: Duration = Duration::from_millis(10);
-/// The time that a sleep may add to a wait that would have been short.
+/// The time that waking up may add to a wait that would otherwise have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
 
-/// The state of the current wait of a thread, and what past waits showed. It never sleeps itself.
+/// The state of the current wait of a thread, and statistics of past waits. It never sleeps itself.
 #[derive(Debug)]
 pub struct Waiter {
     yield_max: Duration,
     yield_for: Duration,
     contention: Contention,
-    /// The number of polls of the current wait before it read the clock.
+    /// The number of polls in the current wait before it first read the clock.
     polls: u32,
     current: Option<Wait>,
 }
@@ -62,7 +63,7 @@ struct Wait {
     since: Instant,
     /// The time up to which `waited` counts.
     last: Instant,
-    /// The time waited, without that in which other threads ran.
+    /// The time waited, excluding the time during which other threads ran.
     waited: Duration,
 }
 
@@ -71,7 +72,7 @@ impl Wait {
         Self { since: now, last: now, waited: Duration::ZERO }
     }
 
-    /// Counts the time until now, up to `at_most`: in the rest, other threads ran.
+    /// Counts the time until now, up to `at_most`: during the rest, other threads ran.
     fn count(&mut self, now: Instant, at_most: Duration) {
         self.waited += now.saturating_duration_since(self.last).min(at_most);
         self.last = now;
@@ -86,8 +87,8 @@ impl Waiter {
         Self { yield_max, yield_for: yield_max, contention, polls: 0, current: None }
     }
 
-    /// Returns what to do after a poll that moved nothing. The first polls of a wait do not read
-    /// the clock `now`.
+    /// Returns the action to take after a poll that moved nothing. The first polls of a wait do not
+    /// read the clock `now`.
     #[inline]
     pub fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
         let spins = !self.contention.is_likely();
@@ -114,7 +115,7 @@ impl Waiter {
         self.current.map(|wait| wait.since)
     }
 
-    /// Lets another thread run, and sometimes measures whether one did.
+    /// Lets another thread run, and occasionally measures whether one did.
     pub fn yield_now(&mut self, now: impl Fn() -> Instant) {
         self.contention.yield_now(&now);
         self.yielded(now);
@@ -132,7 +133,8 @@ impl Waiter {
         (self.polls, self.current) = (0, None);
     }
 
-    /// Ends the current wait, because something moved. Reads the clock only if the wait has.
+    /// Ends the current wait, because something moved. Reads the clock only if the wait already
+    /// has.
     #[inline]
     pub fn moved(&mut self, now: impl FnOnce() -> Instant) {
         self.polls = 0;
@@ -143,7 +145,7 @@ impl Waiter {
     }
 
     fn learn(&mut self, waited: Duration) {
-        // Yielding pays if all of the wait fits into it.
+        // Yielding pays off if it covers the whole wait.
         let pays = waited < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
         self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
@@ -155,10 +157,11 @@ pub(crate) fn yield_now() {
     rustix::thread::sched_yield();
 }
 
-/// Sleeps until a descriptor is readable or the time is over: the default of
+/// Sleeps until a descriptor is readable or the timeout expires: the default of
 /// [`Transport::sleep`](crate::Transport::sleep).
 pub(crate) fn sleep(first: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
-    // At least a millisecond: the kernel rounds shorter times down, and the caller would spin.
+    // At least a millisecond: the kernel would round a shorter time down to zero, and the caller
+    // would spin.
     let timeout = Timespec::try_from(timeout.max(Duration::from_millis(1))).ok();
     let mut polled = [first, also.unwrap_or(first)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match poll(&mut polled[..1 + usize::from(also.is_some())], timeout.as_ref()) {
@@ -199,7 +202,7 @@ mod tests {
         assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
     }
 
-    /// Waits until it is time to sleep, where a yield takes `call` and a poll `poll` microseconds.
+    /// Waits until it is time to sleep, if a yield takes `call` and a poll `poll` microseconds.
     /// Returns the number of yields.
     fn yields(call: u64, poll: u64) -> usize {
         let mut waiter = Waiter::new(Duration::from_micros(100));
@@ -226,7 +229,7 @@ mod tests {
     fn time_in_which_others_ran_is_not_counted() {
         assert!((90..=100).contains(&yields(0, 1)), "{}", yields(0, 1));
         assert!((45..=50).contains(&yields(1, 1)), "{}", yields(1, 1));
-        // Others run during a long yield, but not during a long poll.
+        // Other threads run during a long yield, but not during a long poll.
         assert!((30..=35).contains(&yields(250, 1)), "{}", yields(250, 1));
         assert_eq!(yields(3000, 1), 4);
         assert_eq!(yields(0, 50), 1);

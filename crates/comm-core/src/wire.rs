@@ -1,9 +1,9 @@
 //! Encoding and decoding of messages between processes.
 //!
 //! A message is a sequence of fields; numbers are little-endian. A [`Writer`] appends fields, and a
-//! [`Reader`] takes them off in the same order. A reader never panics, whatever the bytes are, and
-//! allocates no more than they justify. [`words`] and [`read_words`] are for headers that stand
-//! before every message.
+//! [`Reader`] reads them in the same order. A reader never panics, whatever the bytes are, and
+//! allocates no more than their number justifies. [`words`] and [`read_words`] are for the headers
+//! that precede every message.
 //!
 //! ```
 //! use comm_core::wire::{self, WireError, Writer};
@@ -28,12 +28,12 @@ pub enum WireError {
         /// The number of bytes that the field needs beyond the end.
         missing: usize,
     },
-    /// A text, a list or a frame is longer than it may be.
+    /// A text, a list or a frame is longer than allowed.
     #[error("a length of {length}, at most {max} is allowed")]
     TooLong {
-        /// The length that was given.
+        /// The length that was found.
         length: usize,
-        /// The longest that is allowed.
+        /// The largest length that is allowed.
         max: usize,
     },
     /// Bytes follow the last field.
@@ -42,7 +42,7 @@ pub enum WireError {
         /// The number of these bytes.
         count: usize,
     },
-    /// A field holds a value without a meaning.
+    /// A field holds a value that has no meaning.
     #[error("{value} is no {what}")]
     Unknown {
         /// The name of the field.
@@ -58,10 +58,10 @@ pub enum WireError {
 /// The outcome of reading a field.
 pub type Result<T, E = WireError> = std::result::Result<T, E>;
 
-/// A value of fixed size: a number in little-endian, or an array of bytes.
+/// A value of fixed size: a little-endian number, or an array of bytes.
 pub trait Fixed: sealed::Bytes {}
 
-/// An unsigned number that holds a length, a count or a rank.
+/// An unsigned integer that holds a length, a count or a rank.
 pub trait Length: Fixed + TryFrom<usize> + TryInto<usize> {
     /// The largest number.
     const MAX: Self;
@@ -130,7 +130,7 @@ pub fn encode(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
 /// Decodes a whole message.
 ///
 /// # Errors
-/// The errors of `read`, and [`WireError::Trailing`] if it leaves bytes.
+/// The errors of `read`, and [`WireError::Trailing`] if it does not read all bytes.
 pub fn decode<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Result<T>) -> Result<T> {
     let mut reader = Reader::new(bytes);
     let message = read(&mut reader)?;
@@ -143,7 +143,7 @@ pub fn decode<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Resu
 /// The remaining fields of a message.
 ///
 /// # Errors
-/// A method returns [`WireError::Short`] if the bytes end within its field, and reads nothing.
+/// A method returns [`WireError::Short`], and reads nothing, if the bytes end within its field.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Reads a length, a count or a rank; [`usize::MAX`] if it is larger than that.
+    /// Reads a length, a count or a rank; [`usize::MAX`] if it does not fit.
     pub fn size<L: Length>(&mut self) -> Result<usize> {
         Ok(self.get::<L>()?.try_into().unwrap_or(usize::MAX))
     }
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
         known(code).ok_or(WireError::Unknown { what, value: code.into() })
     }
 
-    /// Reads bytes after their length; [`WireError::TooLong`] if they are more than `max`.
+    /// Reads a length, and that many bytes. [`WireError::TooLong`] if there are more than `max`.
     pub fn bytes<L: Length>(&mut self, max: usize) -> Result<&'a [u8]> {
         let mut ahead = *self;
         let length = ahead.length::<L>(max)?;
@@ -212,7 +212,8 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Reads a text after its length in bytes; [`WireError::TooLong`] if that is more than `max`.
+    /// Reads a length in bytes, and a text of that length. [`WireError::TooLong`] if it is more
+    /// than `max`.
     pub fn text<L: Length>(&mut self, max: usize) -> Result<&'a str> {
         std::str::from_utf8(self.bytes::<L>(max)?).map_err(|_| WireError::NotUtf8)
     }
@@ -222,17 +223,17 @@ impl<'a> Reader<'a> {
         if self.flag("flag")? { value(self).map(Some) } else { Ok(None) }
     }
 
-    /// Reads items after their count; [`WireError::TooLong`] if they are more than `max`.
+    /// Reads a count, and that many items. [`WireError::TooLong`] if there are more than `max`.
     pub fn list<L: Length, T>(
         &mut self,
         max: usize,
         mut item: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<Vec<T>> {
-        // Grows with the items that are present: a count alone allocates nothing.
+        // The vector grows with the items that are present: a count alone allocates nothing.
         (0..self.length::<L>(max)?).map(|_| item(self)).collect()
     }
 
-    /// Reads items until the end; [`WireError::TooLong`] if they are more than `max`.
+    /// Reads items until the end. [`WireError::TooLong`] if there are more than `max`.
     pub fn list_to_end<T>(
         &mut self,
         max: usize,
@@ -273,7 +274,7 @@ impl Writer {
         self
     }
 
-    /// Appends a length, a count or a rank; the largest `L` if it is larger than that.
+    /// Appends a length, a count or a rank; the largest `L` if it does not fit.
     pub fn size<L: Length>(&mut self, size: usize) -> &mut Self {
         self.put(L::try_from(size).unwrap_or(L::MAX))
     }
@@ -284,18 +285,18 @@ impl Writer {
         self
     }
 
-    /// Appends the length of `bytes`, and `bytes`. They must be no longer than the largest `L`.
+    /// Appends the length of `bytes`, and then `bytes`. The length must fit into `L`.
     pub fn bytes<L: Length>(&mut self, bytes: &[u8]) -> &mut Self {
         self.size::<L>(bytes.len()).raw(bytes)
     }
 
-    /// Appends the length of a text in bytes, and the text. One that is longer than `max` is cut
-    /// between characters.
+    /// Appends the length of a text in bytes, and then the text. A text that is longer than `max`
+    /// is cut between characters.
     pub fn text<L: Length>(&mut self, text: &str, max: usize) -> &mut Self {
         self.bytes::<L>(&text.as_bytes()[..text.floor_char_boundary(max)])
     }
 
-    /// Appends whether there is a value, and the value with `put`.
+    /// Appends whether there is a value, and then the value with `put`.
     pub fn option<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T)) -> &mut Self {
         self.put(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -304,8 +305,8 @@ impl Writer {
         self
     }
 
-    /// Appends the count of `items`, and each of them with `item`. They must be no more than the
-    /// largest `L`.
+    /// Appends the number of `items`, and then each of them with `item`. The number must fit into
+    /// `L`.
     pub fn list<L: Length, T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) -> &mut Self {
         self.size::<L>(items.len());
         items.iter().for_each(|each| item(self, each));
@@ -328,7 +329,7 @@ impl Writer {
     }
 }
 
-/// Encodes a message after its length as a `u32`.
+/// Encodes a message preceded by its length as a `u32`.
 ///
 /// # Errors
 /// [`WireError::TooLong`] if the length does not fit.
@@ -363,8 +364,8 @@ pub fn read_words<const N: usize, const B: usize>(bytes: &[u8; B]) -> [u64; N] {
     words
 }
 
-/// Returns a digest of a list of numbers, the same on every machine. Unequal lists have unequal
-/// digests, but for a chance of 2^-64.
+/// Returns a digest of a list of numbers, which is the same on every machine. Unequal lists have
+/// equal digests with a probability of 2^-64.
 #[must_use]
 pub fn digest(list: impl IntoIterator<Item = u64>) -> u64 {
     let (hash, length) = list.into_iter().fold((0, 0), |(hash, length), word| (mix(hash, word), length + 1));

@@ -11,11 +11,11 @@ use crate::scheduler::SharedScheduler;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, Process, Result};
 
-/// An operation that runs in the background and owns its buffer meanwhile.
+/// A handle to an operation that runs in the background and owns its buffer until it ends.
 ///
-/// It completes whether or not it is waited for: dropping the handle neither cancels nor blocks. It
-/// can be awaited on any runtime. In a child that is made by `fork` it never completes: waiting for
-/// it is an error there.
+/// The operation completes whether or not anyone waits for it: dropping the handle neither cancels
+/// it nor blocks. The handle can be awaited on any runtime. In a child that is created by `fork`,
+/// the operation never completes, and waiting for it is an error.
 #[derive(Debug)]
 #[must_use = "the buffer comes back through the handle"]
 pub struct Work<B> {
@@ -26,7 +26,7 @@ pub struct Work<B> {
     scheduler: Option<SharedScheduler>,
 }
 
-/// The other end of a [`Work`]. If it is dropped without an outcome the waiter gets an error.
+/// The other end of a [`Work`]. If it is dropped without an outcome, the waiter gets an error.
 #[derive(Debug)]
 pub(crate) struct Completer<B> {
     state: Arc<Shared<B>>,
@@ -74,11 +74,11 @@ impl<B> Work<B> {
         self.state.lock().done
     }
 
-    /// Waits for the end and returns the buffer.
+    /// Waits for the operation to end, and returns the buffer.
     ///
     /// # Errors
-    /// The operation's error; the buffer is lost with it, as its contents are unspecified.
-    /// [`Invalid::Forked`](crate::Invalid::Forked) in a child that was forked since.
+    /// The operation's error; the buffer is dropped, because its contents are unspecified.
+    /// [`Invalid::Forked`](crate::Invalid::Forked) in a child that was forked in the meantime.
     pub fn wait(self) -> Result<B> {
         self.process.check()?;
         if let Some(scheduler) = &self.scheduler {
@@ -93,13 +93,13 @@ impl<B> Work<B> {
         }
     }
 
-    // Loom has no time that could pass.
+    // Loom does not model time.
     #[cfg(not(loom))]
-    /// Waits for the end, but not longer than `timeout`. If the operation is still running the
-    /// handle comes back.
+    /// Waits for the operation to end, for at most `timeout`. If it is still running afterwards,
+    /// the handle is returned.
     ///
     /// # Errors
-    /// The handle itself if the time is over.
+    /// The handle itself if the timeout expires.
     pub fn wait_timeout(self, timeout: Duration) -> std::result::Result<Result<B>, Self> {
         if let Err(error) = self.process.check() {
             return Ok(Err(error));
@@ -120,7 +120,7 @@ impl<B> Work<B> {
 impl<B> Future for Work<B> {
     type Output = Result<B>;
 
-    /// Polled again after it is ready, it stays pending.
+    /// Returns `Pending` if it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Err(error) = self.process.check() {
             return Poll::Ready(Err(error));
@@ -194,7 +194,7 @@ mod tests {
     }
 }
 
-/// Every interleaving of two threads that use a handle.
+/// Tests of every interleaving of two threads that use a handle.
 #[cfg(all(test, loom))]
 mod interleavings {
     use loom::future::block_on;

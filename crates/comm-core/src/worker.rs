@@ -1,4 +1,4 @@
-//! Collectives in the background: the one file of this crate that owns a thread.
+//! Collectives in the background. This is the only file of the crate that owns a thread.
 
 use std::thread;
 
@@ -8,16 +8,17 @@ use crate::panics::caught;
 use crate::scheduler::{EndOfTurns, Turns};
 use crate::{Comm, Communicator as _, Error, Host, Memory, Process, Result, Work};
 
-/// Runs an operation, or ends it with the error that cancelled the worker.
+/// An operation to run, or to end with the error that cancelled the worker.
 type Job<M> = Box<dyn FnOnce(Result<&Comm<M>>) + Send>;
 
-/// Runs operations on a communicator in the background, first in, first out.
+/// Runs operations on a communicator in the background, in the order in which they were submitted.
 ///
 /// Ranks must submit the same collectives in the same order, as with direct calls. Dropping the
 /// worker waits for all submitted operations, unless it is dropped on its own thread, by an
-/// operation that owned the last handle. Dropped during a panic, it aborts the communicator first.
+/// operation that owned the last handle. If it is dropped during a panic, it first aborts the
+/// communicator.
 ///
-/// The thread does not exist in a child that is made by `fork`. There, submitted operations end
+/// The thread does not exist in a child created by `fork`. In the child, submitted operations end
 /// with [`Invalid::Forked`](crate::Invalid::Forked), and dropping the worker does nothing.
 #[derive(Debug)]
 pub struct Worker<M: Memory = Host> {
@@ -27,7 +28,7 @@ pub struct Worker<M: Memory = Host> {
     jobs: Option<Sender<Job<M>>>,
     cancel: Sender<Error>,
     thread: Option<thread::JoinHandle<()>>,
-    /// The process that has the thread.
+    /// The process to which the thread belongs.
     process: Process,
     /// The end of the thread in a simulation.
     end: Option<EndOfTurns>,
@@ -37,7 +38,7 @@ impl<M: Memory> Worker<M> {
     /// Starts a thread that runs operations on `comm`.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system has no thread left.
+    /// [`Error::Io`] if the system cannot start a thread.
     pub fn new(comm: Comm<M>) -> Result<Self> {
         let comm = comm.in_foreground();
         let (jobs, queue) = unbounded();
@@ -63,7 +64,7 @@ impl<M: Memory> Worker<M> {
 
     /// Queues an operation. It runs after everything that was submitted before, whether or not the
     /// handle is kept. If it panics, its handle yields [`Error::Panicked`] and the communicator is
-    /// aborted: other ranks may be in a call that the operation was to make.
+    /// aborted, because other ranks may be in a call that the operation was supposed to make.
     pub fn submit<B, F>(&self, operation: F) -> Work<B>
     where
         B: Send + 'static,
@@ -93,7 +94,7 @@ impl<M: Memory> Worker<M> {
     }
 
     /// Ends the operations that have not begun, and those that are submitted from now on, with this
-    /// error. The first one stays.
+    /// error. Only the first error is kept.
     pub(crate) fn cancel(&self, cause: Error) {
         // The channel holds one cause; a second one is ignored.
         let _ = self.cancel.try_send(cause);
@@ -138,8 +139,8 @@ fn is_ready<M: Memory>(queue: &Receiver<Job<M>>, cancelled: &Receiver<Error>) ->
     select.try_ready().is_ok()
 }
 
-/// Returns whether this thread unwinds after a panic: a communicator that is dropped then does not
-/// leave in order.
+/// Returns whether this thread is unwinding after a panic. A communicator that is dropped then does
+/// not leave its group in order.
 #[must_use]
 pub fn is_unwinding() -> bool {
     thread::panicking()
@@ -148,7 +149,8 @@ pub fn is_unwinding() -> bool {
 impl<M: Memory> Drop for Worker<M> {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The thread does not exist here, and the queue may be locked by it.
+            // The thread does not exist in this process, but may have locked the queue when the
+            // process forked.
             std::mem::forget((self.jobs.take(), self.thread.take()));
             return;
         }
@@ -162,7 +164,7 @@ impl<M: Memory> Drop for Worker<M> {
             if let Some(end) = &self.end {
                 end.wait();
             }
-            // Operations catch their panics, so the result holds no information.
+            // Operations catch their panics, so the result carries no information.
             let _ = thread.join();
         }
     }

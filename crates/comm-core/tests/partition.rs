@@ -1,9 +1,9 @@
-//! Any way of cutting an array covers it, once and in order.
+//! Every partition covers its array exactly once and in order.
 
 use comm_core::{Blocks, Partition};
 use proptest::prelude::*;
 
-/// The bytes of all blocks, one after the other, cover `0..end` without a gap.
+/// Checks that the bytes of all blocks, in order, cover `0..end` without gaps.
 fn covers(partition: &Partition, end: usize) -> Result<(), TestCaseError> {
     let mut position = 0;
     for block in 0..partition.blocks() {

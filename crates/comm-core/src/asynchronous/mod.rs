@@ -8,7 +8,7 @@ use crate::{AsView, AsViewMut, Comm, Host, Memory, ReduceOp, Result, Work};
 /// after the buffer.
 macro_rules! with_one_buffer {
     ($M:ty; $( $(#[$doc:meta])* $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty)?] )+) => { $(
-        #[doc = concat!("[`Comm::", stringify!($call), "`] in the background.")]
+        #[doc = concat!("Runs [`Comm::", stringify!($call), "`] in the background.")]
         $(#[$doc])*
         /// # Errors
         /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
@@ -27,7 +27,7 @@ macro_rules! with_one_buffer {
 /// and after them.
 macro_rules! with_two_buffers {
     ($( $name:ident = $call:ident [$($before:ident: $B:ty)?] [$($after:ident: $A:ty => $given:expr),*] )+) => { $(
-        #[doc = concat!("[`Comm::", stringify!($call), "`] in the background. Both buffers come back.")]
+        #[doc = concat!("Runs [`Comm::", stringify!($call), "`] in the background. The handle yields both buffers.")]
         /// # Errors
         /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread.
         pub fn $name<S, R>(&self, $($before: $B,)? send: S, recv: R, $($after: $A),*) -> Result<Work<(S, R)>>
@@ -42,20 +42,21 @@ macro_rules! with_two_buffers {
     )+ };
 }
 
-/// Background calls: each returns at once with a handle that owns the buffers until the call has
-/// ended. The calls run in the order in which they were made, on one thread that the first of them
-/// starts and all clones of the handle share. They complete whether or not their handles are waited
-/// for; dropping the last clone of the communicator waits for them.
+/// Background calls: each returns immediately with a handle that owns the buffers until the call
+/// has ended. The calls run in the order in which they were made, on one thread that the first of
+/// them starts and that all clones of the handle share. They complete whether or not anyone waits
+/// for their handles; dropping the last clone of the communicator waits for them.
 ///
-/// Direct calls do not wait for them. Ranks must agree on the order of all calls, so wait for
-/// the handles before a direct call, or make that call in the background too.
+/// Direct calls do not wait for background calls. Ranks must agree on the order of all calls, so
+/// wait for the handles before a direct call, or make that call in the background too.
 ///
-/// The buffers are those of direct calls, of the host or of a device. Calls with a count per rank
-/// take ownership of the lists of counts, which must outlive the method. A call on device buffers
-/// is done when it has been enqueued on the stream of its buffers, as a direct call is.
+/// Background calls accept the same buffers as direct calls, on the host or on a device. Calls with
+/// a count per rank take ownership of the lists of counts, because they outlive the method. Like a
+/// direct call, a call on device buffers is done once it has been enqueued on the stream of its
+/// buffers.
 ///
-/// A buffer whose code panics aborts the communicator on every rank, because other ranks may
-/// already be in the call.
+/// If the code of a buffer panics, the communicator is aborted on every rank, because other ranks
+/// may already be in the call.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) if the system cannot start a thread. The handle yields the
@@ -135,7 +136,7 @@ impl<M: Memory> Comm<M> {
     }
 }
 
-/// Prefix reductions, which communicators of host memory support.
+/// Background prefix reductions, which only communicators for host memory support.
 impl Comm<Host> {
     with_one_buffer! { Host;
         scan_async = scan [] [op: ReduceOp]

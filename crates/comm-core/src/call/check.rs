@@ -1,4 +1,4 @@
-//! The checks of a call, the same for every backend.
+//! The checks of a call, which are the same for every backend.
 
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ impl<M: Memory> Call<'_, M> {
             Some(name) if !matches!(self, Self::MonitoredBarrier | Self::Finalize) => name.clone(),
             _ => Cow::Borrowed(""),
         };
-        // Built in place: small calls feel every copy.
+        // Built in place, because every copy slows down small calls measurably.
         Ok(Signature {
             group: group.id(),
             collective: self.collective(),
@@ -79,7 +79,7 @@ impl<M: Memory> Call<'_, M> {
         Ok(op.check(dtype)?)
     }
 
-    /// Checks the buffers and returns the element type, unless no data moves, and the count of
+    /// Checks the buffers. Returns the element type, unless no data moves, and
     /// [`Signature::count`].
     #[inline]
     fn check_buffers(&self, group: Group) -> Result<(Option<DType>, usize)> {
@@ -99,7 +99,7 @@ impl<M: Memory> Call<'_, M> {
             Self::Scatter { root, buffers, counts } if *root == rank => {
                 (buffers, ROOTS.scattered(buffers, *counts, group)?)
             }
-            // What another rank than the root gives to send is ignored, its type too.
+            // The send buffer of a rank other than the root is ignored, including its type.
             Self::Scatter { buffers, .. } => match buffers {
                 Buffers::InPlace(recv) | Buffers::Separate { recv, .. } => {
                     return Ok((Some(recv.dtype()), recv.len()));
@@ -131,8 +131,8 @@ impl Names {
         }
     }
 
-    /// Checks that the receive buffer has a block for each rank, and that this rank sends the
-    /// length of its own block.
+    /// Checks that the receive buffer has a block for each rank, and that the length that this rank
+    /// sends is that of its own block.
     fn gathered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -149,8 +149,8 @@ impl Names {
         }
     }
 
-    /// Checks that the send buffer has a block for each rank, and that this rank receives the
-    /// length of its own block.
+    /// Checks that the send buffer has a block for each rank, and that the length that this rank
+    /// receives is that of its own block.
     fn scattered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -168,8 +168,8 @@ impl Names {
     }
 }
 
-/// Checks that both buffers have a block for each rank, and that a rank receives from itself the
-/// length that it sends.
+/// Checks that both buffers have a block for each rank, and that this rank receives from itself as
+/// much as it sends to itself.
 fn exchanged<M: Memory>(
     buffers: &Buffers<'_, M>,
     sends: Counts<'_>,

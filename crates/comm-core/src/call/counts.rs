@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{Group, Invalid, Result};
 
-/// The lengths of the blocks of a buffer that has one for each rank.
+/// The lengths of the blocks of a buffer that has one block per rank.
 #[derive(Debug, Clone, Copy)]
 pub enum Counts<'a> {
     /// All blocks have the same length.
@@ -14,8 +14,8 @@ pub enum Counts<'a> {
 }
 
 impl Counts<'_> {
-    /// Returns the range of each rank's block in a buffer of `total` elements, whose length was
-    /// checked.
+    /// Returns the range of each rank's block in a buffer of `total` elements, whose length has
+    /// been checked.
     pub fn blocks(self, total: usize, ranks: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
         let mut end = 0;
         (0..ranks).map(move |rank| {
@@ -29,8 +29,8 @@ impl Counts<'_> {
     }
 
     /// Checks a buffer of `all` elements for all ranks, in which this rank's block has `own`
-    /// elements if that is known. Returns the count of the call: the length of one block if blocks
-    /// are equal, else the length of all blocks together.
+    /// elements, if that is known. Returns the count of the call: the length of one block if all
+    /// are equal, otherwise the total length of all blocks.
     pub(super) fn check(
         self,
         what: &'static str,
@@ -58,7 +58,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Returns the length of `rank`'s block; equal blocks have `count` elements.
+    /// Returns the length of `rank`'s block; blocks of equal length have `count` elements.
     pub(super) fn of(self, rank: usize, count: usize) -> usize {
         match self {
             Self::Equal => count,

@@ -26,8 +26,8 @@ pub enum Call<'a, M: Memory = Host> {
         /// The operator.
         op: ReduceOp,
     },
-    /// Combines the contributions of all ranks; `root` gets the result. On other ranks every buffer
-    /// is only read.
+    /// Combines the contributions of all ranks; `root` gets the result. On other ranks, every
+    /// buffer is only read.
     Reduce {
         /// The rank that gets the result.
         root: usize,
@@ -44,8 +44,8 @@ pub enum Call<'a, M: Memory = Host> {
         buffer: M::ViewMut<'a>,
     },
     /// Every rank gets the contributions of all ranks, in rank order. A receive buffer has the
-    /// length of all contributions together; in place, a rank's contribution lies where its block
-    /// of the result goes. Every rank gives the same counts.
+    /// total length of all contributions; in place, a rank's contribution is where its block of the
+    /// result will be. Every rank passes the same counts.
     AllGather {
         /// The contribution and the result.
         buffers: Buffers<'a, M>,
@@ -53,8 +53,8 @@ pub enum Call<'a, M: Memory = Host> {
         counts: Counts<'a>,
     },
     /// Combines the contributions of all ranks; each rank gets the block with its number. A send
-    /// buffer has the length of all results together. In place, the result lies in this rank's
-    /// block and the other blocks are unspecified. Every rank gives the same counts.
+    /// buffer has the total length of all results. In place, the result is in this rank's block and
+    /// the other blocks are unspecified. Every rank passes the same counts.
     ReduceScatter {
         /// The contribution and the result.
         buffers: Buffers<'a, M>,
@@ -63,8 +63,8 @@ pub enum Call<'a, M: Memory = Host> {
         /// The operator.
         op: ReduceOp,
     },
-    /// `root` gets the contributions of all ranks, in rank order. On other ranks every buffer is
-    /// only read. In place, the root's contribution lies where its block of the result goes. The
+    /// `root` gets the contributions of all ranks, in rank order. On other ranks, every buffer is
+    /// only read. In place, the root's contribution is where its block of the result will be. The
     /// counts of ranks other than the root are ignored.
     Gather {
         /// The rank that gets the result.
@@ -75,9 +75,9 @@ pub enum Call<'a, M: Memory = Host> {
         counts: Counts<'a>,
     },
     /// Every rank gets its block of `root`'s data, which has one block per rank. Ranks other than
-    /// the root pass a receive buffer; their send buffer is ignored. The root keeps its own block
-    /// where it is unless it passes a separate receive buffer. The counts of ranks other than the
-    /// root are ignored.
+    /// the root pass a receive buffer; their send buffer is ignored. The root's own block stays
+    /// where it is, unless the root passes a separate receive buffer. The counts of ranks other
+    /// than the root are ignored.
     Scatter {
         /// The rank whose data is scattered.
         root: usize,
@@ -87,8 +87,9 @@ pub enum Call<'a, M: Memory = Host> {
         counts: Counts<'a>,
     },
     /// Every rank sends block `i` of its send buffer to rank `i`, where it becomes the block with
-    /// the sender's number. Each rank's `send` counts are what the others expect of it in their
-    /// `recv` counts; no rank knows all of them. In place, the two must be equal.
+    /// the sender's number. A rank's `send` count for another rank must equal that rank's `recv`
+    /// count for it; no rank knows all counts. In place, the `send` and `recv` counts must be
+    /// equal.
     AllToAll {
         /// The blocks to send and the blocks to receive.
         buffers: Buffers<'a, M>,
@@ -99,8 +100,8 @@ pub enum Call<'a, M: Memory = Host> {
     },
     /// Combines the contributions of ranks 0 to `r`; rank `r` gets the result. `MPI_Scan`.
     ///
-    /// The result differs from rank to rank, and is the same on every repetition with the same
-    /// algorithm. [`ReduceOp::Avg`] is refused, because the divisor would be ambiguous. With
+    /// The result differs between ranks, and is the same on every repetition with the same
+    /// algorithm. [`ReduceOp::Avg`] is rejected, because the divisor would be ambiguous. With
     /// [`ReduceOrder::Deterministic`](crate::ReduceOrder::Deterministic), contributions are
     /// combined one by one in rank order.
     Scan {
@@ -109,8 +110,8 @@ pub enum Call<'a, M: Memory = Host> {
         /// The operator.
         op: ReduceOp,
     },
-    /// Combines the contributions of the ranks below `r`; rank `r` gets the result. Rank 0 gets
-    /// none: its receive buffer, or its buffer in place, is left unchanged. Otherwise as
+    /// Combines the contributions of the ranks below `r`; rank `r` gets the result. Rank 0 gets no
+    /// result: its receive buffer, or its buffer in place, is left unchanged. Otherwise like
     /// [`Call::Scan`]. `MPI_Exscan`.
     Exscan {
         /// The contribution and the result.
@@ -133,7 +134,7 @@ pub enum Call<'a, M: Memory = Host> {
 pub enum Buffers<'a, M: Memory = Host> {
     /// One buffer holds the contribution and then the result.
     InPlace(M::ViewMut<'a>),
-    /// The contribution is read from one buffer, the result written to another; they do not
+    /// The contribution is read from one buffer and the result is written to another; they do not
     /// overlap.
     Separate {
         /// The contribution.
@@ -173,7 +174,7 @@ impl<M: Memory> Buffers<'_, M> {
 }
 
 impl<'a, M: Memory> Call<'a, M> {
-    /// Returns the collective: the one with counts where a list of counts is given.
+    /// Returns the collective: the one with counts if the call has a list of counts.
     #[must_use]
     #[inline]
     pub const fn collective(&self) -> Collective {
@@ -226,7 +227,7 @@ impl<'a, M: Memory> Call<'a, M> {
     }
 
     /// Returns the number of elements sent to each rank and received from each rank, as far as this
-    /// rank gives them.
+    /// rank specifies them.
     #[must_use]
     #[inline]
     pub const fn counts(&self) -> (Counts<'a>, Counts<'a>) {

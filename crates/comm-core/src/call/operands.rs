@@ -37,12 +37,13 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The copy of the contribution that a backend makes first if it combines in the receive buffer.
+/// The copy of the contribution that a backend makes first, if it combines contributions in the
+/// receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputCopy {
     /// None: the contribution is used in place.
     None,
-    /// A copy in the receive buffer; the call continues as if in place.
+    /// A copy in the receive buffer; the call then continues as if in place.
     IntoOutput,
     /// A copy in temporary memory, which the result does not overwrite.
     ToScratch,
@@ -73,7 +74,7 @@ impl<'a, M: Memory> Operands<'a, M> {
         }
     }
 
-    /// Returns whether contribution and result lie in one buffer.
+    /// Returns whether contribution and result are in one buffer.
     #[must_use]
     pub const fn is_in_place(&self) -> bool {
         matches!(self, Self::Single { .. })
@@ -116,10 +117,10 @@ impl<'a, M: Memory> Call<'a, M> {
 }
 
 impl Signature {
-    /// Returns the copy that a backend which combines in the receive buffer makes first of the
-    /// contribution of `rank`; it lies in the receive buffer if it `is_in_place`. `premultiplies`
-    /// indicates whether contributions are multiplied before they are combined, as in an average of
-    /// `f16`.
+    /// Returns the copy of the contribution of `rank` that a backend makes first if it combines
+    /// contributions in the receive buffer. `is_in_place` indicates whether the contribution
+    /// already is in that buffer, and `premultiplies` whether contributions are multiplied before
+    /// they are combined, as in an average of `f16`.
     #[must_use]
     #[inline]
     pub fn input_copy(&self, rank: usize, is_in_place: bool, premultiplies: bool) -> InputCopy {

@@ -7,9 +7,9 @@ use crate::{Accumulate, Collective, DType, GroupId, ReduceOp, ReduceOrder};
 
 /// The part of a collective call that must be equal on every rank.
 ///
-/// It identifies the call on the wire, in errors, in the history of calls, and in a cache of
-/// compiled schedules. Buffers, timeouts and the factor of [`ReduceOp::PreMulSum`] may differ from
-/// rank to rank and are not compared.
+/// It identifies the call on the wire, in errors, in the history of calls, and in the cache of
+/// compiled schedules. Buffers, timeouts and the factor of [`ReduceOp::PreMulSum`] may differ
+/// between ranks and are not compared.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Signature {
@@ -19,32 +19,33 @@ pub struct Signature {
     pub collective: Collective,
     /// The reduction operator, for reductions.
     pub op: Option<ReduceOp>,
-    /// The name of the operator that another rank's program defines; [`op`](Self::op) cannot
-    /// represent it.
+    /// The name of an operator that another rank's program defines, which [`op`](Self::op) cannot
+    /// represent.
     pub user_op: Option<Cow<'static, str>>,
     /// The element type, unless no data moves.
     pub dtype: Option<DType>,
-    /// The type of partial sums; [`Accumulate::Native`] if no other type is possible.
+    /// The type of partial sums; [`Accumulate::Native`] if there is no choice.
     pub accumulate: Accumulate,
-    /// The order of combining; [`ReduceOrder::Any`] unless the call reduces.
+    /// The order in which contributions are combined; [`ReduceOrder::Any`] unless the call reduces.
     pub order: ReduceOrder,
-    /// The number of elements: of the buffer, of one rank's contribution in a gather or result in a
-    /// scatter, or of all ranks together with counts per rank. If only some ranks know all lengths
-    /// (`gather_v`, `scatter_v`, `all_to_all_v`) this is the rank's own view, and is not compared.
+    /// The number of elements: of the buffer; of one rank's contribution to a gather or result of a
+    /// scatter; or, with counts per rank, of all ranks together. If not every rank knows all
+    /// lengths (`gather_v`, `scatter_v`, `all_to_all_v`), this is the rank's own view, which is not
+    /// compared.
     pub count: u64,
     /// The root, for rooted collectives.
     pub root: Option<usize>,
     /// The fingerprint ([`Signature::fingerprint_of`]) of anything else that must be equal: the
     /// lengths of coalesced buffers, the members of a new group. 0 if there is nothing else.
     pub extra_fingerprint: u64,
-    /// The algorithm that runs the call. Empty before the backend has chosen one.
+    /// The algorithm that runs the call. Empty until the backend has chosen one.
     pub algorithm: Cow<'static, str>,
 }
 
 impl Signature {
     /// The longest encoding in bytes.
     pub const ENCODED_MAX: usize = Self::FIXED + Self::NAME_MAX + 4 + 1 + Self::NAME_MAX;
-    /// The longest name of an algorithm, or of a user-defined operator, in bytes; a longer one is
+    /// The longest name of an algorithm, or of a user-defined operator, in bytes; longer ones are
     /// cut.
     pub const NAME_MAX: usize = 40;
     const FIXED: usize = 8 + 8 + 8 + 4 + 3 + 1;
@@ -52,8 +53,8 @@ impl Signature {
     const SUMS_IN_F32: u8 = 0x80;
     const DETERMINISTIC: u8 = 0x40;
 
-    /// Creates a signature without operator, elements, root or extra fingerprint, which are set as
-    /// fields.
+    /// Creates a signature without operator, elements, root or extra fingerprint, which the caller
+    /// can set as fields.
     ///
     /// ```
     /// use comm_core::{Signature, Collective, DType, GroupId, ReduceOp};
@@ -85,15 +86,15 @@ impl Signature {
         self
     }
 
-    /// Returns the fingerprint of a list that must be equal on every rank. Unequal lists have
-    /// unequal fingerprints, but for a chance of 2^-64.
+    /// Returns the fingerprint of a list that must be equal on every rank. Unequal lists have equal
+    /// fingerprints with a probability of 2^-64.
     #[must_use]
     pub fn fingerprint_of(list: impl IntoIterator<Item = u64>) -> u64 {
         wire::digest(list).max(1)
     }
 
     /// Returns the fingerprint of the call, which is the same on every machine. Unequal calls have
-    /// unequal fingerprints, but for a chance of 2^-64.
+    /// equal fingerprints with a probability of 2^-64.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let packed = u64::from(self.root_code()) << 32
@@ -126,7 +127,7 @@ impl Signature {
     /// Reads an encoding.
     ///
     /// # Errors
-    /// [`WireError`] if the bytes are too few or hold an unknown code.
+    /// [`WireError`] if there are too few bytes or a code is unknown.
     pub fn decode(r: &mut Reader<'_>) -> wire::Result<Self> {
         let (group, count, extra_fingerprint) = (GroupId(r.get()?), r.get()?, r.get()?);
         let root = Some(r.get::<u32>()?).filter(|root| *root != Self::NO_ROOT);
@@ -164,8 +165,8 @@ impl Signature {
         self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(Self::NO_ROOT)
     }
 
-    /// Returns the code of the operator, with a bit for partial sums in `f32` and one for the order
-    /// of combining.
+    /// Returns the code of the operator, with one bit for partial sums in `f32` and one for the
+    /// order of combination.
     #[inline]
     fn op_code(&self) -> u8 {
         let op = match (&self.user_op, self.op) {
@@ -187,8 +188,7 @@ impl Signature {
         Some(short(name))
     }
 
-    /// Returns whether both have the same operator, whatever the factor of a
-    /// [`ReduceOp::PreMulSum`].
+    /// Returns whether both have the same operator, ignoring the factor of [`ReduceOp::PreMulSum`].
     #[inline]
     fn has_op_of(&self, other: &Self) -> bool {
         match (self.user_op_name(), other.user_op_name()) {
@@ -197,7 +197,7 @@ impl Signature {
         }
     }
 
-    /// Returns the count, as far as every rank knows it.
+    /// Returns the count if every rank knows it, otherwise 0.
     #[inline]
     fn known_count(&self) -> u64 {
         if self.collective.is_known_everywhere() { self.count } else { 0 }
@@ -245,15 +245,15 @@ fn unknown(what: &'static str, code: u8) -> WireError {
     WireError::Unknown { what, value: code.into() }
 }
 
-/// Returns whether two names are equal. Compares no empty ones, which are dangling pointers:
-/// `memcmp` with masked vector loads takes about 200 ns there, because the processor suppresses a
-/// page fault.
+/// Returns whether two names are equal. Does not call `memcmp` for empty strings, which are
+/// dangling pointers: its masked vector loads would take about 200 ns, because the processor
+/// suppresses a page fault.
 #[inline]
 fn is_same_name(one: &str, other: &str) -> bool {
     (one.is_empty() && other.is_empty()) || short(one) == short(other)
 }
 
-/// Two signatures are equal if ranks in these calls may communicate.
+/// Two signatures are equal if ranks that make these calls match.
 impl PartialEq for Signature {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(half.fingerprint(), third.fingerprint());
     }
 
-    /// Hostile bytes are tested by the codecs of messages that contain signatures.
+    /// Hostile bytes are covered by the tests of messages that contain signatures.
     #[test]
     fn unknown_codes_and_long_names_are_refused() {
         for (at, value) in [(28, 0), (28, 200), (29, 10), (30, 15), (31, 41), (31, 255)] {

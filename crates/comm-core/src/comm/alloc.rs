@@ -5,15 +5,15 @@ use crate::{Buffer, Comm, Element, Host, Result};
 impl Comm<Host> {
     /// Allocates a buffer of `len` elements, all zero, where this communicator moves them fastest.
     ///
-    /// Over shared memory, ranks of the host read the data that collectives send from such a buffer
-    /// in place, from the size on at which that is faster than copying; the call then returns on
-    /// the sending rank once the others have read. A smaller buffer, and one of a communicator over
-    /// another transport, is ordinary memory. Any call accepts any slice, and a buffer of any
-    /// communicator. No other process can write to it.
+    /// With shared memory, other ranks of the host read the data that collectives send from such a
+    /// buffer in place, if it is large enough for this to be faster than copying. The call then
+    /// returns on the sending rank once the others have read the data. A smaller buffer, or one of
+    /// a communicator over another transport, is ordinary memory. Calls still accept any slice, and
+    /// buffers of any communicator. Other processes cannot write to the buffer.
     ///
-    /// Allocating takes as long as touching all of the memory, so keep buffers. They may outlive
-    /// the communicator, and are freed when they are dropped, from any thread; the system frees
-    /// pages that other ranks have mapped once these ranks have slept in a later call.
+    /// Allocation takes as long as touching all of the memory, so reuse buffers. They may outlive
+    /// the communicator, and may be dropped on any thread, which frees them; pages that other ranks
+    /// have mapped are freed once those ranks have slept in a later call.
     ///
     /// ```
     /// use comm::ReduceOp;

@@ -3,7 +3,7 @@
 use crate::{AsView, AsViewMut, Buffers, Call, Comm, Communicator, Counts, Group, Memory, ReduceOp, Result};
 
 impl<M: Memory> Comm<M> {
-    /// Returns this member's rank, from 0 to size - 1.
+    /// Returns the rank of this member, from 0 to size - 1.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.group().rank()
@@ -15,7 +15,7 @@ impl<M: Memory> Comm<M> {
         self.group().size()
     }
 
-    /// Returns the group, seen by this member.
+    /// Returns the group, as seen by this member.
     #[must_use]
     pub fn group(&self) -> Group {
         self.communicator.group()
@@ -37,7 +37,7 @@ impl<M: Memory> Comm<M> {
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is not defined on the element
-    /// type; otherwise as written at [`Communicator`].
+    /// type; otherwise see [`Communicator`].
     pub fn all_reduce(&self, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
@@ -45,8 +45,8 @@ impl<M: Memory> Comm<M> {
     /// Combines `send` of all ranks into `recv` of every rank. All buffers have the same length.
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types
-    /// differ.
+    /// Same as [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or
+    /// types differ.
     pub fn all_reduce_into<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -73,8 +73,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is no
-    /// member.
+    /// Same as [`Comm::all_reduce`], and [`Error::Invalid`](crate::Error::Invalid) if `root` is not
+    /// a member.
     pub fn reduce(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Reduce { root, buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
@@ -83,8 +83,8 @@ impl<M: Memory> Comm<M> {
     /// be empty.
     ///
     /// # Errors
-    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's lengths or
-    /// types differ.
+    /// Same as [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) if the root's
+    /// lengths or types differ.
     pub fn reduce_into<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -98,7 +98,7 @@ impl<M: Memory> Comm<M> {
     /// Contributes to a reduction whose result goes to `root`, another rank.
     ///
     /// # Errors
-    /// As [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
+    /// Same as [`Comm::reduce`], and [`Error::Invalid`](crate::Error::Invalid) on the root itself.
     pub fn reduce_send(&self, root: usize, send: &(impl AsView<M> + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Reduce { root, buffers: Buffers::SendOnly(send.as_view()?), op })
     }
@@ -115,7 +115,7 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is no member; otherwise as written at
+    /// [`Error::Invalid`](crate::Error::Invalid) if `root` is not a member; otherwise see
     /// [`Communicator`].
     pub fn broadcast(&self, root: usize, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
         self.run(Call::Broadcast { root, buffer: buffer.as_view_mut()? })
@@ -135,8 +135,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as
-    /// written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not match; otherwise see
+    /// [`Communicator`].
     pub fn all_gather<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -149,8 +149,8 @@ impl<M: Memory> Comm<M> {
     /// contribution.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks;
-    /// otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length is not a multiple of the number of
+    /// ranks; otherwise see [`Communicator`].
     pub fn all_gather_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
         self.run(Call::AllGather { buffers: Buffers::InPlace(buffer.as_view_mut()?), counts: Counts::Equal })
     }
@@ -170,8 +170,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths, types or operator do not fit;
-    /// otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not match or the operator
+    /// is not defined on the type; otherwise see [`Communicator`].
     pub fn reduce_scatter<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -181,12 +181,12 @@ impl<M: Memory> Comm<M> {
         self.run(Call::ReduceScatter { buffers: separate(send, recv)?, counts: Counts::Equal, op })
     }
 
-    /// Combines in place: the result lies in this rank's block of `buffer`; the other blocks are
+    /// Combines in place: the result is in this rank's block of `buffer`; the other blocks are
     /// unspecified.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the length does not divide among the ranks or
-    /// the operator does not fit; otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if the length is not a multiple of the number of
+    /// ranks, or the operator is not defined on the type; otherwise see [`Communicator`].
     pub fn reduce_scatter_in_place(
         &self,
         buffer: &mut (impl AsViewMut<M> + ?Sized),
@@ -214,8 +214,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no
-    /// member; otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not match or `root` is not
+    /// a member; otherwise see [`Communicator`].
     pub fn gather<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -226,7 +226,7 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Gathers `counts[i]` elements from each rank `i`. Only the root's `counts` are used; others
-    /// may give an empty list.
+    /// may pass an empty list.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -241,7 +241,7 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::gather`].
+    /// Same as [`Comm::gather`].
     pub fn gather_v<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -266,8 +266,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit or `root` is no
-    /// member; otherwise as written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not match or `root` is not
+    /// a member; otherwise see [`Communicator`].
     pub fn scatter<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -278,10 +278,10 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Scatters `counts[i]` elements to each rank `i`. Only the root's `counts` are used; others
-    /// may give an empty list.
+    /// may pass an empty list.
     ///
     /// # Errors
-    /// As [`Comm::scatter`].
+    /// Same as [`Comm::scatter`].
     pub fn scatter_v<S: AsView<M> + ?Sized>(
         &self,
         root: usize,
@@ -293,10 +293,10 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Gathers `counts[i]` elements, zero included, from each rank `i` on every rank. Every rank
-    /// gives the same `counts`, and `recv` has the length of all of them.
+    /// passes the same `counts`, and the length of `recv` is their sum.
     ///
     /// # Errors
-    /// As [`Comm::all_gather`].
+    /// Same as [`Comm::all_gather`].
     pub fn all_gather_v<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -307,10 +307,10 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Combines `send` of all ranks; rank `i` gets `counts[i]` elements, zero included. Every rank
-    /// gives the same `counts`, and `send` has all of them.
+    /// passes the same `counts`, and the length of `send` is their sum.
     ///
     /// # Errors
-    /// As [`Comm::reduce_scatter`].
+    /// Same as [`Comm::reduce_scatter`].
     pub fn reduce_scatter_v<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -335,8 +335,8 @@ impl<M: Memory> Comm<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not fit; otherwise as
-    /// written at [`Communicator`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if lengths or types do not match; otherwise see
+    /// [`Communicator`].
     pub fn all_to_all<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -349,19 +349,19 @@ impl<M: Memory> Comm<M> {
     /// replaces it.
     ///
     /// # Errors
-    /// As [`Comm::all_to_all`].
+    /// Same as [`Comm::all_to_all`].
     pub fn all_to_all_in_place(&self, buffer: &mut (impl AsViewMut<M> + ?Sized)) -> Result<()> {
         let buffers = Buffers::InPlace(buffer.as_view_mut()?);
         self.run(Call::AllToAll { buffers, send: Counts::Equal, recv: Counts::Equal })
     }
 
     /// Sends block `i` of `send`, which has `send_counts[i]` elements, to rank `i`; block `i` of
-    /// `recv`, which has `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. What
-    /// one rank sends must be what the other expects; otherwise both get
+    /// `recv`, which has `recv_counts[i]` elements, comes from rank `i`. Counts may be zero. The
+    /// count that one rank sends must be the count that the other expects; otherwise both get
     /// [`Error::Desync`](crate::Error::Desync).
     ///
     /// # Errors
-    /// As [`Comm::all_to_all`].
+    /// Same as [`Comm::all_to_all`].
     pub fn all_to_all_v<S: AsView<M> + ?Sized>(
         &self,
         send: &S,
@@ -373,22 +373,23 @@ impl<M: Memory> Comm<M> {
         self.run(Call::AllToAll { buffers: separate(send, recv)?, send: sends, recv: recvs })
     }
 
-    /// Returns once every rank has called it.
+    /// Returns once every rank has called this.
     ///
     /// # Errors
-    /// As written at [`Communicator`].
+    /// See [`Communicator`].
     pub fn barrier(&self) -> Result<()> {
         self.run(Call::Barrier)
     }
 
     /// Leaves the group, and returns once every rank has called this. Background calls run first.
     /// It is the last call on the communicator: later calls on clones of this handle fail. Groups
-    /// made of this one are communicators of their own: each is finalized, or dropped, separately.
+    /// created from this one have their own communicators: finalize or drop each of them
+    /// separately.
     ///
-    /// A program learns here that its last calls did not match. A rank that only sends, like the
-    /// root of a broadcast, returns before it can learn that the others used another root.
-    /// Dropping a communicator also compares calls with the ranks that have already left, but can
-    /// only log the error.
+    /// This call detects that the last calls of the ranks did not match. Without it, a rank that
+    /// only sends, like the root of a broadcast, may return before it could detect that the others
+    /// used another root. Dropping a communicator also compares calls with the ranks that have
+    /// already left, but can only log the error.
     ///
     /// # Errors
     /// [`Error::Desync`](crate::Error::Desync) if ranks did not make the same calls;
@@ -406,8 +407,8 @@ impl<M: Memory> Comm<M> {
     }
 
     /// Ends the call in progress here and on every other rank with
-    /// [`Error::Aborted`](crate::Error::Aborted), and makes the communicator unusable. Calls in the
-    /// background that have not begun end with the same error. Any thread may call this.
+    /// [`Error::Aborted`](crate::Error::Aborted), and makes the communicator unusable. Background
+    /// calls that have not begun end with the same error. Any thread may call this.
     pub fn abort(&self, reason: &str) {
         self.communicator.abort(reason);
         if let Some(worker) = self.worker.get() {

@@ -3,7 +3,7 @@
 use super::collectives::separate;
 use crate::{AsView, AsViewMut, Buffers, Call, Comm, Host, ReduceOp, Result};
 
-/// Prefix reductions, which communicators of host memory support: see [`Call::Scan`].
+/// Prefix reductions, which only communicators for host memory support: see [`Call::Scan`].
 impl Comm<Host> {
     /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the
     /// same length.
@@ -21,7 +21,7 @@ impl Comm<Host> {
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) if the operator is [`ReduceOp::Avg`] or not
-    /// defined on the element type; otherwise as written at [`Communicator`](crate::Communicator).
+    /// defined on the element type; otherwise see [`Communicator`](crate::Communicator).
     pub fn scan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Scan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
@@ -29,7 +29,8 @@ impl Comm<Host> {
     /// Combines `send` of ranks 0 to `r` into `recv` of rank `r`. All buffers have the same length.
     ///
     /// # Errors
-    /// As [`Comm::scan`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types differ.
+    /// Same as [`Comm::scan`], and [`Error::Invalid`](crate::Error::Invalid) if lengths or types
+    /// differ.
     pub fn scan_into<S: AsView + ?Sized>(
         &self,
         send: &S,
@@ -39,23 +40,23 @@ impl Comm<Host> {
         self.run(Call::Scan { buffers: separate(send, recv)?, op })
     }
 
-    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's is
-    /// left as it was.
+    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's buffer
+    /// is left unchanged.
     ///
     /// # Errors
-    /// As [`Comm::scan`].
+    /// Same as [`Comm::scan`].
     pub fn exscan(&self, buffer: &mut (impl AsViewMut + ?Sized), op: ReduceOp) -> Result<()> {
         self.run(Call::Exscan { buffers: Buffers::InPlace(buffer.as_view_mut()?), op })
     }
 
-    /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left as
-    /// it was.
+    /// Combines `send` of the ranks below `r` into `recv` of rank `r`. Rank 0's `recv` is left
+    /// unchanged.
     ///
     /// ```
     /// use comm::ReduceOp;
     ///
     /// comm::threads::run(3, |comm| {
-    ///     // Where each rank writes its lines in a file that all ranks write together.
+    ///     // The line at which each rank starts writing to a shared file.
     ///     let lines = [20_u64, 30, 40][comm.rank()];
     ///     let mut start = [0];
     ///     comm.exscan_into(&[lines], &mut start, ReduceOp::Sum).unwrap();
@@ -65,7 +66,7 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::scan_into`].
+    /// Same as [`Comm::scan_into`].
     pub fn exscan_into<S: AsView + ?Sized>(
         &self,
         send: &S,

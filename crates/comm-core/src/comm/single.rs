@@ -1,10 +1,10 @@
-//! Calls without a buffer for the result: of single values, and of data that only the root owns.
+//! Calls without a result buffer: on single values, and on data that only the root owns.
 
 use crate::{AsView, Comm, Element, Host, HostViewMut, ReduceOp, Result, Shape};
 
 impl Comm<Host> {
-    /// Combines one value of each rank; every rank gets the result. [`Comm::all_reduce`] without a
-    /// buffer.
+    /// Combines one value from each rank; every rank gets the result. [`Comm::all_reduce`] without
+    /// a buffer.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -18,15 +18,15 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::all_reduce`].
+    /// Same as [`Comm::all_reduce`].
     pub fn all_reduce_scalar<T: Element>(&self, value: T, op: ReduceOp) -> Result<T> {
         let mut value = [value];
         self.all_reduce(&mut value, op)?;
         Ok(value[0])
     }
 
-    /// Gathers one value of each rank; every rank gets all, in rank order. [`Comm::all_gather`]
-    /// without buffers.
+    /// Gathers one value from each rank; every rank gets all values, in rank order.
+    /// [`Comm::all_gather`] without buffers.
     ///
     /// ```
     /// comm::threads::run(3, |comm| {
@@ -36,7 +36,7 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::all_gather`].
+    /// Same as [`Comm::all_gather`].
     pub fn all_gather_scalar<T: Element>(&self, value: T) -> Result<Vec<T>> {
         let mut values = vec![value; self.size()];
         self.all_gather(&[value], &mut values)?;
@@ -49,7 +49,7 @@ impl Comm<Host> {
     /// The data is copied once into memory that the communicator keeps for such calls.
     ///
     /// ```
-    /// let table = [2, 3, 5, 7]; // shared by threads, and so not mutable
+    /// let table = [2, 3, 5, 7]; // shared between threads, and therefore not mutable
     /// comm::threads::run(3, |comm| {
     ///     if comm.rank() == 0 {
     ///         comm.broadcast_from_here(&table).unwrap();
@@ -63,7 +63,7 @@ impl Comm<Host> {
     /// ```
     ///
     /// # Errors
-    /// As [`Comm::broadcast`].
+    /// Same as [`Comm::broadcast`].
     pub fn broadcast_from_here(&self, data: &(impl AsView + ?Sized)) -> Result<()> {
         let data = data.as_view()?;
         self.packing().with(data.bytes().len(), |packed: &mut [u8]| {

@@ -9,7 +9,7 @@ pub enum Invalid {
     /// The root is not a member of the group.
     #[error("root {root} is out of range for a group of size {size}")]
     Root {
-        /// The root asked for.
+        /// The requested root.
         root: usize,
         /// The size of the group.
         size: usize,
@@ -17,7 +17,7 @@ pub enum Invalid {
     /// A rank is not a member of the group, or the group is too large.
     #[error("rank {rank} is out of range for a group of size {size}")]
     Rank {
-        /// The rank asked for.
+        /// The requested rank.
         rank: usize,
         /// The size of the group.
         size: usize,
@@ -45,7 +45,7 @@ pub enum Invalid {
     /// A grid does not have this axis.
     #[error("axis {axis} is out of range for a grid with {axes} axes, numbered from 0")]
     Axis {
-        /// The axis asked for.
+        /// The requested axis.
         axis: usize,
         /// The number of axes.
         axes: usize,
@@ -102,7 +102,7 @@ pub enum Invalid {
         /// The size of the group.
         size: usize,
     },
-    /// Two ranks use one device, where each needs its own.
+    /// Two ranks use the same device, although each needs its own.
     #[error("ranks {} and {} are both on device {device}: {advice}", .ranks.0, .ranks.1)]
     SharedDevice {
         /// The ranks.
@@ -122,14 +122,15 @@ pub enum Invalid {
         /// The type of the receive buffer.
         recv: DType,
     },
-    /// A computation on floats of at least 16 bits is asked of another type.
+    /// A computation that is defined only on floats of at least 16 bits was requested for another
+    /// type.
     #[error("the computation is defined on floats of 16, 32 and 64 bits, not on {dtype}")]
     NotFloat {
         /// The type.
         dtype: DType,
     },
-    /// A message does not fit the buffer of the receive that matched it. The message is kept: the
-    /// next receive that matches it gets it.
+    /// A message does not fit the buffer of the receive that matched it. The message is kept for
+    /// the next receive that matches it.
     #[error(
         "the message from rank {source_rank} with tag {tag} has {len} x {dtype}, which does not fit the receive buffer of \
          {capacity} x {wanted}"
@@ -162,7 +163,7 @@ pub enum Invalid {
         /// The number of elements that it has.
         got: usize,
     },
-    /// The root of a reduction gave no buffer to receive into.
+    /// The root of a reduction passed no receive buffer.
     #[error("the root must pass a receive buffer")]
     RootWithoutRecv,
     /// The backend does not support the collective.
@@ -176,13 +177,13 @@ pub enum Invalid {
     /// A call on a communicator that was finalized.
     #[error("the communicator has been finalized")]
     Finalized,
-    /// A call in a process that was forked from the one that made the communicator.
+    /// A call in a process that was forked from the one that created the communicator.
     #[error(
         "the communicator belongs to process {owner}, and process {process} was forked from it: create a communicator \
          after the fork, or start another program with exec"
     )]
     Forked {
-        /// The process that made the communicator.
+        /// The process that created the communicator.
         owner: u32,
         /// The process that made the call.
         process: u32,
@@ -193,7 +194,7 @@ pub enum Invalid {
     /// The algorithm does not exist or cannot carry out the call.
     #[error("no algorithm {name:?} for {collective}; available: {known}")]
     Algorithm {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The collective.
         collective: &'static str,

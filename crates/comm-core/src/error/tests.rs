@@ -1,4 +1,4 @@
-//! Errors read as sentences, and contain each cause once.
+//! Tests that errors read as sentences and contain each cause once.
 
 use super::*;
 
@@ -17,8 +17,7 @@ fn messages_name_ranks_and_reasons() {
     );
 }
 
-/// Returns all text of an error that a reporter of chains prints, from the error to its last
-/// source.
+/// Returns the text that a reporter prints for an error and its chain of sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| text + ": " + &cause.to_string())

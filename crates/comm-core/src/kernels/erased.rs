@@ -15,7 +15,7 @@ impl ErasedBuffer {
     /// Creates a buffer of `len` zeros, in memory from `source`.
     ///
     /// # Errors
-    /// As [`Allocate::allocate`].
+    /// Same as [`Allocate::allocate`].
     pub fn zeroed(source: &(impl Allocate + ?Sized), dtype: DType, len: usize) -> Result<Self> {
         let bytes = len.checked_mul(dtype.size()).ok_or_else(|| no_memory(usize::MAX))?;
         Ok(Self { allocation: source.allocate(bytes)?, dtype })
@@ -38,7 +38,8 @@ impl AsViewMut for ErasedBuffer {
     }
 }
 
-/// Returns the error for an allocation that does not start at a page, which its owner promises.
+/// Returns the error for an allocation that, contrary to its contract, does not start at a page
+/// boundary.
 fn misaligned() -> crate::Error {
     crate::Error::Internal("an allocation is not aligned".into())
 }

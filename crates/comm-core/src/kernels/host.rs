@@ -12,7 +12,7 @@ use crate::{
     Comm, DType, Host, HostView, HostViewMut, Invalid, RecvBuf, ReduceOp, Reduction, Result, Shape, Widening,
 };
 
-/// The elements that are converted at a time, through `f32` on the stack.
+/// The number of elements that are converted at a time, by way of `f32` on the stack.
 const BLOCK: usize = 1024;
 
 impl Kernels for Host {
@@ -95,7 +95,7 @@ impl Kernels for Host {
 }
 
 fn is_finite(from: HostView<'_>) -> Result<bool> {
-    // The bits of the exponent are all set in infinities and NaN alone.
+    // All bits of the exponent are set only in infinities and NaN.
     match from.dtype() {
         DType::F16 => Ok(lacks::<u16>(from.bytes(), |bits| bits & 0x7c00 == 0x7c00)),
         DType::BF16 => Ok(lacks::<u16>(from.bytes(), |bits| bits & 0x7f80 == 0x7f80)),
@@ -105,8 +105,8 @@ fn is_finite(from: HostView<'_>) -> Result<bool> {
     }
 }
 
-/// Returns whether no word satisfies a condition. Looks at a block at a time, which compilers turn
-/// into vector instructions.
+/// Returns whether no word satisfies a condition. Checks a block at a time, without early exit, so
+/// that the compiler uses vector instructions.
 fn lacks<T: Pod>(bytes: &[u8], condition: impl Fn(T) -> bool) -> bool {
     let words: &[T] = bytemuck::cast_slice(bytes);
     words.chunks(BLOCK).all(|block| !block.iter().fold(false, |found, word| found | condition(*word)))
@@ -160,7 +160,8 @@ fn convert_by_blocks(into: HostViewMut<'_>, from: HostView<'_>, factor: f32) {
     }
 }
 
-/// The product. The bits of other NaN would depend on the instruction set.
+/// Returns the product, with a canonical NaN: the bits of other NaN would depend on the instruction
+/// set.
 fn multiplied(float: f32, factor: f32) -> f32 {
     let product = float * factor;
     if product.is_nan() { NAN } else { product }
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_nan_is_converted_to_the_same() {
-        // Quiet and signalling, of both signs, in all parts of a block.
+        // Quiet and signalling NaN of both signs, in all parts of a block.
         let nan = [0x7fc0_0001, 0xffc0_0000, 0x7f80_0001, 0xff80_0400].map(f32::from_bits).repeat(9);
         let doubles: Vec<f64> = nan
             .iter()

@@ -1,4 +1,4 @@
-//! Computations of training on buffers, in any kind of memory.
+//! The computations of training on buffers in any kind of memory.
 
 mod erased;
 mod host;
@@ -10,11 +10,11 @@ use std::ops::Range;
 pub use self::erased::ErasedBuffer;
 use crate::{AsView, AsViewMut, Comm, DType, Groups, Memory, Result};
 
-/// Memory in which a program allocates buffers and computes with their elements: what data parallel
+/// Memory in which a program allocates buffers and computes with their elements, as data parallel
 /// training needs besides collectives.
 ///
 /// Buffers passed to one function have the same length. On a device, functions are enqueued in the
-/// order of the communicator's calls, and those that return something to the host wait for it.
+/// order of the communicator's calls, and those that return a value to the host wait for it.
 ///
 /// # Errors
 /// All functions fail with [`Error::Invalid`](crate::Error::Invalid) if lengths differ or the
@@ -23,7 +23,7 @@ pub trait Kernels: Memory<Communicator: Groups<Self>> {
     /// A buffer that the program owns, of a type that is known at run time.
     type Buffer: AsView<Self> + AsViewMut<Self> + fmt::Debug + Send + 'static;
 
-    /// Allocates `len` zeros, where `comm` moves them fastest.
+    /// Allocates `len` zeros in the memory from which `comm` moves them fastest.
     fn allocate(comm: &Comm<Self>, dtype: DType, len: usize) -> Result<Self::Buffer>;
 
     /// Returns a range of elements, or `None` if the view is shorter.
@@ -41,12 +41,12 @@ pub trait Kernels: Memory<Communicator: Groups<Self>> {
     /// Sets all elements to zero.
     fn zero(comm: &Comm<Self>, into: Self::ViewMut<'_>) -> Result<()>;
 
-    /// Copies elements. Floats of another type are converted, rounded to nearest, ties to even, and
-    /// to `f32` in between. Every NaN that is converted becomes the positive quiet one.
+    /// Copies elements. Floats of another type are converted by way of `f32`, and rounded to
+    /// nearest, ties to even. Every converted NaN becomes the positive quiet NaN.
     fn copy(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>) -> Result<()>;
 
     /// Copies floats to another type, multiplied by a factor. They are converted to `f32`,
-    /// multiplied, and converted to the other type, each time rounded as by [`Kernels::copy`].
+    /// multiplied, and converted to the other type, rounded each time as in [`Kernels::copy`].
     fn convert(comm: &Comm<Self>, into: Self::ViewMut<'_>, from: Self::View<'_>, factor: f32) -> Result<()>;
 
     /// Adds elements of the same type: `into[i] += from[i]`.

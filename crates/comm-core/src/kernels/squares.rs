@@ -1,16 +1,16 @@
 //! The sum of squares, in an order that suits vector instructions and devices.
 //!
-//! Element `i` is in lane `i % 16` and row `i / 16`. In each lane, 64 rows are added one after the
-//! other, then 64 of these sums, and so on; at last the lanes are added. A device adds each lane of
-//! each 64 rows in a thread of its own, and the bits are the same.
+//! Element `i` is in lane `i % 16` and row `i / 16`. In each lane, 64 rows are added in order, then
+//! 64 of these sums, and so on; finally the lanes are added. A device adds each lane of 64 rows in
+//! a separate thread, and gets the same bits.
 
 use bytemuck::Pod;
 
-/// The elements of a row, whose sums do not wait for each other.
+/// The number of elements in a row. Their sums are independent of each other.
 const LANES: usize = 16;
-/// The rows, or sums of rows, that are added one after the other.
+/// The number of rows, or of sums of rows, that are added in order.
 const ROWS: usize = 64;
-/// More levels than a buffer of `usize::MAX` bytes has.
+/// The number of levels, which suffices for a buffer of `usize::MAX` bytes.
 const LEVELS: usize = 10;
 
 type Lanes = [f64; LANES];
@@ -29,7 +29,7 @@ impl LaneSums {
     }
 }
 
-/// Returns the sum of the squares of floats. If it is NaN, it is the positive quiet one without
+/// Returns the sum of the squares of floats. A NaN result is the positive quiet NaN without
 /// payload.
 pub(super) fn sum_of_squares<T: Pod + Into<f64>>(bytes: &[u8]) -> f64 {
     let floats: &[T] = bytemuck::cast_slice(bytes);

@@ -20,9 +20,9 @@ impl fmt::Display for Link {
 }
 
 /// Formats as in `within=LINK between=LINK reduce_gb_per_s=10 ranks_per_host=8 processors=2
-/// staged_from=8192`, where each `LINK` is formatted as [`Link`]; without `processors` if there is
-/// one for every rank, and without `staged_from` if no message is read in place. Parsing it gives
-/// the same model, except for digits beyond the ninth.
+/// staged_from=8192`, where each `LINK` is formatted as [`Link`]; `processors` is omitted if there
+/// is one for every rank, and `staged_from` if no message is read in place. Parsing it gives the
+/// same model, except for digits beyond the ninth.
 impl fmt::Display for LinkModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { within, between, reduce, ranks_per_host, processors, staged_from } = self;
@@ -41,8 +41,8 @@ impl fmt::Display for LinkModel {
 impl FromStr for LinkModel {
     type Err = Invalid;
 
-    /// Parses the output of `Display`: every key once, in any order, with any whitespace between
-    /// them. Only `processors` and `staged_from` may be missing.
+    /// Parses the output of `Display`: every key once, in any order, separated by whitespace. Only
+    /// `processors` and `staged_from` may be missing.
     ///
     /// # Errors
     /// [`Invalid::Setting`] if a key is missing, unknown or given twice, or if a value is out of
@@ -52,7 +52,7 @@ impl FromStr for LinkModel {
     }
 }
 
-/// Removes the noise that arithmetic leaves in the last digits.
+/// Rounds away the errors that arithmetic leaves in the last digits.
 fn rounded(number: f64) -> f64 {
     format!("{number:.8e}").parse().unwrap_or(number)
 }
@@ -109,7 +109,7 @@ fn time(key: &str, value: &str) -> Result<f64, String> {
 }
 
 /// Parses a bandwidth in 10^9 bytes per second and returns seconds per byte. The smallest numbers
-/// are refused like zero, because their inverse is not finite.
+/// are rejected like zero, because their inverse is not finite.
 fn speed(key: &str, value: &str) -> Result<f64, String> {
     match value.parse::<f64>() {
         Ok(speed) if speed > 0.0 && (1e-9 / speed).is_finite() => Ok(speed),

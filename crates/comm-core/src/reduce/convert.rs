@@ -10,7 +10,7 @@ use super::ops::Combine;
 use super::pass::{Pass, received_operands};
 use crate::{DType, RecvBuf};
 
-/// Replaces the left operand by the right one, converted to `f32` and multiplied by a factor.
+/// Replaces the left operand with the right one, converted to `f32` and multiplied by a factor.
 #[derive(Clone, Copy)]
 pub(super) struct Widen(pub(super) f32);
 
@@ -21,7 +21,7 @@ impl<T: Float<Wide = f32>> Combine<f32, T> for Widen {
     }
 }
 
-/// Replaces the left operand by the right one, multiplied by a factor and rounded.
+/// Replaces the left operand with the right one, multiplied by a factor and rounded.
 #[derive(Clone, Copy)]
 pub(super) struct Narrow(pub(super) f32);
 
@@ -45,21 +45,22 @@ impl Widening {
         if dtype.is_float16() { Some(Self { half: dtype }) } else { None }
     }
 
-    /// Returns the size in bytes of this many bytes of 16-bit floats after conversion to `f32`.
+    /// Returns the size in bytes that this many bytes of 16-bit floats have after conversion to
+    /// `f32`.
     #[must_use]
     pub const fn wide_bytes(half_bytes: usize) -> usize {
         half_bytes * 2
     }
 
     /// Writes 16-bit floats as `f32`, multiplied by a factor. Every NaN becomes the positive quiet
-    /// one. Converts as many whole elements as both hold; neither needs alignment.
+    /// NaN. Converts as many whole elements as both hold; neither needs alignment.
     pub fn widen(self, halves: &[u8], wides: &mut [u8], factor: f32) {
         widen(Isa::best(), self.half, halves, wides, Widen(factor));
     }
 
-    /// Multiplies `f32` by a factor and rounds them to 16-bit floats: to nearest, ties to even, and
-    /// every NaN to the positive quiet one. Converts as many whole elements as both hold; neither
-    /// needs alignment.
+    /// Multiplies `f32` elements by a factor and rounds them to 16-bit floats: to nearest, ties to
+    /// even. Every NaN becomes the positive quiet NaN. Converts as many whole elements as both
+    /// hold; neither needs alignment.
     pub fn narrow(self, wides: &[u8], halves: &mut [u8], factor: f32) {
         narrow(Isa::best(), self.half, wides, halves, Narrow(factor));
     }

@@ -1,4 +1,4 @@
-//! Selects the loop for an operator and an element type.
+//! Selection of the loop for an operator and an element type.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -34,7 +34,7 @@ impl OnNumbers for Prod {}
 impl OnNumbers for Min {}
 impl OnNumbers for Max {}
 
-/// An operator on a float and a number of the type in which that float is computed.
+/// An operator on a float and a number of the type in which such floats are computed.
 trait OnFloats: Copy + Combine<f16, f32> + Combine<bf16, f32> + Combine<f32> + Combine<f64> {}
 
 impl OnFloats for Scale {}
@@ -79,7 +79,7 @@ pub(super) fn multiply(isa: Isa, dtype: DType, elements: &mut [u8], factor: f64)
     floats(isa, dtype, Scale, elements, factor);
 }
 
-/// Adds or multiplies. Sums and products of `f16` are faster in blocks.
+/// Computes sums or products, in blocks for `f16`, which is faster.
 fn arithmetic(isa: Isa, dtype: DType, operator: impl OnNumbers, operands: PassBuffers<'_>) {
     #[cfg(target_arch = "x86_64")]
     if dtype == DType::F16

@@ -20,8 +20,8 @@ pub(super) const fn whole_blocks(bytes: usize) -> usize {
     bytes - bytes % size_of::<Block>()
 }
 
-/// An operator on `f32`, applied to blocks of `f16`. It can be created only where the machine has
-/// AVX2 and F16C.
+/// An operator on `f32`, applied to blocks of `f16`. It can be created only if the machine has AVX2
+/// and F16C.
 pub(super) struct BlockOp<O>(O);
 
 impl<O> BlockOp<O> {
@@ -33,12 +33,12 @@ impl<O> BlockOp<O> {
 impl<O: Combine<f32>> Combine<Block> for BlockOp<O> {
     #[inline(always)]
     fn combine(&self, left: Block, right: Block) -> Block {
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         let left = unsafe { widen(left) };
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         let right = unsafe { widen(right) };
         let result = std::array::from_fn(|at| self.0.combine(left[at], right[at]));
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         unsafe { narrow(result) }
     }
 }
@@ -46,10 +46,10 @@ impl<O: Combine<f32>> Combine<Block> for BlockOp<O> {
 impl<O: Combine<f32>> Combine<Block, f32> for BlockOp<O> {
     #[inline(always)]
     fn combine(&self, left: Block, right: f32) -> Block {
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         let left = unsafe { widen(left) };
         let result = left.map(|left| self.0.combine(left, right));
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         unsafe { narrow(result) }
     }
 }
@@ -58,7 +58,7 @@ impl<O: Combine<f32>> Combine<Block, f32> for BlockOp<O> {
 impl Combine<WideBlock, Block> for BlockOp<Widen> {
     #[inline(always)]
     fn combine(&self, _: WideBlock, right: Block) -> WideBlock {
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         let wide = unsafe { widen(right) };
         wide.map(|wide| Float::narrow(wide * self.0.0))
     }
@@ -68,7 +68,7 @@ impl Combine<WideBlock, Block> for BlockOp<Widen> {
 impl Combine<Block, WideBlock> for BlockOp<Narrow> {
     #[inline(always)]
     fn combine(&self, _: Block, right: WideBlock) -> Block {
-        // SAFETY: `self` exists, so there are AVX2 and F16C.
+        // SAFETY: `self` exists, so the machine has AVX2 and F16C.
         unsafe { narrow(right.map(|wide| <f32 as Float>::narrow(wide * self.0.0))) }
     }
 }

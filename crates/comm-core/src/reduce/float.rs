@@ -18,10 +18,10 @@ pub(super) trait Float: Element {
     /// Rounds to the nearest element, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
 
-    /// Returns the minimum, where -0 is less than +0. NaN if either is.
+    /// Returns the minimum, where -0 is less than +0. NaN if either is NaN.
     fn lower(self, other: Self) -> Self;
 
-    /// Returns the maximum, where -0 is less than +0. NaN if either is.
+    /// Returns the maximum, where -0 is less than +0. NaN if either is NaN.
     fn higher(self, other: Self) -> Self;
 }
 
@@ -74,7 +74,7 @@ computes_itself! {
 /// Converts the bits of a 16-bit float to an integer of the same order, or back.
 #[inline(always)]
 fn ordinal(bits: i16) -> i16 {
-    // Floats are sign and magnitude: the magnitude of a negative number is inverted.
+    // Floats are stored as sign and magnitude, so the magnitude of negative numbers is inverted.
     bits ^ (bits >> 15 & i16::MAX)
 }
 
@@ -95,8 +95,8 @@ macro_rules! ordered_by_bits {
     };
 }
 
-// Not by the conversions of `half`, which test for instructions at each element and so prevent
-// vectorisation.
+// These do not use the conversions of `half`, which detect CPU features for each element and so
+// prevent vectorisation.
 
 impl Float for bf16 {
     type Wide = f32;
@@ -118,7 +118,7 @@ impl Float for bf16 {
     }
 }
 
-/// One in the exponent of an `f32`.
+/// The lowest bit of the exponent of an `f32`: adding it doubles the number.
 const DOUBLE: u32 = 1 << 23;
 /// The difference between the exponent biases of `f16` and `f32`.
 const REBIAS: u32 = (127 - 15) * DOUBLE;
@@ -148,7 +148,7 @@ impl Float for f16 {
 
     #[inline(always)]
     fn narrow(wide: f32) -> Self {
-        /// The power of two whose last place, as `f32`, is that of the subnormal `f16`.
+        /// The power of two whose last place as an `f32` is that of subnormal `f16` numbers.
         const ALIGNED: f32 = 0.5;
         /// The power of two after the largest number.
         const OVERFLOW: u32 = (127 + 16) * DOUBLE;

@@ -1,8 +1,8 @@
-//! Compiles a kernel for several instruction sets and picks one at run time.
+//! Compilation of kernels for several instruction sets, one of which is selected at run time.
 //!
-//! Kernels are plain loops. Inlined into a function that may use wider vectors, they are vectorised
-//! for them. AVX-512 is not among the sets: measured on Zen 4, it gains on few types, only in
-//! cache, and loses a little on the others.
+//! Kernels are plain loops. When they are inlined into a function that may use wider vectors, the
+//! compiler vectorises them accordingly. AVX-512 is not used: measured on Zen 4, it is faster only
+//! for a few types and only in cache, and slightly slower for the others.
 
 /// A loop that is compiled for each instruction set. Implementations must be `#[inline(always)]`:
 /// only inlined code is compiled again.
@@ -14,7 +14,7 @@ pub(super) trait Kernel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Isa(Level);
 
-/// Private, so that an `Isa` proves that the machine has the instruction set.
+/// The level is private, so that an `Isa` proves that the machine has the instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     /// The default of the target: SSE2 on x86-64, NEON on AArch64.

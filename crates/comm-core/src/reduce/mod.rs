@@ -4,10 +4,10 @@
 //! - `float`: the common part of the four floating point types, and conversions of the 16-bit ones;
 //! - `f16c`: the operators on blocks of `f16`, with the conversion instructions of x86;
 //! - `pass`: the loop that applies an operator to buffers;
-//! - `isa`: compiles that loop for several instruction sets and picks one at run time;
-//! - `convert`: 16-bit floats to `f32` and back;
+//! - `isa`: compiles that loop for several instruction sets, and selects one at run time;
+//! - `convert`: conversions of 16-bit floats to `f32` and back;
 //! - `user`: operators that users define;
-//! - `dispatch`: from the values of [`ReduceOp`] and [`DType`] to types, outside of the loop.
+//! - `dispatch`: maps the values of [`ReduceOp`] and [`DType`] to types, outside of the loop.
 
 mod convert;
 mod dispatch;
@@ -27,14 +27,15 @@ use self::pass::PassBuffers;
 pub use self::user::{Operator, UserOp};
 use crate::{DType, Invalid, RecvBuf, ReduceOp, Result};
 
-/// An operator on an element type, checked to be defined.
+/// An operator on an element type on which it is defined.
 ///
 /// Floats of 16 bits are combined in 32 bits and rounded once per combination, to nearest, ties to
-/// even. Their average over n ranks is that of [`ReduceOp::Avg`]: contributions are multiplied by
-/// 2^-k before they are added, where 2^k is the smallest power of two that is at least n, and the
-/// sum is divided by n * 2^-k. Integers wrap around. The minimum and maximum of a NaN and anything
-/// are NaN, and -0 is less than +0. Every NaN in a result is the positive quiet one without
-/// payload. So no bit of a result depends on the order of two operands or on the instruction set.
+/// even. Their average over n ranks is as documented at [`ReduceOp::Avg`]: contributions are
+/// multiplied by 2^-k before they are added, where 2^k is the smallest power of two that is at
+/// least n, and the sum is divided by n * 2^-k. Integers wrap around. The minimum and maximum are
+/// NaN if either operand is, and -0 is less than +0. Every NaN in a result is the positive quiet
+/// NaN without payload. So no bit of a result depends on the order of two operands or on the
+/// instruction set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reduction {
     op: ReduceOp,
@@ -48,7 +49,7 @@ impl Reduction {
     ///
     /// # Errors
     /// [`Invalid::Op`] if the operator is not defined on the type, [`Invalid::BackendOp`] if only
-    /// devices compute with it: floats of 8 bits.
+    /// devices compute with the type, as with floats of 8 bits.
     #[inline]
     pub fn new(op: ReduceOp, dtype: DType) -> Result<Self> {
         op.check(dtype)?;
@@ -97,8 +98,8 @@ impl Reduction {
     }
 
     /// Returns a reduction that combines the last contributions: its [`combine`](Self::combine)
-    /// also does what [`finish`](Self::finish) of `ranks` contributions does, in the same pass over
-    /// memory unless elements have 16 bits.
+    /// also does the work of [`finish`](Self::finish) for `ranks` contributions, in the same pass
+    /// over memory unless elements have 16 bits.
     #[must_use]
     #[inline]
     pub const fn completing(self, ranks: usize) -> Self {
@@ -124,11 +125,11 @@ impl Reduction {
     }
 
     /// Prepares one of `ranks` contributions. Multiplies it by the factor of a premultiplied sum,
-    /// or for an average of 16-bit floats by a power of two so that the sum does not overflow. Does
-    /// nothing for other operators.
+    /// or, for an average of 16-bit floats, by a power of two so that the sum does not overflow.
+    /// Does nothing for other operators.
     ///
-    /// Only whole elements are multiplied. The factor is rounded first to the type that computes:
-    /// `f64` for `f64`, `f32` for the others.
+    /// Only whole elements are multiplied. The factor is first rounded to the type of the
+    /// computation: `f64` for `f64`, `f32` for the others.
     #[inline]
     pub fn start(self, elements: &mut [u8], ranks: usize) {
         if !self.has_start(ranks) {
@@ -141,8 +142,8 @@ impl Reduction {
         dispatch::multiply(Isa::best(), self.dtype, elements, factor);
     }
 
-    /// Completes a reduction over `ranks` contributions: divides an average. Does nothing for other
-    /// operators.
+    /// Completes a reduction of `ranks` contributions, by the division of an average. Does nothing
+    /// for other operators.
     ///
     /// Only whole elements are divided.
     #[inline]
@@ -152,7 +153,7 @@ impl Reduction {
         }
         let started = if self.has_start(ranks) { power_of_two(ranks) } else { 1.0 };
         let divisor = ranks as f64 / started;
-        // Averages of 16-bit floats over a power of two ranks were divided by `start`.
+        // For a power of two ranks, `start` has already divided averages of 16-bit floats.
         if divisor < 1.0 || !self.dtype.is_float16() {
             dispatch::divide(Isa::best(), self.dtype, elements, divisor);
         }

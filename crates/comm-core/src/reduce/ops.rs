@@ -1,6 +1,7 @@
 //! The operators on one pair of elements.
 //!
-//! All functions are inlined into the loop and branch on no value, so that the loop vectorises.
+//! All functions are inlined into the loop and have no branches on values, so that the loop
+//! vectorises.
 
 use half::{bf16, f16};
 

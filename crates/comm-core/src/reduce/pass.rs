@@ -33,7 +33,7 @@ impl<'a> PassBuffers<'a> {
         (Self { dst, left, right }, Self { dst: dst_tail, left: left_tail, right: right_tail })
     }
 
-    /// Combines the elements of all buffers, as many as the shortest holds.
+    /// Combines as many elements as the shortest buffer holds.
     pub(super) fn combine<T: Pod, O: Combine<T>>(self, isa: Isa, operator: O) {
         let right = received_operands::<T>(self.right);
         match self.left {
@@ -46,7 +46,7 @@ impl<'a> PassBuffers<'a> {
     }
 }
 
-/// Replaces the left operand of a pass by the result of an operator on a pair.
+/// Replaces the left operand of a pass with the result of an operator on a pair.
 struct OfPair<O>(O);
 
 impl<T, O: Combine<T>> Combine<T, (T, T)> for OfPair<O> {
@@ -88,9 +88,9 @@ pub(super) fn received_operands<T: Pod>(received: RecvBuf<'_>) -> impl Iterator<
     (0..received.len() / size_of::<T>()).map(move |at| {
         // SAFETY: `at` is below the number of whole `T` in the buffer.
         let operand = unsafe { start.add(at) };
-        // SAFETY: the bytes stay readable for the life of the buffer, any bytes are a `T`, and the
-        // read needs no alignment. If another process writes them meanwhile, the value read is some
-        // `T` nevertheless.
+        // SAFETY: the bytes stay readable for the life of the buffer, every bit pattern is a valid
+        // `T`, and the read needs no alignment. If another process writes to them concurrently, the
+        // value read is still some `T`.
         unsafe { operand.read_unaligned() }
     })
 }

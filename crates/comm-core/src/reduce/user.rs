@@ -9,20 +9,20 @@ use super::ops::Combine;
 use super::pass::PassBuffers;
 use crate::{DType, Element, Signature};
 
-/// A reduction operator of your own: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of) makes
-/// it one for calls.
+/// A user-defined reduction operator: `MPI_Op_create`. [`ReduceOp::of`](crate::ReduceOp::of)
+/// converts it to an operator for calls.
 ///
 /// It must be associative and commutative, as the built-in operators are: algorithms combine
-/// contributions in different orders, so that another operator gives results that depend on the
-/// algorithm and may differ between ranks. Operators on floats are associative up to rounding, as a
-/// sum is, and must commute to the bit. It runs on the host, on the thread that runs the
-/// call; a panic in it ends the communicator on every rank.
+/// contributions in different orders, so the results of any other operator depend on the algorithm
+/// and may differ between ranks. Operators on floats may be associative only up to rounding, like
+/// sums, but must commute bit for bit. They run on the host, on the thread that runs the call; a
+/// panic aborts the communicator on every rank.
 ///
-/// All ranks must give operators of the same name on elements of the same size; ranks that do not
-/// get [`Error::Desync`](crate::Error::Desync). The name is all that is compared: it is up to you
-/// that operators of one name are the same.
+/// All ranks must use operators of the same name on elements of the same size; otherwise they get
+/// [`Error::Desync`](crate::Error::Desync). Only the name is compared: you must ensure that
+/// operators of the same name are the same.
 ///
-/// The largest value of all ranks with its location, as `MPI_MAXLOC`, on a struct of your own:
+/// The largest value of all ranks with its location, like `MPI_MAXLOC`, on your own struct:
 ///
 /// ```
 /// use comm::bytemuck::{Pod, Zeroable};
@@ -46,7 +46,7 @@ use crate::{DType, Element, Signature};
 ///     const NAME: &'static str = "argmax";
 ///
 ///     fn combine(a: Best, b: Best) -> Best {
-///         // Equal scores need an order too, so that the operator commutes.
+///         // Equal scores need an order too; otherwise the operator does not commute.
 ///         let place = |best: Best| (best.rank, best.index);
 ///         if a.score > b.score || a.score == b.score && place(a) < place(b) { a } else { b }
 ///     }
@@ -92,7 +92,7 @@ use crate::{DType, Element, Signature};
 /// # Ok::<_, comm::Error>(())
 /// ```
 ///
-/// A sum of complex numbers needs no operator of your own: it is a sum of their parts.
+/// A sum of complex numbers needs no user-defined operator: it is the sum of their parts.
 ///
 /// ```
 /// # use comm::bytemuck::{Pod, Zeroable};
@@ -112,11 +112,11 @@ pub trait Operator: 'static {
     /// The type that is combined: a built-in element or a [`Plain`](crate::Plain) type.
     type Element: Element;
 
-    /// The name, by which ranks compare their calls and errors name them: 1 to 40 bytes.
+    /// The name, which ranks compare and which errors contain: 1 to 40 bytes.
     const NAME: &'static str;
 
-    /// Combines two contributions or partial results. Elements are on the stack: a few KiB are no
-    /// problem, a MiB is.
+    /// Combines two contributions or partial results. Elements are passed on the stack, so they may
+    /// have a few KiB but not a MiB.
     fn combine(left: Self::Element, right: Self::Element) -> Self::Element;
 }
 

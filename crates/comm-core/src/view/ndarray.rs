@@ -1,8 +1,8 @@
-//! Arrays of ndarray as buffers: those whose elements are contiguous in memory, in the order of
-//! their indices.
+//! Arrays of ndarray as buffers, if their elements are contiguous in memory in the order of their
+//! indices.
 //!
-//! An array of another layout, such as a column or a transposed array, is refused when a call is
-//! made: otherwise ranks would combine elements of different indices.
+//! An array of another layout, such as a column or a transposed array, is rejected when a call is
+//! made, because ranks would combine elements of different indices.
 
 use ndarray::{ArrayBase, Data, DataMut, Dimension};
 

@@ -1,25 +1,27 @@
-//! Detects whether other threads want the processor of a waiting thread.
+//! Detection of other threads that want the processor of a waiting thread.
 //!
-//! A thread that spins sees a message soonest, unless the rank that is to send it waits for this
-//! processor. The length of a wait does not show which is the case: if all ranks of a processor
-//! spin, one that yields waits as long as the others. But a yield shows it: if another thread ran,
-//! more time passed than this thread used.
+//! A thread that spins sees a message soonest, unless the rank that should send it is waiting for
+//! this processor. The length of a wait does not tell the two cases apart: if all ranks on a
+//! processor spin, one that yields waits as long as the others. But a yield does: if another thread
+//! ran, more time passed than this thread used.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The number of yields per measurement, if the score changed and if it did not.
+/// The number of yields up to the next measurement: the first if the last one changed the score,
+/// otherwise the second.
 const MEASURE_EVERY: [u32; 2] = [4, 64];
-/// The largest absolute score: the number of measurements that the opposite ones must outweigh.
+/// The largest absolute score, which bounds the number of opposite measurements that change the
+/// verdict.
 const SCORE_MAX: i32 = 3;
-/// The shortest time for which a thread runs.
+/// The shortest turn of another thread that is detected.
 const TURN_MIN: Duration = Duration::from_nanos(500);
 
 /// The results of past yields.
 #[derive(Debug)]
 pub(super) struct Contention {
-    /// The number of yields until the next measured one.
+    /// The number of yields up to and including the next measured one.
     countdown: u32,
     /// Positive if most measured yields let another thread run.
     score: i32,

@@ -56,7 +56,7 @@ fn samples(dtype: DType) -> Vec<u64> {
             samples.extend([edge - 1, edge, edge + 1].map(|sample| sample % sign));
             samples.extend([edge - 1, edge, edge + 1].map(|sample| sample | sign));
         }
-        // Of similar magnitudes, which neither vanish nor overflow.
+        // Elements of similar magnitudes, which neither vanish nor overflow.
         samples.extend(Random(1).take(24).map(|random| (one - step + random % (4 * step)) | (random & sign)));
     }
     samples.extend(Random(2).take(48).map(|random| random & all_ones));
@@ -76,8 +76,8 @@ fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, 
     dispatch::combine(isa, reduction, PassBuffers { dst, left, right: RecvBuf::from_slice(right) })
 }
 
-/// Combines elements on `isa`, in place and not, and checks that all were combined and that both
-/// results are equal.
+/// Combines elements on `isa`, both in place and not, and checks that all were combined and that
+/// both results are equal.
 fn combined(isa: Isa, reduction: Reduction, left: &[u64], right: &[u64]) -> Vec<u64> {
     let [left, right] = [left, right].map(|elements| to_bytes(reduction.dtype, elements.iter().copied()));
     let (mut in_place, mut apart) = (left.clone(), vec![GUARD; left.len()]);

@@ -1,6 +1,7 @@
-//! A reference implementation of the kernels, as plain as possible and with none of their code.
+//! A reference implementation of the kernels, which is as simple as possible and shares no code
+//! with them.
 //!
-//! An element is given as the integer with its bytes, of any type.
+//! An element of any type is represented by the integer with its bytes.
 
 use crate::{DType, ReduceOp};
 
@@ -56,7 +57,7 @@ fn float(op: ReduceOp, dtype: DType, left: u64, right: u64) -> u64 {
     }
 }
 
-/// Returns the only NaN in results.
+/// Returns the NaN of all results.
 pub(super) fn nan(dtype: DType) -> u64 {
     match dtype {
         DType::F16 => 0x7e00,
@@ -67,7 +68,7 @@ pub(super) fn nan(dtype: DType) -> u64 {
     }
 }
 
-/// Returns the number of bits of the mantissa in memory.
+/// Returns the number of stored bits of the mantissa.
 pub(super) fn mantissa_bits(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 10,
@@ -78,7 +79,7 @@ pub(super) fn mantissa_bits(dtype: DType) -> u32 {
     }
 }
 
-/// Returns the bits of infinity: all of the exponent.
+/// Returns the bits of infinity, in which the whole exponent is set.
 pub(super) fn infinity(dtype: DType) -> u64 {
     let sign = 1 << (8 * dtype.size() - 1);
     sign - (1 << mantissa_bits(dtype))
@@ -112,8 +113,9 @@ pub(super) fn rounded(half: DType, number: u64) -> u64 {
     round(half, value(DType::F32, number))
 }
 
-/// Returns the element nearest to a number, by way of `f32` for the types that compute there.
-/// Rounding twice does no harm from `f64` to `f32`, which has less than half the digits.
+/// Returns the element nearest to a number, by way of `f32` for the types that are computed in it.
+/// Rounding twice, from `f64` to `f32` and further, does no harm, because `f32` has less than half
+/// the digits.
 fn round(dtype: DType, number: f64) -> u64 {
     match dtype {
         _ if number.is_nan() => nan(dtype),
@@ -123,7 +125,7 @@ fn round(dtype: DType, number: f64) -> u64 {
     }
 }
 
-/// Searches for the nearest of all elements of 16 bits. The even one of two.
+/// Returns the nearest 16-bit element, by binary search; of two nearest elements, the even one.
 pub(super) fn nearest(dtype: DType, number: f64) -> u64 {
     let magnitude = number.abs();
     let sign = u64::from(number.is_sign_negative()) << 15;
