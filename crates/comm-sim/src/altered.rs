@@ -1,4 +1,4 @@
-//! Wrappers of fabrics, transports and stores that change one operation for a test.
+//! Wrappers for fabrics, transports and stores that replace one operation for a test.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,7 @@ use comm_core::{
     RecvBuf, RegistrationSizes, Result, Scheduler, Store, Transport, Until, Waiter,
 };
 
-/// A fabric whose [`Fabric::open_among`] is replaced by `open`, which gets the inner fabric.
+/// A fabric whose [`Fabric::open_among`] is replaced with `open`, which is passed the inner fabric.
 #[derive(Debug)]
 pub struct AlteredFabric<L, F> {
     /// The inner fabric.
@@ -56,7 +56,8 @@ where
     }
 }
 
-/// A transport whose [`Transport::try_send`] is replaced by `send`, which gets the inner transport.
+/// A transport whose [`Transport::try_send`] is replaced with `send`, which is passed the inner
+/// transport.
 #[derive(Debug)]
 pub struct AlteredTransport<T, F> {
     /// The inner transport.
@@ -144,7 +145,7 @@ where
 pub struct AlteredStore<S, F> {
     /// The inner store.
     pub store: S,
-    /// Returns the value to read in place of the stored one.
+    /// Returns the value to return in place of the stored one.
     pub value: F,
 }
 

@@ -1,4 +1,4 @@
-//! The part of a rank's end of a channel that any thread may use, to wake and to abort it.
+//! The part of a rank's end of a channel that any thread may use to wake or abort it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -23,11 +23,11 @@ impl Endpoint {
 
     /// Makes the descriptor readable.
     pub(crate) fn wake(&self) {
-        // Fails only if the counter is full; then the descriptor is readable already.
+        // This fails only if the counter is full, and then the descriptor is already readable.
         let _ = write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable. State must be checked after this, never before.
+    /// Makes the descriptor unreadable. Check the state after this, never before.
     pub(crate) fn drain(&self) -> Result<()> {
         match read(&self.event, &mut [0; 8]) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
@@ -47,7 +47,7 @@ impl Endpoint {
 
 impl AbortHandle for Endpoint {
     fn abort(&self, cause: Error) {
-        // The first cause stays.
+        // Only the first cause is kept.
         let _ = self.aborted.set(cause);
         self.wake();
     }

@@ -1,4 +1,4 @@
-//! Elements whose reductions are exact in every type, so that results are compared bit by bit.
+//! Elements whose reductions are exact in every type, so that results can be compared bit by bit.
 //!
 //! ```
 //! use comm_core::ReduceOp;
@@ -21,7 +21,7 @@ pub use half::{bf16, f16};
 
 /// A type with small numbers.
 pub trait Small: Element {
-    /// Returns the number, which wraps where the type does.
+    /// Returns the number, which wraps around like the type.
     fn of(number: i64) -> Self;
 }
 
@@ -55,13 +55,13 @@ pub fn fraction(rank: usize, index: usize) -> f32 {
     1.0 / (1.0 + rank as f32 * 0.37 + index as f32 * 1.13)
 }
 
-/// Returns bits that differ in no visible pattern, so that no two ranks or places are alike.
+/// Returns pseudorandom bits, so that ranks and positions differ.
 const fn mixed(a: u64, b: u64) -> u64 {
     let mixed = a.wrapping_mul(0x9e37).wrapping_add(b.wrapping_mul(0x79b9)).wrapping_add(1);
     mixed.wrapping_mul(0xd1b5_4a32_d192_ed03) >> 40
 }
 
-/// Returns the operator as this rank gives it: factors differ.
+/// Returns the operator as this rank passes it: the factors of ranks differ.
 #[must_use]
 pub const fn of_rank(op: ReduceOp, rank: usize) -> ReduceOp {
     match op {
@@ -78,8 +78,9 @@ const fn weight(rank: usize) -> i64 {
 /// Returns element `index` of the contribution to a reduction in a group of `size`.
 ///
 /// No partial result exceeds 256, up to which floats of 16 bits hold all whole numbers: in large
-/// groups, some ranks contribute the neutral element of a sum or product, others for each index.
-/// Contributions to an average are multiples of the size, or equal on all ranks of large groups.
+/// groups, some ranks, which differ for each index, contribute the neutral element of a sum or
+/// product. Contributions to an average are multiples of the size, or in large groups equal on all
+/// ranks.
 #[must_use]
 pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) -> i64 {
     let (number, turn) = (number(rank, index), (rank + index) % size);
@@ -94,14 +95,14 @@ pub const fn contribution(op: ReduceOp, size: usize, rank: usize, index: usize) 
     }
 }
 
-/// Returns element `index` of the reduction of all contributions in a group of `size`, with one of
-/// the operators that ranks have by name.
+/// Returns element `index` of the reduction of all contributions in a group of `size`, by a
+/// built-in operator.
 #[must_use]
 pub fn reduced(op: ReduceOp, size: usize, index: usize) -> i64 {
     reduced_below(op, size, size, index)
 }
 
-/// Returns element `index` of the reduction of the contributions of the ranks below `end`, as
+/// Returns element `index` of the reduction of the contributions of the ranks below `end`, like
 /// [`reduced`].
 #[must_use]
 pub fn reduced_below(op: ReduceOp, size: usize, end: usize, index: usize) -> i64 {
@@ -122,7 +123,8 @@ pub fn reduced_below(op: ReduceOp, size: usize, end: usize, index: usize) -> i64
 /// Returns whether every partial result of a reduction of [`contribution`]s is exact in the type.
 #[must_use]
 pub const fn is_exact(op: ReduceOp, dtype: DType, ranks: usize) -> bool {
-    // Floats of 8 bits hold whole numbers up to 16 or 8, and even ones up to 16.
+    // Floats of 8 bits hold all whole numbers up to 16 (E4M3) or 8 (E5M2), and all even ones up to
+    // 16.
     let ranks_max = match op {
         ReduceOp::Sum if matches!(dtype, DType::F8E4M3) => 5,
         ReduceOp::Sum | ReduceOp::Avg => 2,
@@ -143,8 +145,8 @@ pub fn elements<T: Small>(range: Range<usize>, number: impl Fn(usize) -> i64) ->
     range.map(|index| T::of(number(index))).collect()
 }
 
-/// Runs an expression once for each type that the host reduces, under the given name: all but
-/// floats of 8 bits.
+/// Runs an expression once for each type that the host can reduce (all but floats of 8 bits), with
+/// the given name as an alias of the type.
 #[macro_export]
 macro_rules! for_each_of_host {
     ($name:ident => $body:expr) => {
@@ -153,7 +155,7 @@ macro_rules! for_each_of_host {
     };
 }
 
-/// Runs an expression once for each type.
+/// Runs an expression once for each type, with the given name as an alias of the type.
 #[macro_export]
 macro_rules! for_each_type {
     ($name:ident => $body:expr) => {{
@@ -187,7 +189,7 @@ mod tests {
         for (op, size) in ReduceOp::ALL.into_iter().flat_map(|op| sizes.map(|size| (op, size))) {
             for index in 0..300 {
                 let given = (0..size).map(|rank| contribution(op, size, rank, index));
-                // An average is the sum of the contributions first.
+                // An average first computes the sum of the contributions.
                 let sum = if op == ReduceOp::Avg { given.clone().sum() } else { 0 };
                 let below = (1..=size).map(|end| reduced_below(op, size, end, index));
                 let exact = given.chain(below).chain([sum]).all(|number| (0..=256).contains(&number));
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(types.into_iter().collect::<BTreeSet<_>>().len(), DType::ALL.len());
     }
 
-    /// Otherwise a result that was received from the wrong place would pass for the right one.
+    /// Otherwise, a result that was received from the wrong place would be accepted.
     #[test]
     fn elements_differ_between_ranks_and_positions() {
         for rank in 0..5 {

@@ -1,25 +1,25 @@
-//! A test that every decoder of messages must pass: bytes that no correct peer sends.
+//! A test of decoders against bytes that no correct peer sends, which every decoder must pass.
 
 use std::fmt::Debug;
 
 use crate::random::Random;
 
-/// The number of hostile messages that are made from each example.
+/// The number of hostile messages that are created from each example.
 const MESSAGES: u64 = 1000;
 /// The number of bytes that a decoder may allocate per byte of a message, and for an empty message.
 const ALLOCATED_PER_BYTE: u64 = 64;
 const ALLOCATED_ANYWAY: u64 = 4096;
 
-/// Makes a test of a decoder from examples of its messages, a function that encodes a message, and
-/// one that decodes bytes to a message if they are valid.
+/// Defines a test of a decoder, given examples of its messages, a function that encodes a message,
+/// and one that decodes bytes to a message if they are valid.
 ///
 /// The test checks that
 ///
-/// - each example is decoded as it was encoded, and not if bytes are missing or added;
+/// - each example is decoded to itself, but not if bytes are missing or added;
 /// - no bytes make the decoder panic or allocate more than their length justifies;
-/// - a message that is decoded from hostile bytes is encoded and decoded as itself.
+/// - a message that is decoded from hostile bytes survives being encoded and decoded again.
 ///
-/// The crate of the test has `allocation-counter` among its dependencies.
+/// The crate of the test must depend on `allocation-counter`.
 ///
 /// ```
 /// use comm_core::wire;
@@ -40,8 +40,8 @@ macro_rules! hostile_bytes {
     };
 }
 
-/// Runs the test that [`hostile_bytes!`](crate::hostile_bytes) makes. `measure` runs a function and
-/// returns the most bytes that it had allocated.
+/// Runs the test that [`hostile_bytes!`](crate::hostile_bytes) defines. `measure` runs a function
+/// and returns the largest number of bytes that it had allocated at any time.
 pub fn check<T: Debug + PartialEq>(
     examples: impl IntoIterator<Item = T>,
     encode: impl Fn(&T) -> Vec<u8>,
@@ -119,7 +119,7 @@ mod tests {
         check([vec![3, 2, 1]], |list| [&[list.len() as u8], &list[..]].concat(), decode, measure);
     }
 
-    /// Decodes a list of bytes after their count.
+    /// Decodes a count and that many bytes.
     fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
         let (&count, list) = bytes.split_first()?;
         (list.len() == usize::from(count)).then(|| list.to_vec())

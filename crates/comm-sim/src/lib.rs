@@ -1,19 +1,20 @@
-//! Test support of the `comm` library, which does not need it to run.
+//! Test support for the `comm` library, which does not depend on it at run time.
 //!
 //! - [`in_process`]: ranks as threads of one process, over byte queues with adjustable
 //!   capacity and delays;
 //! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time,
-//!   repeatable from a seed;
+//!   reproducible from a seed;
 //! - [`verify`]: proves that a schedule computes the right result and cannot deadlock;
 //! - [`cost`]: predicts the time of a schedule under a model of the links, for thousands of ranks;
-//! - [`mutate`]: checks that the verifier refuses every schedule that is wrong;
+//! - [`mutate`]: checks that the verifier rejects every wrong schedule;
 //! - [`conformance`]: a test suite that every transport must pass;
 //! - [`mod@communicator_conformance`]: a test suite that every communicator must pass;
-//! - [`kernels_conformance`]: a test suite that the computations on every kind of memory must pass;
+//! - [`kernels_conformance`]: a test suite that the kernels of every kind of memory must pass;
 //! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
 //! - [`exact`]: elements of every type whose reductions are exact;
-//! - [`MemoryStore`]: a store of one process, which executes last wills;
-//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that change one operation.
+//! - [`MemoryStore`]: a store within one process, which executes last wills;
+//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that replace one
+//!   operation.
 //!
 //! No algorithm is defined here: a collective is an iterator of [`Step`](comm_core::Step)s from any
 //! source.

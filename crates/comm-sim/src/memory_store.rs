@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comm_core::{During, Error, LastWill, Presence, Result, Store};
 
-/// A store in the memory of this process, which its clones share. It executes last wills.
+/// A store in the memory of this process, whose clones share their keys. It executes last wills.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Shared>);
 

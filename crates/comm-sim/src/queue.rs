@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// A queue of bytes that shows only a part to the receiver: bytes that were shown stay visible.
+/// A queue of bytes of which only a part is visible to the receiver. Bytes that were shown stay
+/// visible.
 #[derive(Debug, Default)]
 pub(crate) struct ByteQueue {
     bytes: VecDeque<u8>,
@@ -27,8 +28,8 @@ impl ByteQueue {
         self.shown = 0;
     }
 
-    /// Shows as many of the hidden bytes as `more` returns, and returns the number of visible
-    /// bytes.
+    /// Passes the number of hidden bytes to `more`, shows as many of them as it returns, and
+    /// returns the number of visible bytes.
     pub(crate) fn show(&mut self, more: impl FnOnce(usize) -> usize) -> usize {
         self.shown += more(self.bytes.len() - self.shown);
         self.shown
@@ -39,7 +40,7 @@ impl ByteQueue {
         self.shown
     }
 
-    /// Copies the first bytes without consuming them. There must be that many.
+    /// Copies the first bytes without consuming them. The queue must hold enough to fill `into`.
     pub(crate) fn peek(&self, into: &mut [u8]) {
         let (front, back) = self.bytes.as_slices();
         let from_front = front.len().min(into.len());

@@ -1,11 +1,12 @@
-//! A small seeded generator, so that every failure can be repeated from its seed.
+//! A small seeded generator, so that every failure can be reproduced from its seed.
 
-/// The splitmix64 generator: good enough to shuffle tests, and equal on every machine.
+/// The splitmix64 generator: good enough to randomize tests, and the same on every machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Creates a generator from a seed and a stream, so that one seed serves many users.
+    /// Creates a generator from a seed and the number of a stream, so that several users can share
+    /// one seed.
     pub(crate) const fn new(seed: u64, stream: u64) -> Self {
         Self(seed ^ mix(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))
     }
@@ -26,7 +27,7 @@ impl Random {
         self.below(of) == 0
     }
 
-    /// Returns a number of bytes that move at once, at most `most`: often few, sometimes none,
+    /// Returns the number of bytes to move in one call, at most `most`: often few, sometimes none,
     /// sometimes all.
     pub(crate) fn short(&mut self, most: usize) -> usize {
         if self.one_in(4) {

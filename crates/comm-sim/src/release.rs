@@ -9,15 +9,15 @@ use comm_core::Loss;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Release {
-    /// At once, as in a transport that copies.
+    /// Immediately, as in a transport that copies.
     OnAccept,
     /// When the receiver has consumed them, as in a transport whose receivers read the sender's
-    /// memory. A revocation applies to all bytes that are not consumed, and breaks their streams.
+    /// memory. Revocation affects all bytes that are not consumed, and breaks their streams.
     OnConsume,
 }
 
 /// Returns the loss of a stream whose bytes were revoked.
 pub(crate) fn revocation() -> Loss {
-    let reason = io::Error::new(io::ErrorKind::ConnectionAborted, "the sender took its memory back");
+    let reason = io::Error::new(io::ErrorKind::ConnectionAborted, "the sender revoked its memory");
     Loss::Io(Arc::new(reason))
 }

@@ -8,8 +8,8 @@ use std::thread;
 /// rank order.
 ///
 /// # Panics
-/// If a rank panics, once every rank has ended, with a message that names the ranks. A rank that
-/// panics drops its part, so that channels show the others that it died.
+/// If a rank panics: after every rank has ended, with a message that names the ranks that panicked.
+/// A rank that panics drops its part, so that the others detect its death through their channels.
 pub fn run_each<P, T, F>(parts: Vec<P>, body: F) -> Vec<T>
 where
     P: Send,

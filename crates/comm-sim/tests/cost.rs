@@ -1,12 +1,13 @@
-//! Times of small programs, worked out by hand, and programs that cannot be simulated.
+//! Tests of the times of small programs, calculated by hand, and of programs that cannot be
+//! simulated.
 
 use comm_core::{Blocks, Link, LinkModel, Partition, Place, Step};
 use comm_sim::cost::{Report, SimulationError, SimulationOptions, TimedProgram, simulate, simulate_with};
 
 const OUT: Place = Place::Output;
 
-/// Powers of two, so that all times are exact: a block of 16 bytes keeps a port for 8 s and takes 4
-/// s to reduce.
+/// Powers of two, so that all times are exact: a block of 16 bytes occupies a port for 8 s and
+/// takes 4 s to reduce.
 const LINK: Link = Link { latency: 32.0, overhead: 1.0, per_byte: 0.5 };
 const REDUCE: f64 = 0.25;
 const BLOCK_BYTES: usize = 16;
@@ -74,7 +75,7 @@ fn messages_pass_a_port_in_order() {
 
 #[test]
 fn a_port_takes_messages_in_order_of_arrival() {
-    // Rank 1 receives from rank 2 first, so that its own message comes 42 s later.
+    // Rank 1 first receives from rank 2, so its own message comes 42 s later.
     let programs = [
         vec![Step::recv(1, OUT, one(0)), Step::recv(2, OUT, one(1))],
         vec![Step::recv(2, OUT, one(2)), Step::send(0, OUT, one(2)), Step::send(0, OUT, one(0))],
@@ -85,8 +86,8 @@ fn a_port_takes_messages_in_order_of_arrival() {
         programs[1].clone(),
         programs[2].clone(),
     ];
-    // 42 s for the first message; then two messages of rank 1 in sequence, while that of rank 2 is
-    // long through.
+    // 42 s for the first message; then two messages of rank 1 in sequence, long after that of rank
+    // 2.
     assert_time(&programs, 42.0 + 42.0 + PORT);
 }
 
@@ -117,13 +118,13 @@ fn an_exchange_goes_both_ways_at_once_whichever_step_is_first() {
 
 #[test]
 fn a_step_waits_only_for_steps_that_it_conflicts_with() {
-    // The second send passes on what the receive brings; the third does not wait for it.
+    // The first send forwards the received block; the second does not wait for the receive.
     let programs = [
         vec![Step::recv(1, OUT, one(0)), Step::send(2, OUT, one(0)), Step::send(2, OUT, one(1))],
         vec![Step::send(0, OUT, one(0))],
         vec![Step::recv(0, OUT, one(0)), Step::recv(0, OUT, one(1))],
     ];
-    // Both go to one rank, in order.
+    // Both go to the same rank, in order.
     assert_time(&programs, 42.0 + 42.0 + PORT);
     let apart = [
         vec![Step::recv(1, OUT, one(0)), Step::send(1, OUT, one(0)), Step::send(2, OUT, one(1))],
@@ -201,7 +202,7 @@ fn malformed_programs_are_refused() {
 }
 
 #[test]
-fn programs_without_end_are_given_up() {
+fn endless_programs_are_stopped_at_the_limit() {
     let sizes = Partition::even(1, 1);
     let endless = |rank: usize| Box::new(std::iter::repeat(Step::send(1 - rank, OUT, one(0)))) as _;
     let program = TimedProgram { ranks: 2, sizes: &sizes, steps: &endless };
@@ -218,7 +219,7 @@ fn the_limit_counts_the_steps_of_all_ranks() {
 }
 
 #[test]
-fn long_simulations_tell_how_far_they_are() {
+fn long_simulations_report_their_progress() {
     let sizes = Partition::even(1, 1);
     let steps = |_: usize| Box::new(std::iter::repeat_n(Step::finish(OUT, one(0)), 1 << 20)) as _;
     let program = TimedProgram { ranks: 3, sizes: &sizes, steps: &steps };

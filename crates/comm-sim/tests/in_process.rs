@@ -1,4 +1,4 @@
-//! The in-process transport passes the suite, however awkward it is made.
+//! The in-process transport passes the conformance suite, in every configuration.
 
 use std::io::IoSlice;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use comm_sim::{conformance, transport_conformance};
 
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
-/// Odd, and smaller than anything that is sent.
+/// An odd capacity that is smaller than most messages of the suite.
 const TINY: usize = 509;
 
 fn with(change: impl Fn(&mut InProcessConfig)) -> impl Fn(usize) -> Vec<InProcessFabric> {
@@ -28,7 +28,7 @@ transport_conformance!(
     with(|config| *config = InProcessConfig::default().capacity(TINY).release(Release::OnConsume).dribble(2))
 );
 
-/// The transports of `N` ranks, opened in threads and brought together in one.
+/// Returns the fabrics and transports of `N` ranks, which are opened in separate threads.
 fn opened<const N: usize>(config: &InProcessConfig) -> Option<[(InProcessFabric, InProcessTransport); N]> {
     let open = |fabric: InProcessFabric| {
         let transport = fabric.open(CHANNEL, fabric.now() + Duration::from_secs(30)).ok()?;
@@ -46,7 +46,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, rank: usize) -> bool {
 }
 
 #[test]
-fn lent_bytes_are_unreleased_until_they_are_consumed() {
+fn bytes_are_unreleased_until_they_are_consumed() {
     let [(fabric, mut sender), (_, mut receiver)] = opened(&released_on_consume()).unwrap();
     assert_eq!(sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap(), 6);
     assert_eq!((sender.released(1), fabric.unreleased()), (0, 6));
@@ -73,7 +73,7 @@ fn a_sleeping_sender_wakes_when_its_bytes_are_released() {
 }
 
 #[test]
-fn a_revoked_loan_never_counts_as_received() {
+fn revoked_bytes_never_count_as_received() {
     let [(fabric, mut sender), (_, mut receiver), (_, mut other)] = opened(&released_on_consume()).unwrap();
     sender.try_send(1, &[IoSlice::new(b"abcdef")]).unwrap();
     receiver.fill_buf(0, 6).unwrap();
@@ -96,7 +96,7 @@ fn a_dropped_receiver_releases_unread_bytes() {
 }
 
 #[test]
-fn only_ranks_that_never_came_are_blamed() {
+fn only_ranks_that_never_arrived_are_named() {
     let together = Barrier::new(3);
     let waiting = in_process::run(3, &InProcessConfig::default(), |fabric| {
         let rank = fabric.group().rank();
@@ -122,7 +122,7 @@ fn a_rank_that_left_is_named_without_waiting() {
 }
 
 #[test]
-fn a_rank_that_gave_up_may_come_again() {
+fn a_rank_that_gave_up_may_open_the_channel_again() {
     let gave_up = Barrier::new(2);
     let opened = in_process::run(2, &InProcessConfig::default(), |fabric| {
         let late = Duration::from_secs(30);
@@ -148,7 +148,7 @@ fn a_channel_opens_again_once_every_rank_has_opened_it() {
 }
 
 #[test]
-fn a_peer_that_is_not_one_is_refused() {
+fn a_peer_out_of_range_is_rejected() {
     let [(_, mut first), _second] = opened(&InProcessConfig::default()).unwrap();
     for peer in [0, 2, usize::MAX] {
         let refused = first.try_recv(peer, &mut [0]);

@@ -1,4 +1,4 @@
-//! The verifier refuses every mutant that does harm.
+//! The verifier rejects every harmful mutant.
 
 mod schedules;
 
@@ -8,7 +8,7 @@ use comm_sim::verify::{Program, Spec, Tree};
 use schedules::*;
 
 #[test]
-fn every_harmful_mutant_of_a_textbook_schedule_is_refused() {
+fn every_harmful_mutant_of_a_textbook_schedule_is_rejected() {
     let mut total = MutationReport::default();
     for (name, collective, slots, schedule) in RIGHT {
         for ranks in 1..=5 {
@@ -32,7 +32,7 @@ fn every_harmful_mutant_of_a_textbook_schedule_is_refused() {
 }
 
 #[test]
-fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
+fn a_mutant_that_combines_in_another_tree_is_harmful_if_a_tree_is_required() {
     const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
     let spec = spec(Collective::Reduce, 4, 2);
     let with = |tree| {
@@ -47,7 +47,7 @@ fn a_mutant_that_combines_in_another_tree_does_harm_where_one_is_asked_for() {
 }
 
 #[test]
-fn a_sample_is_as_large_as_asked_for() {
+fn a_sample_has_the_requested_size() {
     let options = MutationOptions::default().seed(4).mutants_max(20);
     let spec = spec(Collective::AllReduce, 4, 4);
     let survey = with_program(spec, 0, ring_all_reduce, |program| test_mutants(program, &options)).unwrap();
@@ -55,7 +55,7 @@ fn a_sample_is_as_large_as_asked_for() {
 }
 
 #[test]
-fn a_wrong_program_is_not_surveyed() {
+fn a_wrong_program_is_not_mutated() {
     let spec = spec(Collective::AllReduce, 4, 4);
     let broken = with_program(spec, 0, doubling_in_place, |program| {
         test_mutants(program, &MutationOptions::default())

@@ -1,4 +1,4 @@
-//! The network in virtual time keeps the contract of a transport, and repeats itself.
+//! The network in virtual time keeps the contract of a transport, and is reproducible.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -13,14 +13,15 @@ fn pattern(from: usize, to: usize, at: usize) -> u8 {
     (from * 41 + to * 17 + at * 7 + at / 251) as u8
 }
 
-/// A rank that sends `total` bytes to every other and receives as many, as far as its peers live.
+/// A rank that sends `total` bytes to every other rank and receives as many from it, unless that
+/// rank dies.
 struct Talker {
     transport: NetworkTransport,
     total: usize,
     sent: Vec<usize>,
     received: Vec<usize>,
     lost: Vec<usize>,
-    /// A trace of everything that moved.
+    /// A hash of everything that moved.
     trace: u64,
 }
 
@@ -92,7 +93,7 @@ fn talk(
 }
 
 #[test]
-fn bytes_arrive_in_order_whatever_the_weather() {
+fn bytes_arrive_in_order_on_calm_and_rough_networks() {
     for seed in 0..10 {
         for plan in [FaultPlan::calm(), FaultPlan::rough()] {
             for n in [1, 2, 3, 5] {
@@ -105,7 +106,7 @@ fn bytes_arrive_in_order_whatever_the_weather() {
 }
 
 #[test]
-fn a_seed_repeats_itself_to_the_nanosecond() {
+fn a_run_is_reproducible_from_its_seed_to_the_nanosecond() {
     let run = |seed| {
         let (network, talkers, _) = talk(4, seed, &FaultPlan::rough(), 5000).unwrap();
         (network.elapsed(), talkers.iter().map(|talker| talker.trace).collect::<Vec<_>>())
@@ -115,7 +116,7 @@ fn a_seed_repeats_itself_to_the_nanosecond() {
 }
 
 #[test]
-fn time_is_latency_and_bandwidth() {
+fn a_transfer_takes_the_latency_and_the_time_of_its_bytes() {
     let plan = FaultPlan::calm().capacity(1 << 20).latency(3 * MS).bytes_per_second(1_000_000);
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     let start = transports[1].now();
@@ -127,7 +128,7 @@ fn time_is_latency_and_bandwidth() {
 }
 
 #[test]
-fn a_wait_that_never_ends_is_a_deadlock_at_once() {
+fn a_wait_that_never_ends_is_immediately_a_deadlock() {
     let (mut network, mut transports) = Network::new(3, 0, &FaultPlan::rough()).unwrap();
     let outcome = network.drive(3, |rank| match rank {
         0 => Turn::Done,
@@ -140,7 +141,7 @@ fn a_wait_that_never_ends_is_a_deadlock_at_once() {
 }
 
 #[test]
-fn living_ranks_learn_of_a_death_and_continue() {
+fn survivors_detect_a_death_and_continue() {
     for seed in 0..10 {
         let plan = FaultPlan::rough().and(20 * MS, Incident::Death { rank: 1 });
         let (network, talkers, outcome) = talk(4, seed, &plan, 3000).unwrap();
@@ -211,14 +212,14 @@ fn arm_reports_the_peers_that_are_ready() {
     assert_eq!(transports[0].arm(&send).unwrap(), Armed::Sleep);
     network.advance();
     assert_eq!((transports[0].arm(&send).unwrap(), transports[0].released(1)), (Armed::Ready, 4));
-    // The death of a rank for which no rank waits is reported once.
+    // The death of a rank that no rank waits for is reported once.
     while network.advance() {}
     assert_eq!(transports[0].arm(&recv).unwrap(), Armed::Ready);
     assert_eq!(transports[0].arm(&recv).unwrap(), Armed::Sleep);
 }
 
 #[test]
-fn a_revoked_loan_never_counts_as_received() {
+fn revoked_bytes_never_count_as_received() {
     let plan = FaultPlan::calm().release(Release::OnConsume);
     let (mut network, mut transports) = Network::new(2, 0, &plan).unwrap();
     transports[0].try_send(1, &[IoSlice::new(b"abc")]).unwrap();
@@ -230,7 +231,7 @@ fn a_revoked_loan_never_counts_as_received() {
 }
 
 #[test]
-fn an_abort_ends_everything_at_once() {
+fn an_abort_ends_everything_immediately() {
     let (_network, mut transports) = Network::new(2, 0, &FaultPlan::calm()).unwrap();
     transports[0].abort_handle().abort(Error::Aborted { by: 0, reason: "stop".into() });
     assert!(matches!(transports[0].try_recv(1, &mut [0]), Err(Error::Aborted { by: 0, .. })));

@@ -1,4 +1,4 @@
-//! The verifier accepts textbook schedules and names the fault of broken ones.
+//! The verifier accepts textbook schedules, and names the fault of broken ones.
 
 mod schedules;
 
@@ -10,7 +10,7 @@ fn check(spec: Spec, slots: usize, schedule: impl Fn(usize, &Spec) -> Vec<Step>)
     with_program(spec, slots, schedule, verify)
 }
 
-/// The schedule with the steps of one rank changed.
+/// Returns the schedule with changed steps of one rank.
 fn changed(
     schedule: Schedule,
     victim: usize,
@@ -71,7 +71,7 @@ fn in_place_recursive_doubling_deadlocks_without_buffering() {
 }
 
 #[test]
-fn a_cycle_of_receives_is_reported_with_whom_each_waits_for() {
+fn a_cycle_of_receives_is_reported_with_the_rank_that_each_waits_for() {
     let schedule = |rank: usize, spec: &Spec| {
         let (next, prev) = ((rank + 1) % 3, (rank + 2) % 3);
         vec![Step::recv_reduce(prev, OUT, OUT, all(spec)), Step::send(next, OUT, all(spec))]
@@ -95,7 +95,7 @@ fn a_message_without_its_other_end_is_found() {
 
 #[test]
 fn a_wrong_block_is_found_even_if_its_contributors_are_right() {
-    // Rank 1 swaps the blocks of two messages: every set of contributors stays what it was.
+    // Rank 1 swaps the blocks of two messages, which changes no set of contributors.
     let schedule = |rank: usize, _: &Spec| match rank {
         0 => vec![Step::send(1, OUT, Blocks::one(0)), Step::send(1, OUT, Blocks::one(1))],
         _ => vec![Step::recv(0, OUT, Blocks::one(1)), Step::recv(0, OUT, Blocks::one(0))],
@@ -136,7 +136,7 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
         copied(parts.clone(), Step::send(1, slot(0), both)),
     ];
     assert!(packing.iter().all(|fault| matches!(fault, Fault::Packing { block: 1, .. })), "{packing:?}");
-    // Blocks of one size are where their slots are.
+    // Blocks of equal size are stored in their own slots.
     let equal = Spec { equal: true, ..spec(Collective::Broadcast, 2, 2) };
     for (copies, sent) in
         [(&whole, Step::send(1, slot(1), Blocks::one(1))), (&parts, Step::send(1, slot(0), both))]
@@ -147,8 +147,7 @@ fn a_range_in_scratch_is_read_as_it_was_written() {
         };
         check(equal, 2, schedule).unwrap();
     }
-    // The first block of a range can be read alone, and a range that was overwritten in part is
-    // gone.
+    // The first block of a range can be read alone. A range that was partly overwritten is lost.
     let first = copied(whole.clone(), Step::send(1, slot(0), Blocks::one(0)));
     assert!(matches!(first, Fault::Result { rank: 1, block: 1, .. }), "{first}");
     let damaged = [whole, vec![parts[1]]].concat();
@@ -179,7 +178,7 @@ fn the_addend_of_a_receive_must_exist_and_differ_from_the_received_data() {
         };
         check(Spec { buffers, ..spec(Collective::Reduce, 2, 1) }, 1, schedule)
     };
-    // The second receive replaces the result of the first by an equal one.
+    // The second receive replaces the result of the first with an equal one.
     assert!(check(IN, Buffers::Separate).is_ok());
     let faults = [(SLOT, Buffers::Separate), (OUT, Buffers::Separate), (OUT, Buffers::InPlace)]
         .map(|(with, buffers)| check(with, buffers).unwrap_err());
@@ -221,8 +220,8 @@ fn ranks_that_combine_in_different_orders_are_found() {
 }
 
 #[test]
-fn a_reduction_in_another_tree_than_asked_for_is_found() {
-    // One after the other, in the order in which the root receives.
+fn a_reduction_in_another_tree_than_the_required_one_is_found() {
+    // The contributions are combined one by one, in the order in which the root receives them.
     const CHAIN: Tree<'_> = Tree(&[(0, 1), (0, 2), (0, 3)]);
     const BACKWARDS: Tree<'_> = Tree(&[(0, 3), (0, 2), (0, 1)]);
     const HALVES: Tree<'_> = Tree(&[(0, 1), (2, 3), (0, 2)]);
@@ -277,8 +276,8 @@ fn steps_on_memory_that_is_not_theirs_are_found() {
 
 #[test]
 fn no_rank_leaves_a_barrier_without_messages_of_all_others() {
-    // One round of a dissemination barrier is too few for three ranks; two are enough, although
-    // news comes twice.
+    // One round of a dissemination barrier is too few for three ranks. Two are enough, although
+    // some contributions arrive twice.
     let rounds = |rounds: u32| {
         move |rank: usize, spec: &Spec| {
             let mut steps = vec![];
@@ -299,8 +298,8 @@ fn no_rank_leaves_a_barrier_without_messages_of_all_others() {
 }
 
 #[test]
-fn a_prefix_is_of_the_ranks_before_and_no_other() {
-    // Rank 1 passes on its own before it adds to it; rank 2 adds its own to what it is asked for.
+fn a_prefix_contains_exactly_its_ranks() {
+    // Rank 1 forwards its contribution before it adds the received prefix.
     let skipping = changed(chain_scan, 1, |steps| steps.reverse());
     let fault = check(spec(Collective::Scan, 3, 1), 0, skipping).unwrap_err();
     assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(3), .. }), "{fault}");
@@ -308,14 +307,14 @@ fn a_prefix_is_of_the_ranks_before_and_no_other() {
     let inclusive = changed(chain_exscan, 2, |steps| steps.push(Step::reduce(OUT, IN, Blocks::one(0))));
     let fault = check(exscan, 1, inclusive).unwrap_err();
     assert!(matches!(fault, Fault::Result { rank: 2, required: Required::First(2), .. }), "{fault}");
-    // Rank 0's result stays as it was.
+    // The output of rank 0 must stay unchanged.
     let written = changed(chain_exscan, 0, |steps| steps.push(Step::copy(OUT, IN, Blocks::one(0))));
     let fault = check(exscan, 1, written).unwrap_err();
     assert!(matches!(fault, Fault::Absent { at, .. } if at.rank == 0), "{fault}");
 }
 
 #[test]
-fn costs_are_those_of_the_textbook() {
+fn statistics_match_the_textbook() {
     let stats = check(spec(Collective::AllReduce, 8, 16), 0, ring_all_reduce).unwrap();
     assert_eq!((stats.rounds, stats.blocks_max(), stats.messages_max()), (14, 2 * 7 * 2, 14));
     assert_eq!(stats.ranks[3].steps, 2 * 14 + 1);

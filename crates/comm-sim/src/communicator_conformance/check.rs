@@ -1,4 +1,4 @@
-//! Makes the calls of one collective and compares the results with the model.
+//! Checks of one collective, whose results are compared with the model.
 
 use comm_core::{
     AsView, AsViewMut, Buffers, Call, CallOptions, Collective, Counts, Error, Invalid, Memory, ReduceOp,
@@ -19,7 +19,7 @@ enum Placement {
     SendOnly,
 }
 
-/// Counts combinations, and selects every `step`-th of them; the same on every rank.
+/// Counts combinations, and selects every `step`-th one, which is the same on every rank.
 struct Sampler {
     step: usize,
     seen: usize,
@@ -33,8 +33,8 @@ impl Sampler {
 }
 
 /// Checks a collective on one rank, with equal blocks and with counts per rank: all types,
-/// operators, lengths, roots and algorithms, in place and not, bit by bit. Every rank makes the
-/// same check.
+/// operators, lengths, roots and algorithms, in place and with separate buffers, bit by bit. Every
+/// rank must run the same check.
 ///
 /// # Errors
 /// [`Failure`], which names the call.
@@ -52,7 +52,7 @@ fn check_one<M: Member>(member: &M, collective: Collective) -> CheckResult {
     }
     match collective {
         Collective::Barrier | Collective::MonitoredBarrier => return barriers(member, collective),
-        // Groups are made by other methods: see the case of groups.
+        // Groups are created by other methods, which `splits_into_groups` checks.
         Collective::Split | Collective::NewGroup | Collective::Duplicate => return Ok(()),
         _ => {}
     }
@@ -69,7 +69,7 @@ fn barriers<M: Member>(member: &M, collective: Collective) -> CheckResult {
     Ok(())
 }
 
-/// A collective that the backend lacks is refused on every rank.
+/// Checks that a collective that the backend lacks is rejected on every rank.
 fn refuses<M: Member>(member: &M, collective: Collective) -> CheckResult {
     let counts = vec![1; member.communicator().group().size()];
     let scenario = Scenario { collective, ranks: counts.len(), root: 0, op: ReduceOp::Sum, counts: &counts };
@@ -183,7 +183,7 @@ fn run<T: Small, M: Member>(
     same_bits("the send buffer", &member.read(&given)?, &send)
 }
 
-/// The counts that one rank gives.
+/// The counts that one rank passes.
 struct OwnCounts<'a> {
     /// The lengths of all blocks, for a rank that knows them.
     known: &'a [usize],
@@ -253,7 +253,8 @@ const fn reduces(collective: Collective) -> bool {
     )
 }
 
-/// The lengths of all ranks' blocks: equal, or uneven and empty in different places.
+/// Returns lists of the lengths of all ranks' blocks: equal lengths, or with counts also uneven
+/// ones with empty blocks in different places.
 fn counts_of(collective: Collective, ranks: usize, lengths: fn(usize) -> Vec<usize>) -> Vec<Vec<usize>> {
     if collective.base() == collective {
         return lengths(ranks).into_iter().map(|len| vec![len; ranks]).collect();
@@ -272,7 +273,7 @@ pub(super) fn with_algorithm(options: &CallOptions, algorithm: Option<&'static s
     }
 }
 
-/// Checks that sums of fractions, which are rounded, have the same bits on every rank and
+/// Checks that sums of fractions, which are rounded, have the same bits on every rank and in every
 /// repetition.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use comm_core::{AsViewMut, Buffers, Call, Communicator, Error, Memory, ReduceOp}
 use super::outcome::{ensure, same_bits};
 use super::{CheckResult, Member};
 
-/// Checks that groups have their members in their order, and reduce among them alone.
+/// Checks that groups have the right members in the right order, and reduce only among them.
 ///
 /// # Errors
 /// [`Failure`](super::Failure).
@@ -44,7 +44,7 @@ pub fn splits_into_groups<M: Member>(member: &M) -> CheckResult {
     Ok(member.synchronize()?)
 }
 
-/// Checks the sum of one more than each member's rank in the parent.
+/// Checks an all-reduce of one more than each member's rank in the parent.
 fn sums<M: Member>(member: &M, group: &<M::Memory as Memory>::Communicator, wanted: i64) -> CheckResult {
     let ours = member.communicator().group().rank() as i64 + 1;
     let mut buffer = member.buffer(&[ours; 1000])?;

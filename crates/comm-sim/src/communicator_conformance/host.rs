@@ -11,7 +11,7 @@ pub struct HostMember {
 }
 
 impl HostMember {
-    /// Creates a member with these features, whose calls have the options of the handle.
+    /// Creates a member with these features, whose calls use the options of the handle.
     #[must_use]
     pub fn new(comm: Comm, features: Features) -> Self {
         let options = comm.options().clone();

@@ -17,12 +17,12 @@ pub trait Member {
     /// Returns the communicator.
     fn communicator(&self) -> &dyn Communicator<Self::Memory>;
 
-    /// Returns what the backend offers.
+    /// Returns the features of the backend.
     fn features(&self) -> Features {
         Features::default()
     }
 
-    /// Returns the communicator as one that makes groups, if it does.
+    /// Returns the communicator as one that creates groups, if it supports that.
     fn groups(&self) -> Option<&dyn Groups<Self::Memory>> {
         None
     }
@@ -30,7 +30,7 @@ pub trait Member {
     /// Creates a buffer with these elements.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// If there is not enough memory.
     fn buffer<T: Element>(&self, elements: &[T]) -> Result<Self::Buffer<T>>;
 
     /// Returns the elements of a buffer, after the calls that write it.
@@ -39,8 +39,8 @@ pub trait Member {
     /// The failure of a call that writes the buffer.
     fn read<T: Element>(&self, buffer: &Self::Buffer<T>) -> Result<Vec<T>>;
 
-    /// Waits until the calls made so far have completed, where they run in the background, and
-    /// checks the errors that the backend can report afterwards.
+    /// Waits until the calls made so far have completed, if they run in the background, and returns
+    /// errors that the backend reports only afterwards.
     ///
     /// # Errors
     /// The failure of a call.
@@ -49,30 +49,32 @@ pub trait Member {
     }
 }
 
-/// The parts of the contract that a backend offers, and the effort of the checks.
+/// The parts of the contract that a backend implements, and the extent of the checks.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Features {
     /// The options of every call that must succeed.
     pub options: CallOptions,
-    /// Whether the backend has the collective; it refuses all others.
+    /// Whether the backend supports the collective; it must reject all others.
     pub has: fn(Collective) -> bool,
     /// Whether the backend reduces elements of this type with this operator.
     pub reduces: fn(ReduceOp, DType) -> bool,
     /// The differences between the ranks' calls that the backend detects.
     pub mismatches: &'static [Mismatch],
-    /// The algorithms of a collective. Each runs, and so does the choice of the backend.
+    /// The algorithms of a collective. The suite runs each of them, and the one that the backend
+    /// chooses.
     pub algorithms: fn(Collective) -> Vec<&'static str>,
     /// The lengths of blocks, for a number of ranks.
     pub lengths: fn(usize) -> Vec<usize>,
     /// The step between the combinations of type, operator, length and root that are checked; 1
-    /// checks all. A number without common factors with theirs reaches each value of each.
+    /// checks all. A step that is coprime to the number of values of each parameter reaches every
+    /// value.
     pub step: usize,
 }
 
 impl Features {
-    /// NCCL: no prefix reductions, no operators on bits, and no reductions of 16-bit integers. It
-    /// does not compare the ranks' calls.
+    /// Returns the features of NCCL: no prefix reductions, no bitwise operators, and no reductions
+    /// of 16-bit integers. It does not compare the ranks' calls.
     #[must_use]
     pub fn of_nccl() -> Self {
         Self {
@@ -90,7 +92,7 @@ impl Features {
 }
 
 impl Default for Features {
-    /// Host memory, with all collectives and without names of algorithms.
+    /// Returns the features of host memory, with all collectives and without names of algorithms.
     fn default() -> Self {
         Self {
             options: CallOptions::default().timeout(std::time::Duration::from_secs(60)),

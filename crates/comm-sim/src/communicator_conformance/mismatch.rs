@@ -9,15 +9,15 @@ use super::{CheckResult, Features, Member};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mismatch {
-    /// Another number of elements.
+    /// A different number of elements.
     Length,
-    /// Another operator.
+    /// A different operator.
     Operator,
-    /// Another type of elements.
+    /// A different element type.
     Type,
-    /// Another root.
+    /// A different root.
     Root,
-    /// Another collective.
+    /// A different collective.
     Collective,
 }
 
@@ -25,7 +25,7 @@ pub enum Mismatch {
 pub const MISMATCHES: [Mismatch; 5] =
     [Mismatch::Length, Mismatch::Operator, Mismatch::Type, Mismatch::Root, Mismatch::Collective];
 
-/// Checks that a call of several ranks fails on every rank if rank 0 makes another one. The
+/// Checks that a call of several ranks fails on every rank if rank 0 makes a different one. The
 /// communicator is unusable afterwards.
 ///
 /// # Errors
@@ -48,7 +48,8 @@ pub fn mismatch_fails<M: Member>(member: &M, mismatch: Mismatch) -> CheckResult 
         Mismatch::Collective if differs => Call::Broadcast { root, buffer },
         _ => Call::AllReduce { buffers: Buffers::InPlace(buffer), op },
     };
-    // A rank that only sends may be through before the others notice, and learns in a later call.
+    // A rank that only sends may complete before the others detect the mismatch, and then gets the
+    // error in a later call.
     let barriers = || (0..3).try_for_each(|_| comm.run(Call::Barrier, &options));
     let outcome = comm.run(call, &options).and_then(|()| member.synchronize()).and_then(|()| barriers());
     let Err(error) = outcome else {

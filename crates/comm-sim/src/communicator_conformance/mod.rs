@@ -1,8 +1,8 @@
-//! One suite that every communicator passes, for host and device memory.
+//! A test suite that every communicator must pass, for host and device memory.
 //!
 //! [`communicator_conformance!`](crate::communicator_conformance!) turns each case of this module
 //! into a test of a backend: it makes calls and compares the results with a model, bit by bit. A
-//! program that prints a report runs the same checks on a [`Member`] of its own.
+//! program that prints a report can run the same checks on its own [`Member`].
 
 mod check;
 mod group;
@@ -23,7 +23,7 @@ pub use refusal::refuses_invalid_calls;
 
 use crate::run_each;
 
-/// Runs `body` on every rank of every world that `meet` makes.
+/// Runs `body` on every rank of the worlds of these sizes, which `meet` creates.
 ///
 /// # Panics
 /// If the body fails on a rank.
@@ -41,10 +41,11 @@ pub fn in_worlds<M: Member + Send>(
     }
 }
 
-/// Defines a module of tests that hold a communicator to its contract.
+/// Defines a module of tests that check the contract of a communicator.
 ///
 /// `$worlds` is the list of world sizes, `$meet` a `Fn(usize) -> Vec<impl Member>` that returns one
-/// [`Member`] per rank, in rank order. If ranks must meet in threads of their own, it runs them.
+/// [`Member`] per rank, in rank order. If the rendezvous of the ranks needs threads, `$meet` starts
+/// them.
 ///
 /// ```ignore
 /// comm_sim::communicator_conformance!(in_process, [1, 2, 3, 5, 8], meet);

@@ -33,7 +33,7 @@ pub(super) struct Model {
 
 pub(super) struct InPlace {
     pub(super) before: Vec<i64>,
-    /// The part of the buffer that the call specifies.
+    /// The part of the buffer whose contents the call specifies.
     pub(super) part: Range<usize>,
     /// The contents of that part after the call.
     pub(super) after: Vec<i64>,
@@ -46,8 +46,8 @@ impl InPlace {
 }
 
 impl Scenario<'_> {
-    /// Returns the number of elements that one rank sends to another in an all-to-all, which is as
-    /// many as it receives if calls are in place.
+    /// Returns the number of elements that one rank sends to another in an all-to-all. In place, it
+    /// equals the number that the other sends back.
     pub(super) fn between(&self, from: usize, to: usize, in_place: bool) -> usize {
         let mixed = if in_place { from + to } else { from * 2 + to * 3 };
         self.counts[mixed % self.ranks]
@@ -74,7 +74,7 @@ impl Scenario<'_> {
         let start: usize = counts[..rank].iter().sum();
         let is_root = rank == root;
         let joined = |of: &dyn Fn(usize) -> Vec<i64>| (0..ranks).flat_map(of).collect::<Vec<_>>();
-        // A buffer with one block per rank; this rank's block is filled.
+        // A buffer with one block per rank, of which only this rank's block is filled.
         let with_own_block = |block: &[i64]| {
             let mut all = vec![UNWRITTEN; total];
             all[start..start + own].copy_from_slice(block);

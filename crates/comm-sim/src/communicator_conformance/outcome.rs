@@ -8,7 +8,7 @@ use comm_core::{Element, Error, HostView};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A call failed that must succeed.
+    /// A call that must succeed failed.
     Call(Error),
     /// A result is wrong.
     Wrong(String),
@@ -18,7 +18,7 @@ pub enum Failure {
 pub type CheckResult<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// Adds the attempted operation.
+    /// Adds the attempted operation to the message.
     #[must_use]
     pub fn during(self, what: impl Display) -> Self {
         Self::Wrong(format!("{what}: {self}"))

@@ -1,12 +1,12 @@
-//! Calls that do not fit the group.
+//! Calls that are not valid for the group.
 
 use comm_core::{AsView, AsViewMut, Buffers, Call, Counts, Error, ReduceOp, Result};
 
 use super::outcome::{ensure, same_bits};
 use super::{CheckResult, Member};
 
-/// Checks that calls with a wrong root, length, list of counts, type or operator are refused before
-/// anything is sent, change no buffer, and leave the communicator usable.
+/// Checks that calls with a wrong root, length, list of counts, type or operator are rejected
+/// before anything is sent, change no buffer, and leave the communicator usable.
 ///
 /// # Errors
 /// [`Failure`](super::Failure).
@@ -16,7 +16,7 @@ pub fn refuses_invalid_calls<M: Member>(member: &M) -> CheckResult {
     let (equal, op) = (Counts::Equal, ReduceOp::Sum);
     let overflow = vec![usize::MAX; size];
     let uneven = vec![2; size + 1];
-    // Too long by one for whatever has a block of two per rank.
+    // Too long by one element for a buffer with a block of two elements per rank.
     let len = 2 * size + 1;
     let two = member.buffer(&[3.0_f32; 2])?;
     let ints = member.buffer(&vec![3_i32; len])?;

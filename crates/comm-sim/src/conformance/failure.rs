@@ -1,4 +1,4 @@
-//! Peers exit, and callers abort.
+//! Tests of peers that exit and callers that abort.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Meet;
 use super::port::{Gate, Port, bytes, each, limit, lost, open};
 use super::sleep::fill;
 
-/// The last bytes of a peer that exits arrive before the error that names it.
+/// The last bytes from a peer that exits arrive before the error that names it.
 pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAST: usize = 200;
     let dead = Gate::new(3);
@@ -44,8 +44,8 @@ pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> 
     Ok(())
 }
 
-/// A sender that waits for capacity detects that its peer has exited, and does not sleep on it
-/// again.
+/// A sender that waits for capacity detects that its peer has exited, and does not sleep on that
+/// stream again.
 pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
@@ -74,7 +74,7 @@ pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> 
     Ok(())
 }
 
-/// Sends until that fails: a kernel may accept a few bytes for a peer that has exited.
+/// Sends until an attempt fails: a kernel may accept a few bytes for a peer that has exited.
 fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
     let limit = limit();
     while std::time::Instant::now() < limit {
@@ -83,7 +83,7 @@ fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
     Ok(())
 }
 
-/// The exit of a peer for which no rank waits wakes a sleeper.
+/// The exit of a peer that no rank waits for wakes a sleeping rank.
 pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let received = Gate::new(2);
     each(meet, 3, |fabric| {
@@ -103,7 +103,7 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>)
     Ok(())
 }
 
-/// A rank does not sleep through an exit before its sleep.
+/// A rank that goes to sleep after a peer has exited still detects the exit.
 pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let (dead, received) = (Gate::new(3), Gate::new(2));
     each(meet, 3, |fabric| {
@@ -114,7 +114,7 @@ pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Resu
             return Ok(());
         }
         dead.wait();
-        // A kernel may need a moment to report it.
+        // A kernel may need a moment to report the exit.
         std::thread::sleep(Duration::from_millis(50));
         let peer = 1 - port.rank();
         loop {
@@ -129,7 +129,7 @@ pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Resu
     Ok(())
 }
 
-/// After an exit, the survivors continue, and sleep while they wait.
+/// After an exit, the survivors continue, and still sleep while they wait.
 pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 1 << 20;
     each(meet, 3, |fabric| {
@@ -142,7 +142,7 @@ pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
         assert_eq!(lost(&error), Some(2), "{error:?}");
         let (peer, mut into) = (1 - rank, vec![0; TOTAL]);
         port.exchange(peer, &bytes(rank, peer, TOTAL), &mut into)?;
-        assert!(into == bytes(peer, rank, TOTAL), "other bytes than were sent");
+        assert!(into == bytes(peer, rank, TOTAL), "the received bytes differ from the sent ones");
         if rank == 0 {
             std::thread::sleep(Duration::from_millis(100));
             port.send(1, &[7])?;
@@ -151,7 +151,7 @@ pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
         let before = port.sleeps;
         assert_eq!(port.recv_byte(0)?, 7);
         let wakeups = port.sleeps - before;
-        assert!(wakeups < 1000, "the dead peer woke a sleeper {wakeups} times");
+        assert!(wakeups < 1000, "the dead peer woke a sleeping rank {wakeups} times");
         port.send(0, &[7])
     })?;
     Ok(())
@@ -161,7 +161,7 @@ fn cause(reason: &str) -> Error {
     Error::Aborted { by: 0, reason: reason.into() }
 }
 
-/// Whether a result is the failure with this cause.
+/// Returns whether a result is an abort with this reason.
 fn aborted<T>(result: &Result<T>, expected: &str) -> bool {
     matches!(result, Err(Error::Aborted { reason, .. }) if reason == expected)
 }
@@ -192,7 +192,7 @@ pub fn abort_fails_everything_with_the_first_cause<L: Fabric>(meet: Meet<'_, L>)
     Ok(())
 }
 
-/// An abort by another thread wakes a sleeper.
+/// An abort by another thread wakes a sleeping rank.
 pub fn abort_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let woken = Gate::new(2);
     each(meet, 2, |fabric| {

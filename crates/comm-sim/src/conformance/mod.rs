@@ -1,9 +1,9 @@
-//! One suite that every transport passes.
+//! A test suite that every transport must pass.
 //!
 //! [`transport_conformance!`](crate::transport_conformance) turns each scenario of this module into
 //! a test of a transport. Scenarios run one thread per rank, sleep on descriptors as a communicator
-//! does, and fail instead of hanging when a wake-up is lost. They return what a transport reports
-//! where it should not, and panic where it breaks its contract.
+//! does, and fail instead of hanging if a wake-up is lost. They return errors that a transport
+//! should not report, and panic if it breaks its contract.
 
 mod failure;
 mod introduce;
@@ -22,14 +22,13 @@ pub use sleep::*;
 pub use streams::*;
 pub use subsets::*;
 
-/// Returns the channels of `n` ranks that have met, in rank order.
+/// A function that returns the fabrics of `n` ranks after their rendezvous, in rank order.
 pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 
-/// Defines a module of tests that hold a transport to its contract.
+/// Defines a module of tests that check the contract of a transport.
 ///
-/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the channels of that many ranks, in
-/// rank order. It is called once per test; if ranks must meet in threads of their own, it runs
-/// them.
+/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the fabrics of that many ranks, in
+/// rank order. If the rendezvous of the ranks needs threads, `$meet` starts them.
 ///
 /// ```
 /// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessFabric::create);

@@ -1,4 +1,4 @@
-//! Ranks open channels.
+//! Tests of ranks that open channels.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Meet;
 use super::port::{Gate, Port, channel, each, lost, open};
 use super::sleep::{drain, fill};
 
-/// Channels and transports know their rank, and clocks do not run backwards.
+/// Fabrics and transports know their rank, and clocks do not run backwards.
 pub fn ranks_know_their_own_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     for n in [1, 2, 5] {
         let ranks = each(meet, n, |fabric| {
@@ -26,7 +26,7 @@ pub fn ranks_know_their_own_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A rank alone can open a channel, sleep on it, and be woken by an abort.
+/// A single rank can open a channel, sleep on it, and be woken by an abort.
 pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 1, |fabric| {
         let mut port = open(fabric)?;
@@ -40,8 +40,8 @@ pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Ranks open the same channels in different orders, each in a thread of its own, and no byte
-/// changes channels.
+/// Ranks open the same channels in different orders, each in a separate thread, and no byte ends up
+/// on another channel.
 pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const RANKS: usize = 3;
     let ids = [
@@ -61,7 +61,7 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
             for &peer in &peers {
                 let mut received = [0; 2];
                 port.recv(peer, &mut received)?;
-                assert_eq!(received, [at as u8, peer as u8], "a byte changed channels");
+                assert_eq!(received, [at as u8, peer as u8], "a byte arrived on the wrong channel");
             }
             Ok(())
         };
@@ -119,7 +119,7 @@ pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A rank that has exited is named: at once if its exit is detected, else at the deadline.
+/// A rank that has exited is named: immediately if its exit is detected, otherwise at the deadline.
 pub fn a_rank_that_left_is_named_by_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(2);
     let mut all = meet(3);

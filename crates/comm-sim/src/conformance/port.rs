@@ -1,4 +1,4 @@
-//! A transport with operations that wait.
+//! A wrapper of a transport with blocking operations.
 
 use std::io::IoSlice;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -11,18 +11,19 @@ use super::Meet;
 use crate::random::mix;
 use crate::run_each;
 
-/// The time after which an operation counts as hanging. Long, as test machines are busy.
+/// The time after which an operation is considered to hang. It is long, because test machines are
+/// busy.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A transport and the interest of its waits.
+/// A transport, and the interest for its waits.
 pub(super) struct Port<T> {
     pub(super) transport: T,
     interest: Interest,
-    /// The number of times that this port slept.
+    /// The number of times that this port has slept.
     pub(super) sleeps: usize,
 }
 
-/// A barrier for a single use, which does not hang if one of the threads has panicked.
+/// A single-use barrier that does not hang if one of the threads has panicked.
 pub(super) struct Gate {
     missing: Mutex<usize>,
     open: Condvar,
@@ -40,11 +41,11 @@ impl Gate {
         self.open.notify_all();
         let waited = self.open.wait_timeout_while(missing, TIMEOUT, |missing| *missing > 0);
         let (missing, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(*missing, 0, "threads that never reached a gate");
+        assert_eq!(*missing, 0, "the number of threads that did not reach the gate");
     }
 }
 
-/// Runs a scenario with a thread per rank.
+/// Runs a scenario with one thread per rank.
 pub(super) fn each<L: Fabric, T: Send>(
     meet: Meet<'_, L>,
     n: usize,
@@ -53,7 +54,7 @@ pub(super) fn each<L: Fabric, T: Send>(
     run_each(meet(n), |fabric| body(&fabric)).into_iter().collect()
 }
 
-/// The channel of the world's group for this kind.
+/// Returns the channel of this kind in the group of the world.
 pub(super) const fn channel(kind: ChannelKind) -> ChannelId {
     ChannelId { group: GroupId::WORLD, kind }
 }
@@ -63,7 +64,7 @@ pub(super) fn open<L: Fabric>(fabric: &L) -> Result<Port<L::Channel>> {
     Port::open(fabric, channel(ChannelKind::Collective))
 }
 
-/// When something that starts now hangs.
+/// Returns the time after which an operation that starts now is considered to hang.
 pub(super) fn limit() -> Instant {
     Instant::now() + TIMEOUT
 }
@@ -89,7 +90,7 @@ impl<T: Transport> Port<T> {
         self.transport.group().rank()
     }
 
-    /// Whether the transport would let a sleeper with this interest sleep.
+    /// Arms the transport with this interest.
     pub(super) fn arm(&mut self, recv: &[usize], send: &[usize]) -> Result<Armed> {
         self.interest.clear();
         recv.iter().for_each(|&peer| self.interest.add_recv(peer));
@@ -160,7 +161,7 @@ impl<T: Transport> Port<T> {
         Ok(byte[0])
     }
 
-    /// Sends to and receives from a peer at the same time.
+    /// Sends to a peer and receives from it at the same time.
     pub(super) fn exchange(&mut self, peer: usize, mut out: &[u8], mut into: &mut [u8]) -> Result<()> {
         while !out.is_empty() || !into.is_empty() {
             let sent = self.transport.try_send(peer, &[IoSlice::new(out)])?;
@@ -186,7 +187,7 @@ impl<T: Transport> Port<T> {
         Ok(())
     }
 
-    /// Waits until receiving from a peer fails, and returns why.
+    /// Waits until receiving from a peer fails, and returns the error.
     pub(super) fn recv_error(&mut self, from: usize) -> Result<Error> {
         let limit = limit();
         loop {
@@ -208,13 +209,13 @@ pub(super) const fn lost<T>(result: &Result<T>) -> Option<usize> {
     }
 }
 
-/// The byte at a position of the stream between two ranks: every stream and every position has its
-/// own.
+/// Returns the byte at a position of the stream between two ranks. It depends on the stream and on
+/// the position.
 pub(super) const fn byte(from: usize, to: usize, position: usize) -> u8 {
     mix((from as u64) << 48 ^ (to as u64) << 32 ^ position as u64) as u8
 }
 
-/// The first bytes of the stream between two ranks.
+/// Returns the first bytes of the stream between two ranks.
 pub(super) fn bytes(from: usize, to: usize, count: usize) -> Vec<u8> {
     (0..count).map(|position| byte(from, to, position)).collect()
 }

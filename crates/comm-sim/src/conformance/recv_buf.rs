@@ -1,4 +1,4 @@
-//! Bytes that are received in place, and the release of their memory to the sender.
+//! Tests of bytes that are received in place, and of the release of their memory to the sender.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::random::Random;
 fn fill_buf<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_most: usize) -> Result<usize> {
     let rank = port.rank();
     let filled = port.transport.fill_buf(from, at_most)?;
-    assert!(filled.len() <= at_most, "{} bytes where at most {at_most} were requested", filled.len());
+    assert!(filled.len() <= at_most, "{} bytes, although at most {at_most} were requested", filled.len());
     let mut copy = vec![0; filled.len()];
     assert_eq!(filled.copy_to(&mut copy), copy.len());
     for (offset, &found) in copy.iter().enumerate() {
@@ -24,8 +24,8 @@ fn fill_buf<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_m
     Ok(copy.len())
 }
 
-/// Runs `recv` on rank 1 with the position in the stream, until it has received `total` bytes that
-/// rank 0 sends.
+/// Runs `recv` on rank 1, with the position in the stream, until rank 1 has received the `total`
+/// bytes that rank 0 sends.
 fn drain<L: Fabric>(
     meet: Meet<'_, L>,
     total: usize,
@@ -52,7 +52,8 @@ fn drain<L: Fabric>(
     Ok(())
 }
 
-/// Bytes that were not consumed are returned again, perhaps with later bytes, in any odd sizes.
+/// Bytes that were not consumed are returned again, perhaps followed by later bytes, for arbitrary
+/// sizes.
 pub fn bytes_stay_until_they_are_consumed<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
         let at_most = random.below(777);
@@ -67,7 +68,7 @@ pub fn bytes_stay_until_they_are_consumed<L: Fabric>(meet: Meet<'_, L>) -> Resul
     })
 }
 
-/// After a part of the buffer was consumed, a receive starts after that part.
+/// After part of the buffer was consumed, a receive starts after that part.
 pub fn receives_start_after_the_consumed_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     drain(meet, 50_021, |port, position, random| {
         let filled = fill_buf(port, 0, position, random.below(99))?;
@@ -83,7 +84,7 @@ pub fn receives_start_after_the_consumed_bytes<L: Fabric>(meet: Meet<'_, L>) -> 
     })
 }
 
-/// A receiver that consumes whole elements only is never stuck with a part of one, wherever
+/// A receiver that consumes only whole elements never gets stuck with part of one, wherever
 /// elements start.
 pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ODD: usize = 3;
@@ -102,8 +103,8 @@ pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>
 }
 
 /// The buffer is empty only if nothing has arrived, and its bytes stay until they are consumed. No
-/// more bytes are sent meanwhile, so a receiver waits forever if the transport withholds the last
-/// ones because they are less than an element, or fewer than requested.
+/// more bytes are sent in the meantime, so a receiver waits forever if the transport withholds the
+/// last ones because they are less than an element or fewer than requested.
 pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
@@ -114,7 +115,7 @@ pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_,
         for round in 0..ROUNDS {
             let end = start + count(round);
             if port.rank() == 0 {
-                // In pieces, so that elements begin in one and end in another.
+                // In pieces, so that an element may begin in one piece and end in another.
                 let out = bytes(0, 1, end);
                 out[start..].chunks(1 + round % 5).try_for_each(|piece| port.send(1, piece))?;
                 port.recv_byte(1)?;
@@ -129,14 +130,17 @@ pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_,
     Ok(())
 }
 
-/// Receives these bytes, the last of rank 0's stream.
+/// Receives the bytes in this range, which are the last that rank 0 has sent.
 fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut Random) -> Result<()> {
     let (mut position, mut seen, limit) = (range.start, 0, limit());
     while position < range.end {
         for _ in 0..5 {
             let at_most = 1 + random.below(2 * range.len());
             let filled = fill_buf(port, 0, position, at_most)?;
-            assert!(filled >= seen.min(at_most), "{filled} bytes where {at_most} of {seen} were requested");
+            assert!(
+                filled >= seen.min(at_most),
+                "{filled} bytes, although {at_most} of {seen} were requested"
+            );
             seen = seen.max(filled);
         }
         seen = seen.max(fill_buf(port, 0, position, range.len())?);
@@ -152,8 +156,8 @@ fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut 
     Ok(())
 }
 
-/// Bytes are never released before they are accepted, release never goes back, and all are released
-/// once they are received. A sleeper that waits for the release wakes.
+/// Bytes are never released before they are accepted, the released position never decreases, and
+/// all bytes are released once they are received. A rank that sleeps until the release is woken.
 pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const TOTAL: usize = 300_000;
     each(meet, 2, |fabric| {
@@ -186,7 +190,7 @@ pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<(
     Ok(())
 }
 
-/// A revocation when everything is released has no effect, and the streams continue.
+/// Revocation has no effect if everything is released, and the streams continue.
 pub fn revoking_without_registered_memory_has_no_effect<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;

@@ -1,4 +1,4 @@
-//! Sleeping ranks are woken.
+//! Tests that sleeping ranks are woken.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use comm_core::{Armed, Fabric, Result, Transport, wire};
 use super::Meet;
 use super::port::{Gate, Port, each, open};
 
-/// Two ranks wake each other thousands of times, without spinning.
+/// Two ranks wake each other thousands of times.
 pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const ROUNDS: usize = 3000;
     let sleeps = each(meet, 2, |fabric| {
@@ -29,7 +29,8 @@ pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Tokens run around a ring in both directions; every rank waits for all others at once.
+/// Tokens travel around a ring in both directions; every rank waits for all others at the same
+/// time.
 pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LAPS: usize = 500;
     const RANKS: usize = 3;
@@ -37,7 +38,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
         let mut port = open(fabric)?;
         let rank = port.rank();
         let neighbours = [(rank + 1) % RANKS, (rank + RANKS - 1) % RANKS];
-        // One token each way starts at rank 0 and comes by `LAPS` times.
+        // One token per direction starts at rank 0, and passes every rank `LAPS` times.
         let (mut seen, mut passed) = ([0; 2], [0; 2]);
         if rank == 0 {
             for (way, to) in neighbours.into_iter().enumerate() {
@@ -53,7 +54,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
                 if port.transport.try_recv(neighbours[1 - way], &mut token)? == 0 {
                     continue;
                 }
-                assert_eq!(usize::from(token[0]), way, "a token runs the wrong way");
+                assert_eq!(usize::from(token[0]), way, "a token travels in the wrong direction");
                 moved = true;
                 seen[way] += 1;
                 if passed[way] < LAPS {
@@ -71,7 +72,7 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// A sender without capacity sleeps until there is some.
+/// A sender without capacity sleeps until there is capacity again.
 pub fn capacity_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let full = Gate::new(2);
     each(meet, 2, |fabric| {
@@ -95,7 +96,7 @@ pub fn capacity_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     Ok(())
 }
 
-/// Sends zeros until the transport would let the sender sleep, and returns how many it accepted.
+/// Sends zeros until the sender would sleep, and returns the number of accepted bytes.
 pub(super) fn fill<T: Transport>(port: &mut Port<T>, to: usize) -> Result<u64> {
     let zeros = vec![0; 64 << 10];
     let mut filled = 0;
@@ -109,12 +110,13 @@ pub(super) fn fill<T: Transport>(port: &mut Port<T>, to: usize) -> Result<u64> {
     }
 }
 
-/// Whether there is still no capacity after a moment: a kernel may move bytes meanwhile.
+/// Returns whether there is still no capacity after a moment, during which a kernel may have moved
+/// bytes.
 fn settled<T: Transport>(port: &mut Port<T>, to: usize) -> Result<bool> {
     Ok(!port.sleep(Duration::from_millis(20))? && port.arm(&[], &[to])? == Armed::Sleep)
 }
 
-/// Receives zeros up to the first other byte, and returns how many there were.
+/// Receives zeros up to the first other byte, and returns their number.
 pub(super) fn drain<T: Transport>(port: &mut Port<T>, from: usize) -> Result<u64> {
     let mut zeros = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Bytes arrive in order, all of them, and nothing else.
+//! Tests that exactly the sent bytes arrive, in order.
 
 use std::io::IoSlice;
 
@@ -8,21 +8,21 @@ use super::Meet;
 use super::port::{Port, byte, bytes, each, open};
 use crate::random::Random;
 
-/// Every rank sends to every other at the same time, in pieces of random sizes, received in two
-/// ways.
+/// Every rank sends to every other at the same time, in pieces of random sizes, which are received
+/// in place or into a buffer.
 pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 4, |fabric| exchange(open(fabric)?.transport, 100_003))?;
     Ok(())
 }
 
-/// Sends `total` bytes to every peer while it receives as many from each, and checks them. Every
-/// rank of a channel that was just opened calls this.
+/// Sends `total` bytes to every peer, receives as many from each at the same time, and checks them.
+/// Every rank of a channel that was just opened must call this.
 ///
 /// # Errors
 /// As the transport.
 ///
 /// # Panics
-/// If other bytes arrive, or none for 30 seconds.
+/// If wrong bytes arrive, or none for 30 seconds.
 pub fn exchange<T: Transport>(transport: T, total: usize) -> Result<()> {
     let group = transport.group();
     let mut port = Port::new(transport);
@@ -53,7 +53,7 @@ pub fn exchange<T: Transport>(transport: T, total: usize) -> Result<()> {
         port.flush(peer, total as u64)?;
         assert_eq!(port.transport.released(peer), total as u64);
     }
-    // A rank that sends the last byte has received all, so no stream ends too early.
+    // A rank sends this last byte once it has received everything, so no stream ends too early.
     for &peer in &peers {
         port.send(peer, &[0xbe])?;
     }
@@ -77,7 +77,7 @@ fn send_some(transport: &mut impl Transport, to: usize, bytes: &[u8], random: &m
 /// The size of the largest element.
 const ELEMENT_BYTES_MAX: usize = 8;
 
-/// Receives a random number of the `left` bytes, in place or not, and checks them.
+/// Receives a random number of the `left` bytes, in place or into a buffer, and checks them.
 fn recv_some(
     transport: &mut impl Transport,
     from: usize,
@@ -99,14 +99,15 @@ fn recv_some(
     if !in_place {
         return Ok(received);
     }
-    // A receiver that leaves less than an element is not woken for it.
+    // A receiver that leaves less than an element is not woken for it, so it consumes everything.
     let least = if received < ELEMENT_BYTES_MAX { received } else { 0 };
     let used = least + random.below(received - least + 1);
     transport.consume(from, used)?;
     Ok(used)
 }
 
-/// Two ranks send 8 MiB to each other at the same time, which no buffer between them holds.
+/// Two ranks send 8 MiB to each other at the same time, which is more than any buffer between them
+/// holds.
 pub fn large_transfers_run_both_ways<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     const LARGE: usize = 8 << 20;
     each(meet, 2, |fabric| {
@@ -114,13 +115,13 @@ pub fn large_transfers_run_both_ways<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
         let (rank, peer) = (port.rank(), 1 - port.rank());
         let (out, mut into) = (bytes(rank, peer, LARGE), vec![0; LARGE]);
         port.exchange(peer, &out, &mut into)?;
-        assert!(into == bytes(peer, rank, LARGE), "rank {rank} received other bytes than were sent");
+        assert!(into == bytes(peer, rank, LARGE), "rank {rank} received bytes that differ from those sent");
         port.flush(peer, LARGE as u64)
     })?;
     Ok(())
 }
 
-/// Calls with nothing to move are no errors, and leave the stream as it was.
+/// Calls with nothing to move succeed, and leave the stream unchanged.
 pub fn empty_calls_move_nothing<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 2, |fabric| {
         let mut port = open(fabric)?;

@@ -1,4 +1,4 @@
-//! Some of the ranks open channels among themselves.
+//! Tests of channels between some of the ranks.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use comm_core::{
 use super::Meet;
 use super::port::{Gate, Port, each, lost};
 
-/// The channel for collectives of a group with this number.
+/// Returns the channel for collectives of the group with this number.
 const fn channel(group: u64) -> ChannelId {
     ChannelId { group: GroupId(group), kind: ChannelKind::Collective }
 }
 
-/// Opens a channel among `members`, and has every member send its rank of the world to every
+/// Opens a channel among `members`, on which every member sends its rank in the world to every
 /// other.
 fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Port<L::Channel>> {
     let world = fabric.group().rank();
@@ -35,7 +35,7 @@ fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Por
     Ok(port)
 }
 
-/// Groups without a common rank open channels at the same time, in any order of their lists.
+/// Disjoint groups open channels at the same time, with lists in any order.
 pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let partitions: [&[&[usize]]; 3] =
         [&[&[0, 2, 4], &[1, 3]], &[&[4, 0, 2], &[3, 1]], &[&[3, 4], &[2, 1, 0]]];
@@ -52,7 +52,7 @@ pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
     Ok(())
 }
 
-/// All ranks in another order than that of the world.
+/// Ranks within a channel follow the list of members, even if it reorders the world.
 pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let orders: [[usize; 4]; 4] = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 0], [2, 0, 3, 1]];
     each(meet, 4, |fabric| {
@@ -62,7 +62,7 @@ pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>)
     Ok(())
 }
 
-/// Groups with common ranks, each opened and used by a thread of its own, in another order on every
+/// Overlapping groups are each opened and used by a separate thread, in a different order on every
 /// rank.
 pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let groups: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[2, 0, 1], &[3, 1], &[0, 3, 2, 1]];
@@ -88,7 +88,7 @@ pub fn a_subset_of_one_opens_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
     Ok(())
 }
 
-/// Invalid lists of members are refused at once, although no other rank joins.
+/// Invalid lists of members are rejected immediately, without waiting for another rank.
 pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     each(meet, 3, |fabric| {
         let began = Instant::now();
@@ -110,8 +110,8 @@ pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Res
     Ok(())
 }
 
-/// A rank that waits for one with another list, or none, gets a timeout that names the missing
-/// rank by its own list.
+/// A rank that waits for one that passes a different list, or none, gets a timeout that names the
+/// missing rank by its position in the list of the waiting rank.
 pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let over = Gate::new(4);
     each(meet, 4, |fabric| {
@@ -124,7 +124,7 @@ pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, 
                 Err(Error::Timeout { waiting_for, .. }) => &waiting_for[..],
                 _ => &[],
             };
-            // Rank 3 of the world, which never comes, is rank 0 of rank 1's list.
+            // Rank 3 of the world, which never opens the channel, is rank 0 in the list of rank 1.
             assert!(rank == 0 || (named.contains(&0) && !named.contains(&2)), "{opened:?}");
         }
         over.wait();
@@ -133,7 +133,7 @@ pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, 
     Ok(())
 }
 
-/// A member that has exited is named by its rank of the channel, and groups without it continue.
+/// A member that has exited is named by its rank in the channel, and groups without it continue.
 pub fn a_death_names_the_rank_within_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
     let done = Gate::new(3);
     each(meet, 4, |fabric| {

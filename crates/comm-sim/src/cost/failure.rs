@@ -8,25 +8,25 @@ use crate::verify::StepLocation;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// Costs that are negative or not numbers, or no ranks on a host.
+    /// A cost is negative or not a number, or hosts have no ranks.
     #[error("the model of the links has a cost that is negative or not a number, or hosts without ranks")]
     Links,
-    /// More ranks than the simulator can number.
+    /// There are more ranks than the simulator can number.
     #[error("{0} ranks are too many to simulate")]
     Ranks(usize),
     /// The program has more steps than the caller allows.
     #[error("the program has more than {limit} steps")]
     TooLong {
-        /// The most steps allowed, of all ranks together.
+        /// The largest allowed number of steps of all ranks together.
         limit: u64,
     },
-    /// A peer that is not in the group, or is the rank itself.
+    /// A peer is not in the group, or is the rank itself.
     #[error("{0}: no such peer")]
     Peer(StepLocation),
-    /// Blocks that the data does not have.
+    /// A step uses blocks that do not exist.
     #[error("{0}: no such blocks")]
     Blocks(StepLocation),
-    /// A receive of other blocks than were sent.
+    /// A receive expects other blocks than were sent.
     #[error("{at} matches a message with blocks {}..{}", .sent.first, .sent.end())]
     Mismatch {
         /// The receive.
@@ -43,7 +43,7 @@ pub enum SimulationError {
         /// that has ended.
         waiting: Vec<StepLocation>,
     },
-    /// Every rank has ended, and a message was not received.
+    /// Every rank has ended, but a message was not received.
     #[error("rank {to} never receives a message that rank {from} sent to it")]
     Unreceived {
         /// The sender.

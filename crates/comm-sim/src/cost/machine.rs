@@ -1,4 +1,4 @@
-//! Runs one rank after the other until all have ended.
+//! The loop that runs ranks, one at a time, until all have ended.
 
 use super::mail::Mailbox;
 use super::rank::{Halt, SimulatedRank, SimulationParams};
@@ -6,16 +6,16 @@ use super::{Report, SimulationError, SimulationOptions, TimedProgram};
 
 /// The number of steps between two reports of progress.
 const STEPS_BETWEEN_REPORTS: u64 = 1 << 20;
-/// The most receives that a deadlock names.
+/// The largest number of receives in the error of a deadlock.
 const WAITING_MAX: usize = 8;
 
-/// All ranks.
+/// The state of all ranks.
 pub(super) struct Simulator<'a> {
     world: SimulationParams<'a>,
     ranks: Vec<SimulatedRank<'a>>,
     mail: Mailbox,
     ended: Vec<bool>,
-    /// The ranks that are being run: each waits for a message of the next one.
+    /// The ranks that are being run: each waits for a message from the next one.
     path: Vec<usize>,
     on_path: Vec<bool>,
     steps: u64,
@@ -71,7 +71,7 @@ impl<'a> Simulator<'a> {
         Ok(Report { time: ranks.iter().map(|rank| rank.end).fold(0.0, f64::max), ranks })
     }
 
-    /// Puts a rank on the path if it can continue. Returns whether it did.
+    /// Puts a rank on the path if it can continue. Returns whether it can.
     fn enter(&mut self, rank: usize) -> bool {
         let can = !self.ended[rank] && !self.on_path[rank] && self.mail.waiting_for(rank).is_none();
         if can {
@@ -81,9 +81,9 @@ impl<'a> Simulator<'a> {
         can
     }
 
-    /// Runs the last rank of the path. If it needs a message then its sender comes next, so that
-    /// many messages wait when the rank runs again: in a ring of n ranks it completes n rounds at a
-    /// time.
+    /// Runs the last rank of the path. If it needs a message, the sender of that message runs next,
+    /// so that many messages are waiting when the rank runs again: in a ring of n ranks, it then
+    /// completes n rounds at a time.
     fn work_on(&mut self, rank: usize) -> Result<(), SimulationError> {
         if self.mail.waiting_for(rank).is_none() {
             let state = &mut self.ranks[rank];
@@ -116,7 +116,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Returns the receives that wait for each other, from this rank on.
+    /// Returns the receives that wait for each other, starting at this rank.
     fn chain(&self, first: usize) -> Vec<crate::verify::StepLocation> {
         let next =
             |rank: &usize| self.mail.waiting_for(*rank).filter(|&next| next != first && !self.ended[next]);

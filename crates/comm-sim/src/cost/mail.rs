@@ -1,4 +1,4 @@
-//! Messages that were sent and not yet received.
+//! Messages that were sent but not yet received.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -8,7 +8,7 @@ use comm_core::Blocks;
 /// A message in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
-    /// The time when its first byte can pass the receiver's port, in seconds.
+    /// The time at which its first byte can pass the receiver's port, in seconds.
     pub(super) ready: f64,
     /// The blocks that it carries.
     pub(super) blocks: Blocks,
@@ -16,16 +16,16 @@ pub(super) struct Message {
     pub(super) bytes: usize,
 }
 
-/// All messages in flight, in order per pair of ranks, and the ranks that wait for one.
+/// All messages in flight, in order for each pair of ranks, and the ranks that wait for a message.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     /// Linked lists of messages and of free entries.
     places: Vec<(Message, u32)>,
     free: u32,
     queues: HashMap<u64, Queue, BuildHasherDefault<PairHasher>>,
-    /// The rank whose message each rank waits for, or none.
+    /// The rank from which each rank awaits a message, or [`NONE`].
     waiting_for: Vec<u32>,
-    /// Ranks whose message has arrived.
+    /// Ranks whose awaited message has arrived.
     woken: VecDeque<u32>,
 }
 
@@ -90,17 +90,17 @@ impl Mailbox {
         place
     }
 
-    /// Records that a rank can continue only with a message from this one.
+    /// Records that a rank can continue only after a message from another.
     pub(super) fn wait(&mut self, rank: usize, from: usize) {
         self.waiting_for[rank] = from as u32;
     }
 
-    /// Returns the rank whose message a rank waits for.
+    /// Returns the rank from which a rank awaits a message.
     pub(super) fn waiting_for(&self, rank: usize) -> Option<usize> {
         (self.waiting_for[rank] != NONE).then_some(self.waiting_for[rank] as usize)
     }
 
-    /// Returns the next rank whose message has arrived.
+    /// Returns the next rank whose awaited message has arrived.
     pub(super) fn next_woken(&mut self) -> Option<usize> {
         self.woken.pop_front().map(|rank| rank as usize)
     }
@@ -111,7 +111,7 @@ impl Mailbox {
     }
 }
 
-/// Packs a pair into one key. Ranks are below 2^32 - 1: larger worlds are refused.
+/// Packs a pair into one key. Ranks are below 2^32 - 1, because larger worlds are rejected.
 const fn key(from: usize, to: usize) -> u64 {
     (from as u64) << 32 | to as u64
 }

@@ -1,30 +1,30 @@
 //! The cost simulator: predicts the time of a program under a model of the links.
 //!
-//! It runs the same lazy steps as the executor, by the same rules, and moves no data. Ranks form a
-//! Kahn network: the actions of a rank depend on the messages it gets and not on their times. So
-//! there is no queue of events in the order of time. Each rank runs its steps in the order of the
-//! program until it needs a message, then the sender of that message runs; the times of steps
-//! follow from maxima and sums. Memory holds a window of steps per rank and the messages in flight,
-//! for programs of any length.
+//! It runs the same lazy steps as the executor, by the same rules, but moves no data. Ranks form a
+//! Kahn network: the actions of a rank depend on the messages that it receives, but not on their
+//! times. So there is no queue of events ordered by time. Each rank runs its steps in program order
+//! until it needs a message; then the sender of that message runs. The times of steps are maxima
+//! and sums of earlier ones. Memory holds only a window of steps per rank and the messages in
+//! flight, whatever the length of the program.
 //!
 //! # The model
 //! Links are those of [`LinkModel`].
 //!
 //! - All ranks start at time 0. A step enters the window when all but the last `window - 1` steps
-//!   before it have ended, and starts when no earlier unfinished step conflicts with it.
-//! - A send occupies the rank for the overhead and then the outgoing port for its bytes, and then
-//!   ends: it does not wait for its receive. A latency later its bytes pass the receiver's incoming
-//!   port, at the earliest when the receive has entered the window there. A receive then occupies
-//!   its rank for the overhead, and for the reduction of its bytes if it reduces. Messages of one
-//!   pair of ranks keep their order.
+//!   before it have ended, and can start when no earlier unfinished step conflicts with it.
+//! - A send occupies the rank for the overhead, then the outgoing port for the time of its bytes,
+//!   and then ends: it does not wait for its receive. One latency later, its bytes pass the
+//!   receiver's incoming port, but not before the receive has entered the window there. The receive
+//!   then occupies its rank for the overhead and, if it reduces, for the reduction of its bytes.
+//!   Messages between a pair of ranks keep their order.
 //! - A local reduction occupies the rank for the reduction of its bytes. Copies and the end of a
 //!   reduction take no time.
 //!
 //! # Simplifications
-//! A rank and each of its two ports do one thing at a time. When two steps need the same time then
+//! A rank and each of its two ports do one thing at a time. If two steps compete for the same time,
 //! the one that is earlier in the rank's program gets it, and the other takes the first idle time
-//! that is long enough; but a receive comes after later sends and local steps that need not wait
-//! for it. An executor serves whichever comes first in time. There are no other limits: no shared
+//! that is long enough; but receives give way to later sends and local steps that need not wait for
+//! them. An executor instead serves whichever is ready first. There are no other limits: no shared
 //! switches, no full buffers.
 
 mod failure;
@@ -69,8 +69,8 @@ pub struct SimulationOptions {
     pub links: LinkModel,
     /// The largest number of unfinished steps of a rank, at least two.
     pub window: usize,
-    /// The most steps of all ranks together. The simulation of a longer program is stopped soon
-    /// after.
+    /// The largest number of steps of all ranks together. The simulation of a longer program stops
+    /// with an error soon after the limit.
     pub steps_max: u64,
 }
 
@@ -84,11 +84,11 @@ impl SimulationOptions {
     comm_core::setters!(window: usize, steps_max: u64);
 }
 
-/// Simulates a program. The same program and options give the same report, to the bit.
+/// Simulates a program. The same program and options give the same report, bit for bit.
 ///
 /// # Errors
 /// [`SimulationError`]: the program is longer than allowed, or malformed. Programs that
-/// [`verify`](crate::verify::verify) proves are not malformed.
+/// pass [`verify`](crate::verify::verify) are not malformed.
 pub fn simulate(program: &TimedProgram<'_>, options: &SimulationOptions) -> Result<Report, SimulationError> {
     simulate_with(program, options, &mut |_| {})
 }
@@ -97,7 +97,7 @@ pub fn simulate(program: &TimedProgram<'_>, options: &SimulationOptions) -> Resu
 /// about every million steps.
 ///
 /// # Errors
-/// As [`simulate`].
+/// Same as [`simulate`].
 pub fn simulate_with(
     program: &TimedProgram<'_>,
     options: &SimulationOptions,

@@ -1,4 +1,4 @@
-//! One rank: its steps in order, with their start and end times.
+//! The simulation of one rank: its steps in order, with their start and end times.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct SimulationParams<'a> {
 }
 
 impl SimulationParams<'_> {
-    /// Returns the size of blocks in bytes. None if there are no such blocks.
+    /// Returns the size of blocks in bytes, or `None` if there are no such blocks.
     fn bytes(&self, blocks: Blocks) -> Option<usize> {
         let end = blocks.first.checked_add(blocks.count)?;
         if end <= self.blocks { self.sizes.size(blocks) } else { None }
@@ -33,7 +33,7 @@ impl SimulationParams<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halt {
     Ended,
-    /// It needs a message of this rank that was not sent yet.
+    /// It needs a message from this rank that has not been sent yet.
     Awaits(usize),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct SimulatedRank<'a> {
     exhausted: bool,
     /// The next step, if the rank is blocked before it.
     next: Option<Step>,
-    /// Deferred receives, which later steps overtake.
+    /// Deferred receives, which later steps may overtake.
     receives: VecDeque<(usize, Step)>,
     window: Window,
     /// The busy times of the rank itself, and of its two ports.
@@ -70,11 +70,11 @@ impl<'a> SimulatedRank<'a> {
         }
     }
 
-    /// Runs until a message is missing, or the program ends.
+    /// Runs until a message is missing or the program ends.
     ///
-    /// A receive is deferred until a later step needs it, or space in the window, so that sends
-    /// which need not wait for it do not. Whether its message has arrived does not matter, so that
-    /// times do not depend on the order in which ranks run.
+    /// A receive is deferred until a later step needs it or its space in the window, so that it
+    /// does not delay sends that need not wait for it. Whether its message has arrived is ignored,
+    /// so that times do not depend on the order in which ranks run.
     pub(super) fn advance(
         &mut self,
         world: &SimulationParams<'_>,
@@ -118,7 +118,7 @@ impl<'a> SimulatedRank<'a> {
         StepLocation { rank: self.number, index, step: *step }
     }
 
-    /// Returns the number of deferred receives that must come before a step.
+    /// Returns the number of deferred receives that must run before a step.
     fn needed(&self, step: &Step, timed: &Timed) -> usize {
         let receives = matches!(step.action, Action::Recv { .. } | Action::RecvReduce { .. });
         let needs = |position| {
@@ -127,7 +127,8 @@ impl<'a> SimulatedRank<'a> {
         self.receives.iter().rposition(|(position, _)| needs(*position)).map_or(0, |last| last + 1)
     }
 
-    /// Runs deferred receives. Returns the rank whose message is missing, if there is one.
+    /// Runs the first `count` deferred receives. Returns the rank whose message is missing, if
+    /// there is one.
     fn receive_until(
         &mut self,
         mut count: usize,
@@ -146,8 +147,8 @@ impl<'a> SimulatedRank<'a> {
         Ok(None)
     }
 
-    /// Returns the time when the first step without times entered the window: no later request
-    /// starts earlier.
+    /// Returns the time at which the first step whose times are unknown entered the window: no
+    /// later request starts earlier.
     fn horizon(&self) -> f64 {
         let first = self.receives.front().map_or(self.window.position(), |(position, _)| *position);
         self.window.entered(first)

@@ -6,7 +6,7 @@ use crate::verify::Traffic;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The time when the last rank ends, in seconds after all ranks started at once.
+    /// The time at which the last rank ends, in seconds after the common start of all ranks.
     pub time: f64,
     /// The report of each rank.
     pub ranks: Vec<RankReport>,
@@ -22,24 +22,24 @@ pub struct RankReport {
     pub bytes_sent: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// The time when its last step ends, in seconds.
+    /// The time at which its last step ends, in seconds.
     pub end: f64,
 }
 
 impl RankReport {
-    /// Returns the messages that it sends or receives, whichever are more.
+    /// Returns the number of messages that it sends or receives, whichever is larger.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.traffic.messages_sent.max(self.traffic.messages_received)
     }
 
-    /// Returns the blocks that it sends or receives, whichever are more.
+    /// Returns the number of blocks that it sends or receives, whichever is larger.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.traffic.blocks_sent.max(self.traffic.blocks_received)
     }
 
-    /// Returns the bytes that it sends or receives, whichever are more.
+    /// Returns the number of bytes that it sends or receives, whichever is larger.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes_sent.max(self.bytes_received)
@@ -59,31 +59,31 @@ impl Report {
         self.ranks.iter().map(|rank| rank.traffic.messages_sent as u64).sum()
     }
 
-    /// Returns the bytes of all messages.
+    /// Returns the number of bytes of all messages.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.bytes_sent).sum()
     }
 
-    /// Returns the most steps of any rank.
+    /// Returns the largest number of steps of any rank.
     #[must_use]
     pub fn steps_max(&self) -> usize {
         self.ranks.iter().map(|rank| rank.traffic.steps).max().unwrap_or(0)
     }
 
-    /// Returns the most messages that any rank sends or receives, whichever is more.
+    /// Returns the largest number of messages that any rank sends or receives.
     #[must_use]
     pub fn messages_max(&self) -> usize {
         self.ranks.iter().map(RankReport::messages).max().unwrap_or(0)
     }
 
-    /// Returns the most blocks that any rank sends or receives, whichever is more.
+    /// Returns the largest number of blocks that any rank sends or receives.
     #[must_use]
     pub fn blocks_max(&self) -> usize {
         self.ranks.iter().map(RankReport::blocks).max().unwrap_or(0)
     }
 
-    /// Returns the most bytes that any rank sends or receives, whichever is more.
+    /// Returns the largest number of bytes that any rank sends or receives.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.ranks.iter().map(RankReport::bytes).max().unwrap_or(0)

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 /// A resource that does one thing at a time, and fills its idle times.
 ///
-/// Requests come in the order of the program, which need not be the order of time: a step that
-/// waits for a late message may be requested before an early one. So idle times are kept, and the
-/// earliest that is long enough is taken.
+/// Requests come in program order, which need not be the order of time: a step that waits for a
+/// late message may come before one that can start early. So idle times are kept, and a request
+/// takes the earliest one that is long enough.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// The end of the last busy or idle time; idle afterwards.
+    /// The end of the last busy time; the resource is idle afterwards.
     end: f64,
     /// Idle times before `end`, in order: start and end.
     gaps: VecDeque<(f64, f64)>,

@@ -1,12 +1,13 @@
-//! The last steps of a rank: those that later ones may have to wait for.
+//! The last steps of a rank, for which later ones may have to wait.
 
 use comm_core::{Action, Step, Touch};
 
-/// The steps of a rank that may be unfinished together, and their end times.
+/// The steps of a rank that may be unfinished at the same time, and their end times.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// A ring buffer of the last steps. The first receive in the window looks back as many steps as
-    /// the window holds, while as many later ones are known.
+    /// A ring buffer of the last steps, for twice the length of a window: the oldest deferred
+    /// receive may depend on a window of steps before it, while a window of later steps has already
+    /// been added.
     steps: Vec<Timed>,
     capacity: usize,
     /// The index of the next step in the ring buffer.
@@ -15,7 +16,7 @@ pub(super) struct Window {
     placed: usize,
 }
 
-/// A step, and its end time once that is known.
+/// A step, and its end time once it is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timed {
     place: Touch,
@@ -23,11 +24,11 @@ pub(super) struct Timed {
     stream: Stream,
     /// The end time; 0 before it is known.
     end: f64,
-    /// The latest end of it and all steps before it, as far as is known.
+    /// The latest end of this step and all steps before it, as far as known.
     all_end: f64,
 }
 
-/// The direction and peer of messages that keep their order.
+/// The direction and the peer of a message: messages of one stream keep their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream(u64);
 
@@ -56,8 +57,8 @@ impl Window {
         position + self.capacity <= self.placed
     }
 
-    /// Adds the next step, which ends then. If the end is not known yet, [`Self::set_end`] sets it
-    /// later.
+    /// Adds the next step, with its end time. If the end is not known yet, [`Self::set_end`] sets
+    /// it later.
     pub(super) fn place(&mut self, timed: &Timed, end: Option<f64>) {
         let before = self.placed.checked_sub(1).map_or(0.0, |before| self.at(before).all_end);
         if self.steps.len() < self.places() {
@@ -72,7 +73,7 @@ impl Window {
         self.placed += 1;
     }
 
-    /// Sets the end of a step that was added without one.
+    /// Sets the end of a step that was added without an end.
     pub(super) fn set_end(&mut self, position: usize, end: f64) {
         let first = self.index(position);
         self.steps[first].end = end;
@@ -86,14 +87,14 @@ impl Window {
         }
     }
 
-    /// Returns the time when a step enters the window: when every step that is a window's length
-    /// before it, or more, has ended.
+    /// Returns the time at which a step enters the window: when all steps at least a window's
+    /// length before it have ended.
     pub(super) fn entered(&self, position: usize) -> f64 {
         position.checked_sub(self.capacity).map_or(0.0, |before| self.at(before).all_end)
     }
 
-    /// Returns the time from which a step can start, but not before `earliest`, which must not be
-    /// before it entered the window.
+    /// Returns the times from which a step can start, none of them before `earliest`, which must
+    /// not be before the step entered the window.
     pub(super) fn free(&self, position: usize, timed: &Timed, earliest: f64) -> Free {
         let mut free = Free { conflicts: earliest, stream: earliest };
         for before in (position.saturating_sub(self.capacity - 1)..position).rev() {
@@ -111,7 +112,7 @@ impl Window {
         free
     }
 
-    /// Returns a step that is not older than two windows.
+    /// Returns a step, which must not be older than two windows.
     pub(super) fn at(&self, position: usize) -> &Timed {
         &self.steps[self.index(position)]
     }
@@ -132,7 +133,7 @@ impl Timed {
         Self { place, src, stream: Stream::of(step.action), end: 0.0, all_end: 0.0 }
     }
 
-    /// As [`Step::conflicts`].
+    /// Same as [`Step::conflicts`].
     pub(super) fn conflicts(&self, earlier: &Self) -> bool {
         self.place.conflicts(earlier.place)
             || self.src.is_some_and(|src| src.conflicts(earlier.place))

@@ -1,4 +1,4 @@
-//! The fabric of threads: they meet and open channels in shared memory of the process.
+//! The fabric of ranks that are threads, which open channels in the memory of the process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +15,7 @@ use super::pipe::Pipe;
 use super::{InProcessConfig, InProcessTransport};
 use crate::endpoint::Endpoint;
 
-/// The fabric of one rank. After it is dropped, the others do not wait for this rank.
+/// The fabric of one rank. After it is dropped, the other ranks no longer wait for this rank.
 #[derive(Debug)]
 pub struct InProcessFabric {
     group: Group,
@@ -34,19 +34,19 @@ struct Hub {
 struct HubState {
     /// The ranks that dropped their fabric.
     gone: Vec<bool>,
-    /// Channels for which some member is missing, by name and members: unequal lists never match. A
-    /// complete one is removed, so that its name can be used again.
+    /// Channels for which some member is missing, by identifier and members: different lists never
+    /// match. A complete channel is removed, so that its identifier can be used again.
     pending: HashMap<(ChannelId, Vec<usize>), PendingChannel>,
-    /// Every open channel, to query unreleased bytes.
+    /// All open channels, which are queried for unreleased bytes.
     open: Vec<Weak<Channel>>,
 }
 
 #[derive(Debug)]
 struct PendingChannel {
     channel: Arc<Channel>,
-    /// By rank of the channel.
+    /// The members that wait now, by their ranks in the channel.
     present: Vec<bool>,
-    /// The ranks that were ever present: a rank that gave up waiting is not the one to blame.
+    /// The members that have ever waited: one that gave up is not named as missing.
     arrived: Vec<bool>,
 }
 
@@ -54,13 +54,13 @@ struct PendingChannel {
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) id: ChannelId,
-    /// The ranks of the world, in the order of their ranks of the channel.
+    /// The ranks of the members in the world, in the order of their ranks in the channel.
     members: Vec<usize>,
     pub(super) config: InProcessConfig,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
     /// The queue from `a` to `b` is at `a * size + b`.
     pipes: Vec<Mutex<Pipe>>,
-    /// The number of broken streams, so that no sleeper misses one.
+    /// The number of broken streams, so that no sleeping rank misses one.
     pub(super) breaks: AtomicU64,
 }
 
@@ -90,13 +90,13 @@ impl Channel {
     }
 }
 
-/// Locks a mutex. Ignores poisoning: a panicking test leaves no inconsistent state.
+/// Locks a mutex, and ignores poisoning: a panicking test leaves no inconsistent state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl InProcessFabric {
-    /// Creates the fabrics of `n` ranks, in rank order, to be moved into a thread each.
+    /// Creates the fabrics of `n` ranks, in rank order, each of which is to be moved into a thread.
     #[must_use]
     pub fn create(n: usize) -> Vec<Self> {
         Self::with_config(n, &InProcessConfig::default())
@@ -121,7 +121,7 @@ impl InProcessFabric {
         channels.iter().map(|channel| channel.unreleased(self.group.rank())).sum()
     }
 
-    /// Adds a rank, given by its rank of the channel; the last one completes the channel.
+    /// Adds a member, given by its rank in the channel. The last one completes the channel.
     fn enter(
         &self,
         state: &mut HubState,
@@ -156,7 +156,7 @@ impl InProcessFabric {
         Ok(channel)
     }
 
-    /// Waits until the channel is complete, or cannot be completed any more.
+    /// Waits until the channel is complete or can no longer be completed.
     fn wait<'s>(
         &'s self,
         mut state: MutexGuard<'s, HubState>,
@@ -166,7 +166,7 @@ impl InProcessFabric {
     ) -> Result<()> {
         let started = self.now();
         loop {
-            // The check looks at other channels, and must run without our lock.
+            // The check uses other channels, so it must run without the lock.
             drop(state);
             let goes_on = until.goes_on(self.now());
             state = lock(&self.hub.state);
@@ -196,7 +196,7 @@ impl InProcessFabric {
     }
 }
 
-/// Removes a rank that gives up, so that the others do not count it as present.
+/// Removes a member that gives up, so that the others do not count it as present.
 fn withdraw(state: &mut HubState, channel: &Channel, rank: usize) {
     let name = (channel.id, channel.members.clone());
     if let Some(pending_channel) = state.pending.get_mut(&name) {

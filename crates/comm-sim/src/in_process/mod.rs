@@ -33,17 +33,17 @@ pub use transport::InProcessTransport;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InProcessConfig {
-    /// The size of each queue in bytes, at least one.
+    /// The capacity of each queue in bytes, at least one.
     pub capacity: usize,
     /// The time at which the sender's bytes count as released.
     pub release: Release,
-    /// A seed that makes every call move a random number of bytes, zero included, as if the rest
-    /// had not arrived.
+    /// The seed of a generator by which every call moves a random number of bytes, possibly zero,
+    /// as if the rest had not arrived. `None` to move as many bytes as possible.
     pub dribble: Option<u64>,
 }
 
 impl Default for InProcessConfig {
-    /// Queues of 64 KiB that move as many bytes as they can.
+    /// Returns queues of 64 KiB that move as many bytes as possible.
     fn default() -> Self {
         Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
     }

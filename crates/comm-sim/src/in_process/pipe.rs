@@ -6,14 +6,14 @@ use comm_core::Loss;
 
 use crate::{ByteQueue, Release, revocation};
 
-/// The bytes in flight from one rank to another, and the state of its sleepers. Protected by a
-/// mutex.
+/// The bytes in flight from one rank to another, and whether the two ranks sleep. It is protected
+/// by a mutex.
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     bytes: ByteQueue,
     accepted: u64,
     consumed: u64,
-    /// The released position that the sender was last given.
+    /// The released position that was last returned to the sender.
     released_reported: u64,
     /// Whether the last attempt to send accepted fewer bytes than were offered.
     fell_short: bool,
@@ -25,13 +25,13 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    /// Returns the reason why nothing can be sent any more.
+    /// Returns the reason why nothing more can be sent, if there is one.
     pub(super) fn send_loss(&self) -> Option<Loss> {
         if self.revoked { Some(revocation()) } else { self.receiver_gone.then_some(Loss::Closed) }
     }
 
-    /// Returns the reason why nothing can be received any more. Bytes that arrived before the end
-    /// come first.
+    /// Returns the reason why nothing more can be received, if there is one. Bytes that arrived
+    /// before the end are received first.
     pub(super) fn recv_loss(&self) -> Option<Loss> {
         if self.revoked {
             Some(revocation())
@@ -40,8 +40,7 @@ impl Pipe {
         }
     }
 
-    /// Takes `take` bytes of `parts`, which have at least as many. The sender offered `offered` in
-    /// all.
+    /// Accepts the first `take` bytes of `parts`, which have `offered` bytes in total.
     pub(super) fn accept(&mut self, parts: &[IoSlice<'_>], offered: usize, take: usize) {
         let mut left = take;
         for part in parts {
@@ -88,7 +87,7 @@ impl Pipe {
         self.consumed += bytes as u64;
     }
 
-    /// Revokes bytes that are not consumed, and returns whether there were any.
+    /// Revokes unconsumed bytes, and returns whether there were any.
     pub(super) fn revoke(&mut self, release: Release) -> bool {
         let revoked = self.unreleased(release) > 0;
         if revoked {
@@ -100,7 +99,7 @@ impl Pipe {
 
     /// Returns whether the sender may be able to continue; if not, marks it as asleep.
     ///
-    /// A sender whose last attempt was accepted whole waits for release, if anything is unreleased.
+    /// A sender whose last attempt was fully accepted waits for release, if anything is unreleased.
     pub(super) fn arm_sender(&mut self, capacity: usize, release: Release) -> bool {
         let ready = if self.send_loss().is_some() {
             true

@@ -25,7 +25,8 @@ pub struct InProcessTransport {
     endpoint: Arc<Endpoint>,
     dribble: Option<Random>,
     breaks_seen: u64,
-    /// A copy of the bytes of `fill_buf`, because no reference into a locked queue can be returned.
+    /// The bytes that `fill_buf` returns: a copy, because it cannot return a reference into a
+    /// locked queue.
     filled: Vec<u8>,
 }
 
@@ -77,7 +78,7 @@ impl InProcessTransport {
     }
 }
 
-/// Returns the number of bytes, at most `most`, that move now.
+/// Returns the number of bytes to move now, at most `most`.
 fn portion(dribble: &mut Option<Random>, most: usize) -> usize {
     dribble.as_mut().map_or(most, |random| random.short(most))
 }

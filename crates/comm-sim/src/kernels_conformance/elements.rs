@@ -1,4 +1,5 @@
-//! Elements of every type as bytes: the values at which rounding and comparisons differ, and noise.
+//! Elements of every type as bytes: pseudorandom ones, and special values for rounding and
+//! comparisons.
 
 use comm_core::{DType, wire};
 
@@ -9,7 +10,8 @@ pub(super) const INTEGERS: [DType; 8] =
 /// Zeros, the smallest and largest numbers, infinities, and quiet and signalling NaN.
 const F16: [u64; 12] = [0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x7bff, 0x7c00, 0xfc00, 0x7c01, 0x7e00, 0xfe01];
 const BF16: [u64; 12] = [0, 0x8000, 1, 0x8001, 0x7f, 0x80, 0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fc0, 0xffc1];
-/// Also numbers halfway between two of 16 bits, just beside them, and below the least.
+/// The same, and numbers at and next to the midpoint of two 16-bit floats, and below the smallest
+/// one.
 const F32: [u64; 27] = [
     0,
     0x8000_0000,
@@ -41,7 +43,8 @@ const F32: [u64; 27] = [
     0x387f_e000,
     0x3880_0000,
 ];
-/// Also numbers halfway between two of 32 bits, and some that are rounded twice on the way to 16.
+/// The same, and numbers at the midpoint of two 32-bit floats, and some that are rounded twice when
+/// they are converted to 16 bits.
 const F64: [u64; 20] = [
     0,
     1 << 63,
@@ -77,8 +80,8 @@ pub(super) fn not_finite(dtype: DType) -> [u64; 4] {
     }
 }
 
-/// Returns the bytes of `len` elements, of which a third are special. If they must be finite, all
-/// magnitudes are between 1 and 2.
+/// Returns the bytes of `len` elements, a third of which are special values. If they must be
+/// finite, all magnitudes are between 1 and 2.
 pub(super) fn elements(dtype: DType, len: usize, seed: u64, is_finite: bool) -> Vec<u8> {
     let (special, exponent): (&[u64], u64) = match dtype {
         DType::F16 => (&F16, 0x7c00),

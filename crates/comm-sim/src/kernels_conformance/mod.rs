@@ -1,5 +1,5 @@
-//! A test suite for the [`Kernels`] of a memory: the results are those of the host, bit for bit,
-//! and no element outside of a view is touched.
+//! A test suite for the [`Kernels`] of a memory: the results must be those of the host, bit for
+//! bit, and no element outside of a view may change.
 
 mod elements;
 
@@ -11,13 +11,13 @@ use elements::{FLOATS, INTEGERS, elements};
 /// Lengths around the sizes of warps, thread blocks and groups of sums.
 pub const LENGTHS: [usize; 10] = [0, 1, 31, 32, 33, 255, 256, 257, 1025, 100_003];
 
-/// Powers of two, factors that round, and those without inverse or number.
+/// A power of two, factors that round or overflow, zero and NaN.
 const FACTORS: [f64; 6] = [0.5, 1.0 / 3.0, -1e30, 1e300, 0.0, f64::NAN];
 /// The factor of conversions, which rounds.
 const FACTOR: f32 = 1.0 / 3.0;
-/// A number of elements at which interpreted kernels take long.
+/// The number of elements above which interpreted kernels are slow.
 const MANY: usize = 10_000;
-/// The elements before and after those of a view.
+/// The number of elements before and after those of a view.
 const AROUND: usize = 3;
 
 /// Compares all computations on buffers of these lengths with those of the host.
@@ -57,7 +57,7 @@ pub fn check<M: Kernels>(comm: &Comm<M>, host: &Comm, lengths: &[usize]) -> Chec
     Ok(())
 }
 
-/// Compares what is computed with the elements of one buffer.
+/// Compares the computations that use the elements of one buffer.
 fn check_floats<M: Kernels>(comm: &Comm<M>, host: &Comm, of: DType, len: usize) -> CheckResult {
     for factor in FACTORS {
         let case = Case { what: format!("a product of {of} and {factor}"), of, into: of, len };
@@ -79,7 +79,8 @@ fn check_floats<M: Kernels>(comm: &Comm<M>, host: &Comm, of: DType, len: usize) 
     check_finite(comm, of, len)
 }
 
-/// Puts each kind of number that is not finite at the ends and in the middle of finite ones.
+/// Puts each kind of number that is not finite at the ends and in the middle of finite ones, and
+/// checks that it is found.
 fn check_finite<M: Kernels>(comm: &Comm<M>, of: DType, len: usize) -> CheckResult {
     let size = of.size();
     let finite = elements(of, len + 2 * AROUND, 5, true);
@@ -90,10 +91,10 @@ fn check_finite<M: Kernels>(comm: &Comm<M>, of: DType, len: usize) -> CheckResul
         if got == wanted { Ok(()) } else { Err(wrong()) }
     };
     expect(&finite, true, 0)?;
-    // Once is enough where it takes long.
+    // One kind is enough if each takes long.
     let kinds = if len > MANY { 1 } else { 4 };
     for infinite in elements::not_finite(of).into_iter().take(kinds) {
-        // Elements beside the view do not count.
+        // Elements outside the view must be ignored.
         for (at, wanted) in [(AROUND - 1, true), (AROUND + len, true)]
             .into_iter()
             .chain([0, len / 2, len.saturating_sub(1)].map(|at| (AROUND + at, len == 0)))
@@ -151,7 +152,7 @@ fn buffer<M: Kernels>(comm: &Comm<M>, dtype: DType, bytes: &[u8]) -> Result<M::B
     Ok(buffer)
 }
 
-/// Returns the elements of a buffer but those around.
+/// Returns the elements of a buffer, without those around them.
 fn inner<M: Kernels>(buffer: &M::Buffer, len: usize) -> CheckResult<M::View<'_>> {
     let view = AsView::<M>::as_view(buffer)?;
     let has = view.len();

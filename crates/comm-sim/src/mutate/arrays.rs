@@ -1,4 +1,4 @@
-//! One rank's arrays, holding numbers.
+//! The arrays of one rank, which hold numbers.
 
 use comm_core::{Blocks, Layout, Partition, Place};
 
@@ -6,13 +6,13 @@ use super::InterpretError;
 use crate::random::{Random, mix};
 use crate::verify::{Required, Spec, Start, Tree};
 
-/// An element, which is combined in two ways at once.
+/// An element, which is combined with two operators at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number {
-    /// Combined with an associative operator, so that the right result is known.
+    /// Combined with an associative operator, so that the correct result is known.
     sum: u64,
     /// Combined with an operator that commutes but is not associative, like addition of floats, so
-    /// that the result shows the order.
+    /// that the result depends on the order.
     order: u64,
 }
 
@@ -28,8 +28,8 @@ impl Number {
         Self { sum: self.sum.wrapping_add(other.sum), order }
     }
 
-    /// Returns the end of a reduction: an operation that gives other results when it is done twice,
-    /// or to a part.
+    /// Returns the number after the end of a reduction: an operation whose result shows if it is
+    /// applied twice, or to a partial result.
     fn finish(self) -> Self {
         Self { sum: mix(self.sum.wrapping_add(1)), order: mix(self.order.wrapping_add(1)) }
     }
@@ -46,8 +46,8 @@ pub(super) struct Arrays<'a> {
     scratch: Vec<Number>,
 }
 
-/// Returns the layout of a program: some blocks are larger than others, unless it asks for equal
-/// ones.
+/// Returns the layout of a program, in which some blocks are larger than others unless the program
+/// requires equal ones.
 pub(super) fn layout(spec: &Spec) -> Layout {
     let uniform = Layout::uniform(&Partition::even(elements(spec), spec.blocks));
     Layout { gapless: spec.equal, ..uniform }
@@ -59,7 +59,7 @@ const fn elements(spec: &Spec) -> usize {
 
 impl<'a> Arrays<'a> {
     pub(super) fn new(spec: &'a Spec, layout: &'a Layout, slots: usize, rank: usize, seed: u64) -> Self {
-        // All but the rank's contribution is garbage.
+        // Everything except the rank's contribution is garbage.
         let garbage = |place: u64, count: usize| -> Vec<Number> {
             (0..count)
                 .map(|at| Number::contribution(usize::MAX >> 33, at, seed ^ mix(place + rank as u64)))
@@ -151,7 +151,8 @@ impl<'a> Arrays<'a> {
         self.layout.bytes(place, blocks).ok_or(outside)
     }
 
-    /// Compares the output with the required values, and returns the part of it that is specified.
+    /// Compares the output with the required values, and returns the part whose values are
+    /// specified.
     pub(super) fn check(&self, tree: Option<Tree<'_>>, seed: u64) -> Result<Vec<Number>, InterpretError> {
         let mut results = Vec::new();
         for block in 0..self.spec.blocks {

@@ -1,4 +1,4 @@
-//! Runs programs on numbers, in random order.
+//! Execution of programs on numbers, in random order.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::arrays::{Arrays, Number, layout};
 use crate::random::Random;
 use crate::verify::{Program, Spec, Tree};
 
-/// The error of a program that ran on numbers.
+/// The error in a program that ran on numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InterpretError {
@@ -28,13 +28,13 @@ pub enum InterpretError {
         /// The receiver.
         to: usize,
     },
-    /// A message of another size than its receive.
+    /// A message and its receive have different sizes.
     #[error("rank {rank} receives a message of the wrong size")]
     Length {
         /// The receiver.
         rank: usize,
     },
-    /// A peer that is out of range.
+    /// A peer is out of range.
     #[error("rank {rank} names rank {peer} as its peer")]
     Peer {
         /// The rank.
@@ -42,19 +42,19 @@ pub enum InterpretError {
         /// The peer.
         peer: usize,
     },
-    /// Blocks outside the array.
+    /// Blocks are outside the array.
     #[error("rank {rank} names blocks that it does not have")]
     Outside {
         /// The rank.
         rank: usize,
     },
-    /// A write to the input.
+    /// A step writes to the input.
     #[error("rank {rank} writes to its input")]
     WritesInput {
         /// The rank.
         rank: usize,
     },
-    /// The wrong numbers at the end.
+    /// The output of a rank is wrong at the end.
     #[error("rank {rank} ends with the wrong numbers in block {block}")]
     Result {
         /// The rank.
@@ -62,11 +62,11 @@ pub enum InterpretError {
         /// The block.
         block: usize,
     },
-    /// Results that depend on the rank, or on the order of events.
+    /// Results depend on the rank, or on the order of events.
     #[error("results differ in their rounding")]
     Order,
     /// A rank passed a barrier before another had arrived.
-    #[error("rank {rank} leaves the barrier before rank {absent} has come")]
+    #[error("rank {rank} leaves the barrier before rank {absent} has arrived")]
     Barrier {
         /// The rank that left.
         rank: usize,
@@ -79,7 +79,7 @@ pub enum InterpretError {
 #[derive(Debug, Clone, Copy)]
 struct RunOptions {
     window: usize,
-    /// The number of messages that fit between two ranks. With none, a send waits for its receive.
+    /// The number of messages that fit between two ranks. With 0, a send waits for its receive.
     capacity: usize,
     /// A rank that never starts.
     frozen: Option<usize>,
@@ -87,8 +87,8 @@ struct RunOptions {
 
 const UNBOUNDED: usize = usize::MAX;
 
-/// Runs a program many times on numbers: with and without buffering of messages, in small and large
-/// windows, in random order.
+/// Runs a program many times on numbers, with and without buffering of messages, with small and
+/// large windows, and in random order.
 ///
 /// # Errors
 /// The [`InterpretError`] of the first run that failed.
@@ -173,7 +173,7 @@ impl<'a> Execution<'a> {
         self.arrays.iter().map(|arrays| arrays.check(tree, seed)).collect()
     }
 
-    /// Checks that no rank ends while one never starts.
+    /// Checks that no rank ends if one never starts.
     fn check_barrier(&mut self, absent: usize, seed: u64) -> Result<(), InterpretError> {
         let mut random = Random::new(seed, 99);
         while self.one(&mut random)? {}
@@ -200,8 +200,8 @@ impl<'a> Execution<'a> {
         Ok(false)
     }
 
-    /// Returns whether no earlier unfinished step of the rank must come first, because of its
-    /// blocks or its stream.
+    /// Returns whether a step is in the window, unfinished, and not preceded by an unfinished step
+    /// with conflicting blocks or the same stream.
     fn may_run(&self, rank: usize, index: usize) -> bool {
         let (steps, oldest) = (&self.steps[rank], self.oldest[rank]);
         if self.manner.frozen == Some(rank)
@@ -288,7 +288,7 @@ impl<'a> Execution<'a> {
     }
 }
 
-/// Returns whether two steps send to the same rank, or receive from the same.
+/// Returns whether two steps send to the same rank, or receive from the same rank.
 fn same_stream(a: &Step, b: &Step) -> bool {
     let stream = |step: &Step| match step.action {
         Action::Send { to } => Some((true, to)),

@@ -1,9 +1,9 @@
-//! Mutation testing of the verifier, which must refuse every schedule that is wrong.
+//! Mutation testing of the verifier, which must reject every wrong schedule.
 //!
-//! A correct program is broken in one place: a step is lost, doubled, swapped, sent to another
-//! rank, applied to another block. Whether that does harm is determined without the verifier, by
-//! running the mutant on numbers, under many interleavings, windows and buffer sizes. The verifier
-//! must refuse every mutant that does harm.
+//! A correct program is broken in one place: a step is dropped, duplicated, swapped, sent to
+//! another rank, or applied to another block. Whether the mutant is harmful is determined without
+//! the verifier, by running it on numbers, with many interleavings, windows and buffer sizes. The
+//! verifier must reject every harmful mutant.
 
 mod arrays;
 mod interpreter;
@@ -23,12 +23,13 @@ use mutants::Mutant;
 pub struct MutationOptions {
     /// The seed of numbers, interleavings and samples.
     pub seed: u64,
-    /// The most mutants to try; if there are more, a random sample of as many.
+    /// The largest number of mutants to try; if there are more, a random sample of this size is
+    /// tried.
     pub mutants_max: usize,
 }
 
 impl Default for MutationOptions {
-    /// Options that try every mutant.
+    /// Returns options that try every mutant.
     fn default() -> Self {
         Self { seed: 0, mutants_max: usize::MAX }
     }
@@ -45,15 +46,15 @@ impl MutationOptions {
 pub struct MutationReport {
     /// The number of mutants.
     pub mutants: usize,
-    /// The number of mutants that compute the right result nevertheless. The verifier may refuse
-    /// them or not.
+    /// The number of mutants that still compute the correct result. The verifier may reject them or
+    /// not.
     pub harmless: usize,
-    /// The number of mutants that do harm.
+    /// The number of mutants that deadlock or compute a wrong result.
     pub harmful: usize,
-    /// The number of harmful mutants that the verifier refuses.
+    /// The number of harmful mutants that the verifier rejects.
     pub killed: usize,
-    /// The change and the harm of each harmful mutant that is not refused. Empty if the verifier is
-    /// right.
+    /// The change and the error of each harmful mutant that is not rejected. Empty if the verifier
+    /// is correct.
     pub survivors: Vec<String>,
 }
 
@@ -68,15 +69,15 @@ impl MutationReport {
     }
 }
 
-/// The reason why a program cannot be tested: it is wrong itself.
+/// The reason why a program cannot be tested: it is itself wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MutationError {
-    /// The verifier refuses it.
-    #[error("the program is refused: {0}")]
+    /// The verifier rejects it.
+    #[error("the verifier rejects the program: {0}")]
     Refused(Fault),
-    /// It fails on numbers.
-    #[error("the program does harm: {0}")]
+    /// It fails when it runs on numbers.
+    #[error("the program is wrong: {0}")]
     Harmful(InterpretError),
 }
 
@@ -101,7 +102,7 @@ pub fn test_mutants(
     Ok(survey)
 }
 
-/// Keeps a random sample.
+/// Keeps a random sample of the mutants.
 fn sample(mutants: &mut Vec<Mutant>, options: &MutationOptions) {
     if mutants.len() <= options.mutants_max {
         return;

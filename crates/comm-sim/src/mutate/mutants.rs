@@ -7,9 +7,9 @@ use crate::verify::{Spec, StepLocation};
 /// A rank's program with one change.
 #[derive(Debug)]
 pub(super) struct Mutant {
-    /// The rank whose program it is.
+    /// The rank whose program is changed.
     pub(super) rank: usize,
-    /// The program.
+    /// The changed program.
     pub(super) steps: Vec<Step>,
     /// The change.
     pub(super) change: String,
@@ -47,14 +47,15 @@ fn changes(step: Step, rank: usize, spec: &Spec) -> Vec<Step> {
     blocks.chain(places).chain(moved(step)).chain(actions).filter(|&changed| changed != step).collect()
 }
 
-/// Returns receives that reduce in place, but in another place.
+/// Returns receives that also reduce in place, but in another place.
 fn moved(step: Step) -> Vec<Step> {
     let Action::RecvReduce { from, .. } = step.action else { return Vec::new() };
     let places = other_places(step.place).into_iter().filter(|_| step.is_in_place());
     places.map(|place| Step::recv_reduce(from, place, place, step.blocks)).collect()
 }
 
-/// Returns the next blocks, around the end; the blocks before; one more; one less; none.
+/// Returns the next blocks, wrapping around at the end; the previous ones; one more; none; one
+/// less, at either end.
 fn other_blocks(Blocks { first, count }: Blocks, blocks: usize) -> Vec<Blocks> {
     let next = (first + 1) % blocks.max(1);
     let mut others = vec![

@@ -19,15 +19,15 @@ pub struct NetworkFabric {
     world: SharedWorld,
 }
 
-/// A channel for which some member is missing.
+/// A channel that is being opened.
 #[derive(Debug)]
 pub(super) struct Opening {
     id: ChannelId,
     members: Vec<usize>,
-    /// By rank of the channel.
+    /// The members that have arrived, by their ranks in the channel.
     present: Vec<bool>,
     channel: usize,
-    /// The failure that all members report: the first one.
+    /// The first failure, which all members report.
     failure: Option<Error>,
 }
 
@@ -51,7 +51,7 @@ impl VirtualClock {
         self.world.lock().is_dead(self.rank)
     }
 
-    /// Stops the calling thread in virtual time, unless this rank dies meanwhile.
+    /// Stops the calling thread for a duration in virtual time, or until this rank dies.
     pub fn sleep(&self, duration: Duration) {
         self.world.pause(self.rank, duration);
     }
@@ -61,28 +61,29 @@ impl VirtualClock {
         self.world.lock().die(self.rank);
     }
 
-    /// Calls `action` before this rank's operation of this number on its transports, from 1. It
-    /// replaces an earlier action that has not been called.
+    /// Calls `action` before the operation with this number, counted from 1, on this rank's
+    /// transports. It replaces an earlier action that has not been called.
     pub fn before_operation(&self, operation: u64, action: impl FnOnce() + Send + 'static) {
         let action: Action = Box::new(action);
         let earlier = self.world.lock().ranks[self.rank].operations.action.replace((operation, action));
-        // The world is not locked any more, which the earlier one may own a transport of.
+        // Dropped after the world is unlocked: the action may own a transport, whose drop locks the
+        // world.
         drop(earlier);
     }
 }
 
 /// Runs `rank` on a thread per rank, in virtual time, and returns the results in rank order. One
-/// thread runs at a time: a seeded choice at operations on transports, until it sleeps. So each run
-/// can be repeated from its seed and plan.
+/// thread runs at a time, until it sleeps or until an operation on a transport passes the turn to
+/// another; both choices depend on the seed. So each run can be reproduced from its seed and plan.
 ///
-/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`]. Another thread
-/// of a rank takes part if [`Fabric::scheduler`] knows it, as it knows those of
-/// [`Worker`](comm_core::Worker); no other may use its transports. Every operation of a rank that
-/// died fails, on all its threads.
+/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`]. Further
+/// threads of a rank take part if they are added to [`Fabric::scheduler`], as those of
+/// [`Worker`](comm_core::Worker) are; no other threads may use its transports. After a rank has
+/// died, every operation fails on all of its threads.
 ///
 /// # Panics
 /// If a rank panics; see [`run_each`](crate::run_each). If ranks still wait after a week of virtual
-/// time: they are deadlocked.
+/// time, because they are deadlocked.
 pub fn run<T: Send>(
     n: usize,
     seed: u64,
@@ -106,7 +107,7 @@ pub fn run<T: Send>(
     results
 }
 
-/// Ends the turns of a rank, also when it panics.
+/// Ends the turns of a rank when it is dropped, so also if the rank panics.
 struct TurnsOf {
     rank: usize,
     world: SharedWorld,
@@ -119,7 +120,7 @@ impl Drop for TurnsOf {
 }
 
 impl World {
-    /// Adds a rank to a channel that opens. Returns the number of the channel.
+    /// Adds a member to a channel that is being opened. Returns the number of the channel.
     fn enter(&mut self, id: ChannelId, members: &[usize], rank: usize) -> usize {
         let same = |opening: &Opening| opening.id == id && opening.members == members;
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
@@ -137,7 +138,8 @@ impl World {
         channel
     }
 
-    /// Lets all members fail, also those that come later. Returns the first failure.
+    /// Makes the opening fail for all members, including those that arrive later. Returns the first
+    /// failure.
     fn fail(&mut self, channel: usize, error: Error) -> Error {
         let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
         let first = opening.map(|opening| opening.failure.get_or_insert_with(|| error.clone()).clone());
@@ -147,7 +149,7 @@ impl World {
 }
 
 impl Opening {
-    /// Returns the members that are missing, by their ranks of the channel.
+    /// Returns the members that have not arrived, by their ranks in the channel.
     fn missing(&self) -> Vec<usize> {
         let ranks = 0..self.members.len();
         ranks.filter(|&rank| !self.present[rank]).collect()
@@ -159,7 +161,7 @@ impl NetworkFabric {
     fn wait(&self, channel: usize, members: &[usize], until: Until<'_>) -> Result<()> {
         let started = self.now();
         loop {
-            // The check uses other channels.
+            // The check uses other channels, so it must run before the world is locked.
             let goes_on = until.goes_on(self.now())?;
             let world = self.world.lock();
             let Some(opening) = world.openings.iter().find(|opening| opening.channel == channel) else {
@@ -169,7 +171,7 @@ impl NetworkFabric {
                 return Err(failure.clone());
             }
             let missing = opening.missing();
-            // A death causes others to leave, so it comes first.
+            // A death causes others to leave, so deaths are checked first.
             let dead = (0..members.len()).find(|&rank| world.is_dead(members[rank]));
             let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
             if let Some(peer) = dead.or_else(gone) {

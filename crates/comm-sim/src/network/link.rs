@@ -10,9 +10,9 @@ use crate::{ByteQueue, Release, revocation};
 /// A message in flight. Times count from the start of the network.
 #[derive(Debug)]
 pub(super) struct Packet {
-    /// The time when its last byte leaves the sender.
+    /// The time at which its last byte leaves the sender.
     pub(super) departs: Duration,
-    /// The time when it arrives.
+    /// The time at which it arrives.
     pub(super) arrives: Duration,
     pub(super) content: Payload,
 }
@@ -32,13 +32,13 @@ pub(super) struct Link {
     busy_until: Duration,
     accepted: u64,
     consumed: u64,
-    /// The consumed position that the sender knows.
+    /// The consumed position of which the sender has been notified.
     credited: u64,
-    released_told: u64,
+    released_reported: u64,
     fell_short: bool,
-    /// The reason why nothing can be received, once the arrived bytes are consumed.
+    /// The reason why nothing more can be received once the arrived bytes are consumed.
     recv_end: Option<Loss>,
-    /// The reason why nothing can be sent.
+    /// The reason why nothing more can be sent.
     send_end: Option<Loss>,
 }
 
@@ -47,8 +47,8 @@ impl Link {
         self.send_end.clone()
     }
 
-    /// Returns the reason why nothing can be received any more. Bytes that arrived before the end
-    /// come first.
+    /// Returns the reason why nothing more can be received, if there is one. Bytes that arrived
+    /// before the end are received first.
     pub(super) fn recv_loss(&self) -> Option<Loss> {
         self.recv_end.clone().filter(|_| self.arrived.is_empty())
     }
@@ -63,15 +63,15 @@ impl Link {
         self.fell_short = taken < offered;
     }
 
-    /// Keeps the link busy for `time` from `now` on, or after its current packets, and returns the
-    /// end of that time.
+    /// Keeps the link busy for `time`, from `now` or the end of its current packets on, and returns
+    /// the end of that time.
     pub(super) fn occupy(&mut self, now: Duration, time: Duration) -> Duration {
         self.busy_until = self.busy_until.max(now) + time;
         self.busy_until
     }
 
-    /// Puts a packet on the link, which arrives no earlier than those before. Returns the time of
-    /// arrival.
+    /// Puts a packet on the link. It arrives no earlier than the packets before it. Returns the
+    /// time of arrival.
     pub(super) fn dispatch(&mut self, mut packet: Packet) -> Duration {
         let before = self.travelling.back().map_or(Duration::ZERO, |last| last.arrives);
         packet.arrives = packet.arrives.max(before);
@@ -80,7 +80,7 @@ impl Link {
         arrives
     }
 
-    /// Delivers packets that have arrived by now, and returns whether the stream ended.
+    /// Delivers the packets that arrive by `now`, and returns whether the stream ended.
     pub(super) fn deliver(&mut self, now: Duration) -> bool {
         let mut ended = false;
         while self.travelling.front().is_some_and(|packet| packet.arrives <= now) {
@@ -96,45 +96,45 @@ impl Link {
         ended
     }
 
-    /// Loses packets that have not left the sender by `now`. The link is free again.
+    /// Drops packets that have not left the sender by `now`, and frees the link.
     pub(super) fn lose_undeparted(&mut self, now: Duration) {
         self.travelling.retain(|packet| packet.departs <= now);
         self.busy_until = self.busy_until.min(now);
     }
 
-    /// Loses the packets in flight.
+    /// Drops all packets in flight, and frees the link.
     pub(super) fn lose_all(&mut self, now: Duration) {
         self.travelling.clear();
         self.busy_until = self.busy_until.min(now);
     }
 
-    /// Tells the sender that nothing can be sent any more. Returns whether that is new.
+    /// Notifies the sender that nothing more can be sent. Returns whether this is the first
+    /// notification.
     pub(super) fn end_sending(&mut self, loss: Loss) -> bool {
-        let news = self.send_end.is_none();
+        let is_first = self.send_end.is_none();
         self.send_end.get_or_insert(loss);
-        news
+        is_first
     }
 
     pub(super) const fn arrived(&mut self) -> &mut ByteQueue {
         &mut self.arrived
     }
 
-    /// Drops the first bytes, which the receiver must have seen. Returns the position up to which
-    /// all are consumed.
+    /// Drops the first bytes, which must be visible to the receiver. Returns the consumed position.
     pub(super) fn consume(&mut self, bytes: usize) -> u64 {
         self.arrived.consume(bytes);
         self.consumed += bytes as u64;
         self.consumed
     }
 
-    /// Tells the sender the consumed position.
+    /// Notifies the sender of the consumed position.
     pub(super) fn credit(&mut self, position: u64) {
         self.credited = self.credited.max(position);
     }
 
     pub(super) fn released(&mut self, release: Release) -> u64 {
-        self.released_told = self.released_position(release);
-        self.released_told
+        self.released_reported = self.released_position(release);
+        self.released_reported
     }
 
     fn released_position(&self, release: Release) -> u64 {
@@ -156,12 +156,12 @@ impl Link {
         has_unreleased
     }
 
-    /// Returns whether a sender may be able to continue. A sender whose last attempt was accepted
-    /// whole waits for release, if anything is unreleased.
+    /// Returns whether a sender may be able to continue. A sender whose last attempt was fully
+    /// accepted waits for release, if anything is unreleased.
     pub(super) fn can_send(&self, capacity: usize, release: Release) -> bool {
         let released = self.released_position(release);
         if self.send_end.is_none() && !self.fell_short && released < self.accepted {
-            return released != self.released_told;
+            return released != self.released_reported;
         }
         self.send_end.is_some() || self.space(capacity) > 0
     }

@@ -1,12 +1,11 @@
-//! A faulty network in virtual time: everything in one thread, and repeatable from a seed.
+//! A faulty network in virtual time, in one thread and reproducible from a seed.
 //!
 //! Ranks are state machines that are called in turn until none can continue; then
 //! [`Network::advance`] moves the clock to the next event. If there is none, the ranks are
-//! deadlocked for certain: no timeout is needed to find out. [`Network::drive`] is this loop.
+//! certainly deadlocked, so no timeout is needed to detect this. [`Network::drive`] is this loop.
 //!
-//! Ranks that block, as communicators do, are threads of [`run`]; one runs at a time: in
-//! virtual time, and as repeatable. The [`Worker`](comm_core::Worker)s of a rank are further
-//! threads.
+//! Ranks that block, as communicators do, are threads of [`run`], which runs one at a time, also in
+//! virtual time and reproducibly. The [`Worker`](comm_core::Worker)s of a rank are further threads.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -52,21 +51,21 @@ use world::World;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultPlan {
-    /// The time that every byte takes at least.
+    /// The minimum time in flight of every byte.
     pub latency: Duration,
-    /// The longest random delay in addition. Bytes never overtake each other.
+    /// The longest additional random delay. Bytes never overtake each other.
     pub jitter: Duration,
     /// The bandwidth of a link.
     pub bytes_per_second: u64,
-    /// The number of bytes that fit between a sender and a receiver.
+    /// The number of bytes that may be in flight or unread between a sender and a receiver.
     pub capacity: usize,
-    /// Whether every call moves a random part of the possible bytes, sometimes none.
+    /// Whether every call moves only a random part of the bytes that it could move, sometimes none.
     pub short: bool,
     /// The average number of sends between two stalls of a link, and their duration.
     pub stalls: Option<(usize, Duration)>,
     /// The time at which the sender's bytes count as released.
     pub release: Release,
-    /// The faults, with their times after the start.
+    /// The faults, and their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
 }
 
@@ -87,7 +86,7 @@ pub enum Incident {
 }
 
 impl FaultPlan {
-    /// Creates a network that delivers everything promptly.
+    /// Creates the plan of a network that delivers everything promptly.
     #[must_use]
     pub const fn calm() -> Self {
         Self {
@@ -102,8 +101,8 @@ impl FaultPlan {
         }
     }
 
-    /// Creates a network that is slow and uneven, holds few bytes, and reads sent memory late.
-    /// Nothing is lost on it.
+    /// Creates the plan of a network that is slow and irregular, holds few bytes, and releases sent
+    /// memory late. It loses nothing.
     #[must_use]
     pub const fn rough() -> Self {
         Self {
@@ -120,7 +119,7 @@ impl FaultPlan {
 
     comm_core::setters!(latency: Duration, jitter: Duration, bytes_per_second: u64, capacity: usize, short: bool);
 
-    /// Returns the network with links that stall for this time, once in `sends` sends on average.
+    /// Returns the plan with links that stall for this time, on average once in `sends` sends.
     #[must_use]
     pub const fn stalls(mut self, sends: usize, duration: Duration) -> Self {
         self.stalls = Some((sends, duration));
@@ -129,7 +128,7 @@ impl FaultPlan {
 
     comm_core::setters!(release: Release);
 
-    /// Returns the network with this fault in addition.
+    /// Returns the plan with this additional fault.
     #[must_use]
     pub fn and(mut self, after: Duration, incident: Incident) -> Self {
         self.incidents.push((after, incident));
@@ -147,7 +146,7 @@ pub struct Network {
 /// The result of a rank's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Something moved: the rank wants another turn before time passes.
+    /// Something moved: the rank needs another turn before time passes.
     Moved,
     /// Nothing can move.
     Blocked,
@@ -163,11 +162,11 @@ impl Turn {
     }
 }
 
-/// The end of a drive.
+/// The outcome of [`Network::drive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Every rank that lives has ended.
+    /// Every rank has ended or died.
     Done,
     /// These ranks wait for an event that will never happen.
     Deadlock(Vec<usize>),
@@ -192,7 +191,7 @@ impl Network {
     /// only on the seed, and on the order of calls.
     ///
     /// # Errors
-    /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptors left.
+    /// [`Error::Io`](comm_core::Error::Io) if the process is out of descriptors.
     pub fn new(n: usize, seed: u64, plan: &FaultPlan) -> Result<(Self, Vec<NetworkTransport>)> {
         let world = SharedWorld::new(n, seed, plan);
         let channel = world.lock().add_channel((0..n).collect());
@@ -209,7 +208,7 @@ impl Network {
         self.world.lock().advance(None)
     }
 
-    /// Moves the clock by this much, and handles the events on the way.
+    /// Moves the clock by this time, and handles the events until then.
     pub fn advance_by(&mut self, time: Duration) {
         let mut world = self.world.lock();
         let until = world.now() + time;
@@ -234,8 +233,8 @@ impl Network {
         self.world.lock().is_dead(rank)
     }
 
-    /// Gives the ranks turns, in random order, and advances the clock when none can continue, until
-    /// all have ended.
+    /// Gives turns to the ranks in random order, and advances the clock when none can continue,
+    /// until all have ended.
     pub fn drive(&mut self, ranks: usize, mut turn: impl FnMut(usize) -> Turn) -> Outcome {
         let mut waiting: Vec<usize> = (0..ranks).collect();
         loop {

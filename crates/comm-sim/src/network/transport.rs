@@ -16,15 +16,15 @@ use crate::endpoint::Endpoint;
 /// Streams to and from every other rank of a [`Network`](super::Network). Dropping it closes them
 /// in order.
 ///
-/// [`Transport::sleep`] sleeps in virtual time, in a rank of [`run`](super::run). Only an abort
-/// makes its descriptor readable.
+/// In a rank of [`run`](super::run), [`Transport::sleep`] sleeps in virtual time. Only an abort
+/// makes the descriptor readable.
 #[derive(Debug)]
 pub struct NetworkTransport {
     group: Group,
     world: SharedWorld,
     /// The number of the channel.
     channel: usize,
-    /// This rank of the network.
+    /// The rank in the network.
     rank: usize,
     endpoint: Arc<Endpoint>,
     breaks_seen: u64,
@@ -63,7 +63,7 @@ impl NetworkTransport {
         }
     }
 
-    /// Shows bytes that have arrived, and returns how many have been shown.
+    /// Shows bytes that have arrived, and returns the number of visible bytes.
     fn show(&self, world: &mut World, from: usize) -> usize {
         let rank = self.group.rank();
         let arrived = world.link(self.channel, from, rank).arrived();

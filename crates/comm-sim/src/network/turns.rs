@@ -1,4 +1,4 @@
-//! Turns of threads: one thread runs at a time, and time passes when all sleep.
+//! The turns of threads: one thread runs at a time, and time passes when all sleep.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::SharedWorld;
 use super::world::World;
 use crate::random::Random;
 
-/// The average number of operations between two turns of other threads.
+/// The average number of operations of a thread until another gets a turn.
 const OPERATIONS_PER_TURN: usize = 6;
 /// The virtual time after which threads that still sleep are considered deadlocked.
 const LONGEST_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -22,7 +22,7 @@ pub(super) struct Turns {
     /// The thread that runs.
     current: Option<usize>,
     random: Random,
-    /// The ranks that had not ended after the longest run.
+    /// The ranks that had not ended after [`LONGEST_RUN`].
     pub(super) deadlocked: Vec<usize>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Thread {
     pub(super) rank: usize,
     pub(super) sleep: Sleep,
     finished: bool,
-    /// Notified when it gets its turn.
+    /// Notified when the thread gets its turn.
     turn: Arc<Condvar>,
 }
 
@@ -49,12 +49,12 @@ impl Thread {
 }
 
 thread_local! {
-    /// The world of the calling thread of a run, and its number.
+    /// The world and the number of the calling thread, if it belongs to a run.
     static CURRENT: RefCell<Option<(SharedWorld, usize)>> = const { RefCell::new(None) };
 }
 
-/// Returns the virtual time of the run that the calling thread belongs to, and outside of runs the
-/// time of the system. A clock for code that takes a function.
+/// Returns the virtual time of the run to which the calling thread belongs, or the system time
+/// outside of runs. It is the clock for code that takes a clock as a function.
 #[must_use]
 pub fn now() -> Instant {
     let world = CURRENT.with_borrow(|current| current.as_ref().map(|(world, _)| world.clone()));
@@ -68,7 +68,7 @@ pub(super) type Action = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(super) struct Operations {
     count: u64,
-    /// The operation before which the rank does something.
+    /// An action, and the number of the operation before which it runs.
     pub(super) action: Option<(u64, Action)>,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Sleep {
 }
 
 impl Sleep {
-    /// Records the answer of an `arm` of this channel.
+    /// Records the result of an `arm` on this channel.
     pub(super) fn arm(&mut self, channel: usize, ready: bool) {
         self.armed.retain(|&armed| armed != channel);
         if !ready {
@@ -125,8 +125,8 @@ impl World {
         (0..self.threads.len()).filter(|&thread| runs(&self.threads[thread])).collect()
     }
 
-    /// Lets time pass until a thread can run, and gives one the turn. Returns `None` if all have
-    /// ended.
+    /// Lets time pass until a thread can run, and gives the turn to one that can. Returns `None` if
+    /// all have ended.
     fn next_turn(&mut self, turns: &mut Turns) -> Option<usize> {
         loop {
             let runnable = self.runnable();
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Lets the other threads of the rank of this one check what they wait for.
+    /// Wakes the parked threads of the same rank, so that they check their conditions.
     fn unpark_others(&mut self, thread: usize) {
         let rank = self.threads[thread].rank;
         let others = self.threads.iter_mut().enumerate().filter(|(other, _)| *other != thread);
@@ -162,8 +162,8 @@ impl World {
 }
 
 impl SharedWorld {
-    /// Returns the number of the calling thread, which acts for this rank. Outside of a run, it is
-    /// the first thread of the rank.
+    /// Returns the number of the calling thread, which acts for this rank. Outside of a run, this
+    /// is the first thread of the rank.
     pub(super) fn thread(&self, rank: usize) -> usize {
         let current = CURRENT.with_borrow(|current| {
             current.as_ref().filter(|(world, _)| Arc::ptr_eq(&world.0, &self.0)).map(|(_, thread)| *thread)
@@ -171,8 +171,8 @@ impl SharedWorld {
         current.unwrap_or(rank)
     }
 
-    /// Gives another thread the turn, or the same, and waits for the next turn of this one unless
-    /// it has ended.
+    /// Gives the turn to any thread, perhaps the same one, and waits for the next turn of this
+    /// thread unless it has ended.
     fn pass_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
         let Some(mut turns) = world.turns.take() else { return world };
         let next = world.next_turn(&mut turns);
@@ -212,8 +212,8 @@ impl SharedWorld {
         CURRENT.with_borrow_mut(|current| drop(current.take_if(|(_, current)| *current == thread)));
     }
 
-    /// Counts an operation of a rank, in a run, does what is to be done before it, and sometimes
-    /// lets others run first.
+    /// Begins an operation of a rank in a run: sometimes lets other threads run, counts the
+    /// operation, and runs the action that is due before it.
     pub(super) fn begin_operation(&self, rank: usize) {
         let mut world = self.lock();
         let Some(turns) = &mut world.turns else { return };
@@ -230,7 +230,7 @@ impl SharedWorld {
         }
     }
 
-    /// Sleeps until an armed channel is notified, all are woken or the time is over.
+    /// Sleeps until an armed channel is notified, all threads are woken or the timeout expires.
     pub(super) fn sleep(&self, rank: usize, timeout: Duration) -> Result<()> {
         let thread = self.thread(rank);
         let mut world = self.lock();
@@ -240,7 +240,7 @@ impl SharedWorld {
         let now = world.now();
         let sleep = &mut world.threads[thread].sleep;
         if !sleep.notified {
-            // Time passes in every sleep, so that a loop of them ends.
+            // Time passes in every sleep, so that a loop of sleeps ends.
             sleep.until = Some(now.saturating_add(timeout.max(Duration::from_nanos(1))));
             world.unpark_others(thread);
             world = self.pass_turn(world, thread);
@@ -252,7 +252,8 @@ impl SharedWorld {
         Ok(())
     }
 
-    /// Stops the calling thread for some time, whatever it has armed, unless its rank dies.
+    /// Stops the calling thread for some time, regardless of armed channels, or until its rank
+    /// dies.
     pub(super) fn pause(&self, rank: usize, duration: Duration) {
         let thread = self.thread(rank);
         let mut world = self.lock();

@@ -1,4 +1,4 @@
-//! All links, and the queue of events.
+//! The state of all links, and the queue of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,23 +20,23 @@ pub(super) struct World {
     pub(super) plan: FaultPlan,
     origin: Instant,
     now: Duration,
-    /// By number.
+    /// All channels, by number.
     channels: Vec<ChannelLinks>,
     /// The channels that wait for members.
     pub(super) openings: Vec<Opening>,
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
     pub(super) ranks: Vec<RankState>,
-    /// At first one thread per rank, with its number.
+    /// The threads. The first ones are one per rank, with the number of the rank.
     pub(super) threads: Vec<Thread>,
-    /// In a run of threads only.
+    /// The turns of threads, only in a [`run`](super::run).
     pub(super) turns: Option<Turns>,
 }
 
 /// The links between the members of a channel.
 #[derive(Debug)]
 struct ChannelLinks {
-    /// The ranks of the network, in the order of their ranks of the channel.
+    /// The ranks of the members in the network, in the order of their ranks in the channel.
     members: Vec<usize>,
     /// The link from `a` to `b` is at `a * size + b`.
     links: Vec<Link>,
@@ -46,31 +46,32 @@ struct ChannelLinks {
     breaks: Vec<u64>,
 }
 
-/// The state of a rank of the network.
+/// The state of a rank in the network.
 #[derive(Debug, Default)]
 pub(super) struct RankState {
     dead: bool,
-    /// Whether it opens no more channels.
+    /// Whether its fabric was dropped, so that it opens no more channels.
     pub(super) gone: bool,
     pub(super) operations: Operations,
 }
 
-/// A future event. Its order decides between events at the same time.
+/// A future event. Events at the same time are handled in the order of this type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A packet arrives.
     Arrival { channel: usize, from: usize, to: usize },
-    /// A sender learns that its bytes were consumed.
+    /// A sender is notified that its bytes were consumed.
     Credit { channel: usize, from: usize, to: usize, position: u64 },
-    /// A sender learns that it can send no more, because the receiver closed or the link broke.
+    /// A sender is notified that it can send no more, because the receiver closed its end or the
+    /// link broke.
     SendEnd { channel: usize, from: usize, to: usize, broken: bool },
-    /// A call of a member that moved nothing by chance can be tried again.
+    /// A call of a member that moved nothing by chance can be retried.
     Nudge { channel: usize, member: usize },
-    /// A fault of the plan, by its position.
+    /// A fault of the plan, given by its index.
     Incident(usize),
 }
 
-/// The time after which a call that moved nothing by chance can be tried again.
+/// The time after which a call that moved nothing by chance can be retried.
 const NUDGE: Duration = Duration::from_micros(1);
 
 impl World {
@@ -78,7 +79,7 @@ impl World {
         let incidents = plan.incidents.iter().enumerate();
         Self {
             plan: plan.clone(),
-            // An arbitrary point: only differences are used.
+            // An arbitrary time: only differences are used.
             origin: Instant::now(),
             now: Duration::ZERO,
             channels: Vec::new(),
@@ -120,7 +121,7 @@ impl World {
         &mut links[from * members.len() + to]
     }
 
-    /// Wakes a member that sleeps on the channel, or keeps it from falling asleep.
+    /// Wakes a member that sleeps on the channel, or prevents it from going to sleep.
     fn notify(&mut self, channel: usize, member: usize) {
         let rank = self.channels[channel].members[member];
         self.threads_of(rank).for_each(|thread| thread.sleep.notify(channel));
@@ -136,13 +137,13 @@ impl World {
         self.agenda.peek().map(|Reverse((time, _))| *time)
     }
 
-    /// Moves the clock forward, past no event.
+    /// Moves the clock forward. There must be no event before this time.
     pub(super) fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
     }
 
-    /// Handles the next event, if there is one by the limit. Otherwise the clock stops at the
-    /// limit.
+    /// Handles the next event if it is not after the limit; otherwise moves the clock to the limit.
+    /// Returns whether there was an event.
     pub(super) fn advance(&mut self, limit: Option<Duration>) -> bool {
         let next = self.next_event();
         if let Some(limit) = limit.filter(|limit| next.is_none_or(|next| next > *limit)) {
@@ -186,8 +187,8 @@ impl World {
         self.agenda.push(Reverse((self.now + after, event)));
     }
 
-    /// Returns the number of bytes, at most `most`, that move now. If it is zero by chance, time
-    /// passes before another attempt.
+    /// Returns the number of bytes to move now, at most `most`. If it is zero by chance, some time
+    /// must pass before another attempt.
     pub(super) fn portion(&mut self, channel: usize, member: usize, most: usize) -> usize {
         if !self.plan.short || most == 0 {
             return most;
@@ -222,7 +223,7 @@ impl World {
         self.agenda.push(Reverse((arrives, Event::Arrival { channel, from, to })));
     }
 
-    /// Records that a receiver consumed bytes; the sender learns of it later.
+    /// Records that a receiver consumed bytes, of which the sender is notified later.
     pub(super) fn consume(&mut self, channel: usize, from: usize, to: usize, bytes: usize) {
         if bytes > 0 {
             let position = self.link(channel, from, to).consume(bytes);
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    /// Ends both directions between a member that leaves or dies and another.
+    /// Ends both directions between another member and one that leaves or dies.
     fn disconnect(&mut self, channel: usize, member: usize, other: usize, broken: bool) {
         let (latency, now) = (self.plan.latency, self.now);
         self.plan_event(latency, Event::SendEnd { channel, from: other, to: member, broken });
@@ -260,7 +261,7 @@ impl World {
                 self.channels[channel].closed[member] = true;
                 for other in (0..size).filter(|&other| other != member) {
                     self.link(channel, member, other).lose_undeparted(now);
-                    // Also after it left: the end of its stream may be among the lost packets.
+                    // Also if it left earlier: the end of its stream may be among the lost packets.
                     self.disconnect(channel, member, other, false);
                 }
             }
@@ -268,7 +269,7 @@ impl World {
         self.wake_all();
     }
 
-    /// Wakes all threads, also those that wait for a channel to open.
+    /// Wakes all threads, including those that wait for a channel to open.
     pub(super) fn wake_all(&mut self) {
         self.threads.iter_mut().for_each(|thread| thread.sleep.wake());
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// The set of ranks whose contributions are in a value. Cheap to clone.
+/// The set of ranks whose contributions are in a value. It is cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contributors(Words);
 
-/// Small worlds need no allocation.
+/// The bits of the set. Small worlds need no allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Words {
     One(u64),

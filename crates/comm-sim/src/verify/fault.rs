@@ -23,19 +23,19 @@ pub enum Fault {
     /// The call itself is invalid.
     #[error("there is no such call: {0}")]
     Spec(Spec),
-    /// A peer that is not in the group, or is the rank itself.
+    /// A peer is not in the group, or is the rank itself.
     #[error("{0}: no such peer")]
     Peer(StepLocation),
-    /// Blocks or slots of scratch that do not exist.
+    /// A step uses blocks or slots of scratch that do not exist.
     #[error("{0}: blocks or slots out of range")]
     Range(StepLocation),
-    /// A step that reads blocks from one place and writes them to another that overlaps it.
+    /// A step reads blocks from one place and writes them to another that overlaps it.
     #[error("{0}: operands overlap")]
     Overlap(StepLocation),
-    /// A write to the input.
+    /// A step writes to the input.
     #[error("{0}: writes to the input")]
     WritesInput(StepLocation),
-    /// A block that the array does not hold.
+    /// A step uses a block that the array does not hold.
     #[error("{at}: the array does not hold block {block}")]
     Absent {
         /// The step.
@@ -43,7 +43,7 @@ pub enum Fault {
         /// The block.
         block: usize,
     },
-    /// A read of a place that holds no value.
+    /// A step reads a block that holds no value.
     #[error("{at}: block {block} holds nothing yet")]
     Uninitialised {
         /// The step.
@@ -51,7 +51,7 @@ pub enum Fault {
         /// The block.
         block: usize,
     },
-    /// A read of a slot that holds another block.
+    /// A step reads a slot that holds another block.
     #[error("{at}: reads block {block}, where block {found} lies")]
     WrongBlock {
         /// The step.
@@ -61,8 +61,8 @@ pub enum Fault {
         /// The block in the slot.
         found: usize,
     },
-    /// A read of scratch with another range than the one that was written. The blocks of a range
-    /// are packed, so they do not start at slots.
+    /// A step reads a range of scratch that differs from the one that was written. The blocks of a
+    /// range are packed, so they do not start at slots.
     #[error("{at}: block {block} lies in a range of scratch that was written as another")]
     Packing {
         /// The step.
@@ -78,7 +78,7 @@ pub enum Fault {
         /// The receive.
         recv: Box<StepLocation>,
     },
-    /// A contribution that is in both operands of a combination.
+    /// A contribution is in both operands of a combination.
     #[error("{at}: block {block} combines {ours} with {theirs}")]
     CountedTwice {
         /// The step.
@@ -90,7 +90,7 @@ pub enum Fault {
         /// The contributors of the other operand.
         theirs: Box<Contributors>,
     },
-    /// A combination with a finished reduction, or a second end of it.
+    /// A finished reduction is combined or finished again.
     #[error("{at}: block {block} is finished already")]
     Finished {
         /// The step.
@@ -113,7 +113,8 @@ pub enum Fault {
         /// The required contents.
         required: Required,
     },
-    /// Two ranks combine the same contributions in different orders, so that their bits may differ.
+    /// Two ranks combine the same contributions in different orders, so the bits of their results
+    /// may differ.
     #[error("ranks {} and {} combine block {block} in different orders", .ranks.0, .ranks.1)]
     Order {
         /// The two ranks.
@@ -122,7 +123,7 @@ pub enum Fault {
         block: usize,
     },
     /// A rank combines the right contributions, but not in the required tree.
-    #[error("rank {rank} combines block {block} in another tree than it must")]
+    #[error("rank {rank} does not combine block {block} in the required tree")]
     Tree {
         /// The rank.
         rank: usize,
@@ -130,11 +131,11 @@ pub enum Fault {
         block: usize,
     },
     /// A rank leaves a barrier without a chain of messages from all others.
-    #[error("rank {rank} leaves the barrier with messages of {seen} only")]
+    #[error("rank {rank} leaves the barrier with messages only from {seen}")]
     Barrier {
         /// The rank.
         rank: usize,
-        /// The ranks from which there was one.
+        /// The ranks from which there was such a chain.
         seen: Contributors,
     },
 }
@@ -145,21 +146,21 @@ pub enum Fault {
 pub struct Blocked {
     /// The step.
     pub at: StepLocation,
-    /// The cause.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// The cause for which a step is blocked.
+/// The reason why a step is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The peer, which has not reached the matching step.
+    /// The peer has not reached the matching step.
     Peer(usize),
-    /// The peer, which has ended: there is no matching step.
+    /// The peer has ended without a matching step.
     Ended(usize),
-    /// An earlier step of the same rank, by its position: they conflict.
+    /// The step conflicts with an earlier unfinished step of the same rank, given by its position.
     Conflict(usize),
-    /// An earlier step of the same rank, by its position: its message comes first.
+    /// The message of an earlier step of the same rank, given by its position, comes first.
     Behind(usize),
 }
 
@@ -190,9 +191,11 @@ impl std::fmt::Display for Blocked {
             Reason::Peer(peer) => write!(f, "{} waits for rank {peer}", self.at),
             Reason::Ended(peer) => write!(f, "{} matches nothing: rank {peer} has ended", self.at),
             Reason::Conflict(step) => {
-                write!(f, "{} waits for its own step {step}, which touches it", self.at)
+                write!(f, "{} waits for its own step {step}, with which it conflicts", self.at)
             }
-            Reason::Behind(step) => write!(f, "{} waits behind its own step {step}", self.at),
+            Reason::Behind(step) => {
+                write!(f, "{} waits for its own step {step}, whose message comes first", self.at)
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs all ranks without buffering.
+//! The execution of all ranks without buffering.
 
 use comm_core::Action;
 
@@ -7,14 +7,14 @@ use super::{
     Blocked, Contributors, Fault, Program, Reason, Required, Spec, Stats, StepLocation, Tree, Value,
 };
 
-/// All ranks.
+/// The state of all ranks.
 pub(super) struct Machine<'a> {
     spec: Spec,
     window: usize,
     ranks: Vec<Rank<'a>>,
     /// Ranks that may be able to continue.
     awake: Vec<usize>,
-    /// Values in flight, kept for its memory.
+    /// The values in flight. The vector is kept to reuse its memory.
     moving: Vec<Value>,
     rounds: u32,
 }
@@ -45,7 +45,7 @@ impl<'a> Machine<'a> {
         Stats { ranks: self.ranks.into_iter().map(|rank| rank.traffic).collect(), rounds: self.rounds }
     }
 
-    /// Runs all steps of a rank that can run: local ones, and messages whose other end waits.
+    /// Runs all steps of a rank that can run: local ones, and messages whose other end is waiting.
     fn advance(&mut self, rank: usize) -> Result<(), Fault> {
         loop {
             self.fill(rank)?;
@@ -59,7 +59,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Moves the window past finished steps.
+    /// Moves the window past finished steps, and fills it with new ones.
     fn fill(&mut self, rank: usize) -> Result<(), Fault> {
         let state = &mut self.ranks[rank];
         while state.window.front().is_some_and(|slot| slot.done) {
@@ -75,8 +75,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Starts every step that conflicts with no earlier one, and runs the local ones. Returns
-    /// whether there were any.
+    /// Starts every step that conflicts with no earlier one, and runs those that are local. Returns
+    /// whether a local step ran.
     fn start(&mut self, rank: usize) -> Result<bool, Fault> {
         let state = &mut self.ranks[rank];
         let mut ran = false;
@@ -96,8 +96,8 @@ impl<'a> Machine<'a> {
         Ok(ran)
     }
 
-    /// Returns a message of this rank whose two ends are both started and the next of their stream:
-    /// (rank, position) of the send and of the receive.
+    /// Returns a message of this rank whose two ends have both started and are the next ones of
+    /// their streams, as (rank, position) of the send and of the receive.
     fn find_match(&self, rank: usize) -> Option<((usize, usize), (usize, usize))> {
         let state = &self.ranks[rank];
         for (position, slot) in state.window.iter().enumerate() {
@@ -187,7 +187,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Compares the order in which every result was combined with the required tree. A single rank
-    /// has none.
+    /// combines nothing.
     fn check_tree(&self, tree: Tree<'_>) -> Result<(), Fault> {
         let size = self.spec.ranks;
         for block in (0..self.spec.blocks).filter(|_| size > 1) {
@@ -223,7 +223,7 @@ impl<'a> Machine<'a> {
             Required::Of(rank) => found.is_some_and(|value| {
                 value.block == block && value.contributors == Contributors::one(rank, size) && !value.finished
             }),
-            // On a single rank, the end of a reduction does nothing: it divides by one.
+            // On a single rank, the end of a reduction may be omitted: it divides by one.
             Required::Reduced => found.is_some_and(|value| {
                 value.block == block && value.contributors.len() == size && (value.finished || size == 1)
             }),

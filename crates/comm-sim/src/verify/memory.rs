@@ -1,4 +1,4 @@
-//! One rank's arrays, holding symbols.
+//! The arrays of one rank, which hold symbols.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -15,8 +15,8 @@ pub struct Value {
     pub contributors: Contributors,
     /// Whether its reduction is finished.
     pub finished: bool,
-    /// A hash of the tree of combinations that made it. Equal for both orders of operands: every
-    /// operator commutes to the bit.
+    /// A hash of the tree of combinations that produced it. It does not depend on the order of two
+    /// operands, because every operator commutes bit for bit.
     pub tree: u64,
 }
 
@@ -31,7 +31,7 @@ impl std::fmt::Display for Value {
 #[derive(Debug)]
 struct Cell {
     content: Content,
-    /// In scratch, the range with which the value was written.
+    /// In scratch, the range in which the value was written.
     packed: Packed,
     /// The length of the chain of messages before the last write.
     written: u32,
@@ -47,7 +47,7 @@ enum Content {
 }
 
 /// A range of blocks as it was written to scratch. Its blocks are contiguous, so all but the first
-/// lie somewhere within the slots, and are found only from the first.
+/// start somewhere within slots, and can be found only relative to the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Packed {
     first_cell: usize,
@@ -63,7 +63,7 @@ pub(super) struct Memory {
     slots: usize,
     /// Whether a contribution must not be counted twice.
     counts: bool,
-    /// Whether ranges in scratch are packed, and not their slots one by one.
+    /// Whether ranges in scratch are packed, instead of stored slot by slot.
     packs: bool,
 }
 
@@ -115,7 +115,7 @@ impl Memory {
         self.packs && matches!(place, Place::Scratch { .. })
     }
 
-    /// Appends the values of a step's blocks, lying at `place`, to `into`.
+    /// Appends the values of a step's blocks at `place` to `into`.
     pub(super) fn read(&self, at: StepLocation, place: Place, into: &mut Vec<Value>) -> Result<(), Fault> {
         let blocks = at.step.blocks;
         self.check_packed(at, place)?;
@@ -138,7 +138,7 @@ impl Memory {
         astray.map_or(Ok(()), |offset| Err(Fault::Packing { at, block: blocks.first + offset }))
     }
 
-    /// Drops the ranges in scratch that a write to these blocks overwrites, and adds the new one.
+    /// Removes the ranges in scratch that a write to these blocks overwrites, and adds the new one.
     fn pack(&mut self, place: Place, blocks: Blocks) {
         let first = self.cell(place, blocks, 0);
         for cell in first..first + blocks.count {
@@ -167,7 +167,7 @@ impl Memory {
     /// Stores values in a step's blocks.
     pub(super) fn write(&mut self, at: StepLocation, values: &mut Vec<Value>) -> Result<(), Fault> {
         let Step { blocks, place, .. } = at.step;
-        // A block that a step combines in place stays part of its range.
+        // Blocks that a step updates in place stay part of their range.
         if self.is_packed(place) && !at.step.is_in_place() {
             self.pack(place, blocks);
         }

@@ -1,14 +1,14 @@
-//! The symbolic verifier: proves that a schedule computes the result of its collective, and cannot
-//! deadlock.
+//! The symbolic verifier, which proves that a schedule computes the result of its collective and
+//! cannot deadlock.
 //!
 //! It runs the steps of all ranks on symbols instead of numbers, under the strictest rules that an
 //! executor may have: no buffering at all, so that a send ends only together with its matching
-//! receive, and the smallest window. Every step that can run commutes with every other, so one run
-//! stands for all interleavings: if it completes, then no order of events, no larger window and no
-//! larger buffer makes the schedule deadlock or compute another result.
+//! receive, and the smallest window. All steps that can run commute with each other, so one run
+//! represents all interleavings: if it completes, then no order of events, larger window or larger
+//! buffer can make the schedule deadlock or compute another result.
 //!
-//! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction was
-//! finished, and a hash of the tree of combinations that made it. Sets alone would not detect a
+//! A symbol is a block, the set of ranks whose contributions are in it, whether its reduction is
+//! finished, and a hash of the tree of combinations that produced it. Sets alone would not detect a
 //! block in the wrong place.
 
 mod contributors;
@@ -38,7 +38,8 @@ pub struct Program<'a> {
     pub spec: Spec,
     /// The number of slots of scratch of each rank.
     pub scratch_slots: usize,
-    /// The tree in which the contributions of all ranks must be combined; without one, any will do.
+    /// The tree in which the contributions of all ranks must be combined; `None` if any tree is
+    /// allowed.
     pub tree: Option<Tree<'a>>,
     /// The steps of each rank.
     pub steps: &'a dyn Fn(usize) -> Steps<'a>,
@@ -54,7 +55,7 @@ impl std::fmt::Debug for Program<'_> {
     }
 }
 
-/// Verifies a program with the smallest window, and counts its communication.
+/// Verifies a program with the smallest window, and measures its communication.
 ///
 /// # Errors
 /// The first [`Fault`] found.

@@ -1,4 +1,4 @@
-//! One rank of the machine.
+//! The state of one rank of the machine.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Rank<'a> {
     pub(super) window: VecDeque<Slot>,
     pub(super) memory: Memory,
     pub(super) traffic: Traffic,
-    /// The ranks from which a chain of messages has arrived, which matter in a barrier.
+    /// The ranks from which a chain of messages has arrived, for barriers.
     pub(super) seen: Contributors,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn check(at: StepLocation, spec: &Spec, memory: &Memory) -> Result<()
         return Err(Fault::WritesInput(at));
     }
     match (place, at.step.src()) {
-        // Only a receive may replace its addend.
+        // Only a receive may overwrite its addend.
         (place, Some(src)) if place == src => match action {
             Action::RecvReduce { .. } => Ok(()),
             _ => Err(Fault::Overlap(at)),

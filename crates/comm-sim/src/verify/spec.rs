@@ -11,15 +11,15 @@ pub struct Spec {
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: usize,
-    /// The number of blocks of the data. In a gather or scatter, a multiple of the ranks; in an
-    /// all-to-all, one for every pair of ranks, where block `from * ranks + to` travels between the
-    /// two.
+    /// The number of blocks of the data. In a gather or scatter, it is a multiple of the number of
+    /// ranks. In an all-to-all, there is one for every pair of ranks: block `from * ranks + to` is
+    /// sent from `from` to `to`.
     pub blocks: usize,
     /// The root of rooted collectives; ignored for others.
     pub root: usize,
     /// The location of the ranks' data.
     pub buffers: Buffers,
-    /// Whether all blocks have the same size, so that a range in scratch is its slots one by one.
+    /// Whether all blocks have the same size, so that a range in scratch is stored slot by slot.
     pub equal: bool,
 }
 
@@ -28,16 +28,16 @@ pub struct Spec {
 pub enum Buffers {
     /// In the output, like the result.
     InPlace,
-    /// In the input, apart from the output.
+    /// In the input, which is separate from the output.
     Separate,
 }
 
 /// The contents of a block of a rank's array at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The array does not hold the block: no step may touch it.
+    /// The array does not hold the block, and no step may use it.
     Absent,
-    /// Nothing yet.
+    /// No value yet.
     Empty,
     /// The rank's own contribution.
     Contribution,
@@ -50,7 +50,7 @@ pub enum Required {
     Nothing,
     /// The contribution of one rank, unchanged.
     Of(usize),
-    /// The contributions of all ranks, each once, finished once.
+    /// The contributions of all ranks, each once, and finished.
     Reduced,
     /// The contributions of this many ranks from rank 0 on, each once, and not finished.
     First(usize),
@@ -63,7 +63,8 @@ impl Spec {
         let roots = if is_rooted(collective) { ranks } else { 1 };
         let buffers: &[Buffers] = match collective {
             Collective::Broadcast | Collective::Barrier => &[Buffers::InPlace],
-            // Data in one array can be copied to the other beforehand, and must be.
+            // These schedules expect the data in one of the arrays, so other calls copy it there
+            // first.
             Collective::Scan => &[Buffers::InPlace],
             Collective::AllToAll | Collective::Exscan => &[Buffers::Separate],
             _ => &[Buffers::InPlace, Buffers::Separate],
@@ -102,7 +103,7 @@ impl Spec {
 
     /// Returns an error for an invalid call.
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        // A collective with counts is the one without, on blocks of other sizes.
+        // A collective with counts is the one without counts, on blocks of different sizes.
         let known = self.collective.base() == self.collective;
         let pairs = self.collective != Collective::AllToAll
             || Some(self.blocks) == self.ranks.checked_mul(self.ranks);
@@ -111,14 +112,13 @@ impl Spec {
         if known && root && chunks && pairs && self.ranks > 0 { Ok(()) } else { Err(Fault::Spec(*self)) }
     }
 
-    /// Returns whether values may only be combined if they share no contribution. A barrier carries
-    /// no data.
+    /// Returns whether values may be combined only if they share no contribution. That is not so in
+    /// a barrier, which carries no data.
     pub(crate) const fn counts(&self) -> bool {
         !matches!(self.collective, Collective::Barrier)
     }
 
-    /// Returns whether all ranks must hold the same bits, so that they must combine in the same
-    /// order.
+    /// Returns whether all ranks must get the same bits, and so must combine in the same order.
     pub(crate) const fn same_everywhere(&self) -> bool {
         matches!(self.collective, Collective::AllReduce)
     }
@@ -163,7 +163,7 @@ impl Spec {
         self.owner(block) == rank && !(rank == self.root && self.buffers == Buffers::InPlace)
     }
 
-    /// Returns the rank whose chunk a block belongs to, in a gather or scatter.
+    /// Returns the rank to whose chunk a block belongs, in a gather or scatter.
     fn owner(&self, block: usize) -> usize {
         block / (self.blocks / self.ranks).max(1)
     }

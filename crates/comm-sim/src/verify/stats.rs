@@ -6,8 +6,8 @@
 pub struct Stats {
     /// The communication of each rank.
     pub ranks: Vec<Traffic>,
-    /// The length of the longest chain of messages that wait for each other: the number of
-    /// latencies paid, if every rank could communicate with all others at once and had an unlimited
+    /// The length of the longest chain of dependent messages: the number of latencies in the total
+    /// time if every rank could communicate with all others at the same time and had an unlimited
     /// window.
     pub rounds: u32,
 }
@@ -29,13 +29,13 @@ pub struct Traffic {
 }
 
 impl Stats {
-    /// Returns the most blocks that any rank sends or receives, whichever is more.
+    /// Returns the largest number of blocks that any rank sends or receives.
     #[must_use]
     pub fn blocks_max(&self) -> usize {
         self.ranks.iter().map(|rank| rank.blocks_sent.max(rank.blocks_received)).max().unwrap_or(0)
     }
 
-    /// Returns the most messages that any rank sends or receives, whichever is more.
+    /// Returns the largest number of messages that any rank sends or receives.
     #[must_use]
     pub fn messages_max(&self) -> usize {
         self.ranks.iter().map(|rank| rank.messages_sent.max(rank.messages_received)).max().unwrap_or(0)

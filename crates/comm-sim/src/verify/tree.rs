@@ -2,9 +2,8 @@
 
 use crate::random::mix;
 
-/// A tree over the ranks as a list of combinations: in this order, the partial result of the first
-/// rank of each is combined with that of the second, and the first keeps the result. It includes
-/// all ranks.
+/// A tree over all ranks as an ordered list of combinations. Each combines the partial results of
+/// two ranks, and stores the result on the first of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tree<'a>(pub &'a [(usize, usize)]);
 
@@ -33,13 +32,13 @@ pub(super) fn leaf(block: usize, rank: usize) -> u64 {
     mix(mix(block as u64 + 1) ^ rank as u64)
 }
 
-/// Returns the hash of a combination. The same for both orders of operands: every operator commutes
-/// to the bit.
+/// Returns the hash of a combination. It does not depend on the order of the operands, because
+/// every operator commutes bit for bit.
 pub(super) fn node(a: u64, b: u64) -> u64 {
     mix(a.min(b)).wrapping_mul(3) ^ mix(a.max(b))
 }
 
-/// Returns the hash at the end of a reduction.
+/// Returns the hash after the end of a reduction.
 pub(super) fn finished(tree: u64) -> u64 {
     mix(tree ^ 1)
 }

@@ -1,4 +1,4 @@
-//! Textbook schedules, and broken ones, to test the verifier with.
+//! Textbook schedules, and broken ones, for tests of the verifier.
 #![allow(dead_code)]
 
 use comm_core::{Blocks, Collective, Place, Step};
@@ -11,10 +11,11 @@ pub(crate) const SLOT: Place = Place::Scratch { slot: 0 };
 /// The steps of one rank.
 pub(crate) type Schedule = fn(usize, &Spec) -> Vec<Step>;
 
-/// A name, what is carried out, the slots of scratch for a number of blocks, and the steps.
+/// The name of a schedule, its collective, its number of scratch slots for a number of blocks, and
+/// its steps.
 pub(crate) type Row = (&'static str, Collective, fn(usize) -> usize, Schedule);
 
-/// Everything here that is right.
+/// All correct schedules of this file.
 pub(crate) const RIGHT: [Row; 9] = [
     ("ring", Collective::AllReduce, |_| 0, ring_all_reduce),
     ("doubling", Collective::AllReduce, |blocks| blocks, doubling_all_reduce),
@@ -59,8 +60,8 @@ fn copy_in(spec: &Spec) -> Vec<Step> {
     if spec.buffers == Buffers::Separate { vec![Step::copy(OUT, IN, all(spec))] } else { vec![] }
 }
 
-/// One turn of the ring: what rank `rank` sends and receives in round `round`, starting with chunk
-/// `rank + start`.
+/// Returns the chunks that `rank` sends and receives in a round of the ring, which starts with
+/// chunk `rank + start`.
 fn turn(rank: usize, spec: &Spec, start: usize, round: usize) -> (Blocks, Blocks) {
     let sent = rank + start + 2 * spec.ranks - round;
     (chunk(spec, sent), chunk(spec, sent - 1))
@@ -81,8 +82,8 @@ pub(crate) fn ring_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-/// Recursive doubling through scratch. In worlds that are no power of two, the ranks beyond it hand
-/// their data to a rank below it and get the result back.
+/// Recursive doubling through scratch. If the number of ranks is not a power of two, each rank
+/// beyond the largest power sends its data to a rank below it, and gets the result back.
 pub(crate) fn doubling_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     let (all, core) = (all(spec), 1 << spec.ranks.ilog2());
     let mut steps = copy_in(spec);
@@ -103,8 +104,8 @@ pub(crate) fn doubling_all_reduce(rank: usize, spec: &Spec) -> Vec<Step> {
     steps
 }
 
-/// Recursive doubling that receives where it sends from: with no buffering, both wait for the
-/// other's receive.
+/// Recursive doubling that receives into the place from which it sends: without buffering, both
+/// ranks wait for the receive of the other.
 pub(crate) fn doubling_in_place(rank: usize, spec: &Spec) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut distance = 1;
@@ -164,7 +165,7 @@ pub(crate) fn ring_all_gather(rank: usize, spec: &Spec) -> Vec<Step> {
 }
 
 /// Works in scratch, where block `b` has slot `b`, because the output may hold only one chunk. Each
-/// partial sum is received, combined with the own contribution where that lies, and stored in
+/// partial sum is received, combined with the rank's own contribution in place, and stored in
 /// scratch.
 pub(crate) fn ring_reduce_scatter(rank: usize, spec: &Spec) -> Vec<Step> {
     let (next, prev) = neighbours(rank, spec);
