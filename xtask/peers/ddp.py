@@ -1,10 +1,10 @@
-"""How much time PyTorch's DDP over Gloo adds to a training step: ddp.py RANKS PAIRS BLOCK_MS MODELS VARIANTS.
+"""Measures the time that PyTorch's DDP over Gloo adds to a training step: ddp.py RANKS PAIRS BLOCK_MS MODELS VARIANTS.
 
 Starts the ranks on this machine, with one compute thread each. Measures as the program `ddp` of the package `benches`
-does, on the same models, weights and samples, in f32. A block is as many steps in a row as last BLOCK_MS, by their
-number, after a barrier, on the slowest rank. A pair is a block with synchronization and one without (`no_sync`) in the
-same processes; which comes first alternates. The overhead of a pair is the difference of its times per step. Rank 0
-prints a JSON object per model and variant.
+does, on the same models, weights and samples, in f32. A block is a number of consecutive steps
+over BLOCK_MS after a barrier, and its time is the average per step on the slowest rank. A pair is a block with
+synchronization and one without (`no_sync`) in the same processes, in alternating order. The overhead of a pair is the
+difference of its times per step. Rank 0 prints a JSON object per model and variant.
 
 Variants are: default; view (gradient_as_bucket_view=True); bf16 and bf16-view (the hook bf16_compress_hook).
 """
@@ -35,9 +35,9 @@ VARIANTS = {
 
 
 def numbers(torch, count, seed):
-    """Numbers in -1..1 that depend on their index and a seed alone, the same as in `benches`."""
+    """Numbers in -1..1 that depend only on their index and a seed, equal to those in `benches`."""
     index = torch.arange(count, dtype=torch.int64).add_(seed << 32)
-    # The finalizer of MurmurHash3, in 64-bit integers, of which 32 bits are kept.
+    # The finalizer of MurmurHash3, in the lower 32 bits of 64-bit integers.
     mask = 0xFFFFFFFF
     bits = index.bitwise_and(mask).bitwise_xor_(index >> 32).mul_(0x9E3779B1).bitwise_and_(mask)
     bits = bits.bitwise_xor(bits >> 16).mul_(0x85EBCA6B).bitwise_and_(mask)
@@ -59,7 +59,7 @@ def perceptron(torch, sizes):
 
 
 def compute(microseconds):
-    """Uses the processor for a time of this thread, in the cache, and without Python's lock."""
+    """Keeps the processor busy for an amount of this thread's CPU time, in the cache and without Python's lock."""
     from hashlib import pbkdf2_hmac
 
     end = time.thread_time_ns() + microseconds * 1000
@@ -68,7 +68,7 @@ def compute(microseconds):
 
 
 def fixed(torch, sizes, costs):
-    """Layers whose backward pass uses the processor for a fixed time, and leaves their gradients as they are."""
+    """Layers whose backward pass uses the processor for a fixed time, and does not change their gradients."""
 
     class Backward(torch.autograd.Function):
         @staticmethod
@@ -80,7 +80,7 @@ def fixed(torch, sizes, costs):
         def backward(context, above):
             layer = context.layer
             compute(layer.cost)
-            # New handles of the same memory, which autograd takes without a copy.
+            # New tensors over the same memory, which autograd accepts without a copy.
             return above, layer.slopes[0].detach(), layer.slopes[1].detach(), None
 
     class Layer(torch.nn.Module):
@@ -124,7 +124,7 @@ class Training:
     def step(self):
         self.optimizer.zero_grad()
         if self.fixed:
-            # As long a step as its computation: there are no gradients to apply.
+            # A step consists only of its computation, because there are no gradients to apply.
             self.net(self.inputs).sum().backward()
             return 0.0
         loss = self.torch.nn.functional.cross_entropy(self.net(self.inputs), self.labels)
@@ -141,7 +141,7 @@ class Training:
 
 
 def check(torch, dist, training, variant):
-    """The first step: its loss on rank 0, and the norm of the averages, which must be those of all ranks."""
+    """Returns the loss of the first step and the norm of its averages, which are compared with those of all-reduce."""
     before = [parameter.detach().clone() for parameter in training.module.parameters()]
     training.local_step()
     expected = [gradient.clone() for gradient in training.gradients()]

@@ -1,9 +1,9 @@
-"""How long a collective of Gloo takes, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+"""Measures a collective of Gloo, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS BYTES...
 
-Starts the ranks on this machine. Measures as `commctl perf` does, on f32 and with sums: two calls go uncounted; a sample
-is as many calls in a row as last SAMPLE_MS, by their number, on the slowest rank; the time is the median of the samples.
-Sizes are those of nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, to the last bit, before
-anything is measured.
+Starts the ranks on this machine. Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample
+is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples.
+Sizes are defined as in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit,
+before the measurement.
 """
 
 import json
@@ -20,7 +20,7 @@ CALLS_MAX = 1 << 24
 
 
 class Case:
-    """A collective on buffers of one size: the call, and what must come out of it."""
+    """A collective on buffers of one size: the call, and its expected result."""
 
     def __init__(self, name, rank, ranks, count):
         import torch
@@ -50,7 +50,7 @@ class Case:
         }[name]
 
     def contribution(self, rank, count):
-        """Small whole numbers, so that every sum is exact."""
+        """Small integers, so that every sum is exact."""
         index = self.torch.arange(count, dtype=self.torch.int32)
         return index.mul_(7).add_(rank * 3).remainder_(16).to(self.torch.float32)
 
@@ -70,7 +70,7 @@ class Case:
             raise SystemExit("gloo.py: an element of the result is wrong")
 
     def clear(self):
-        """Zeros, which no number of calls turns into something that is slower to add."""
+        """Returns zeros, whose sums never become subnormal or infinite, which take longer to add."""
         self.send.zero_()
         self.recv.zero_()
 
@@ -83,7 +83,7 @@ def elapsed(call, calls):
 
 
 def more_calls(calls, took, least):
-    """The same number if so many calls took long enough, else a larger one."""
+    """Returns the same number if the calls took long enough, and otherwise a larger one."""
     if took >= least or calls >= CALLS_MAX:
         return calls
     needed = math.ceil(1.1 * calls * least / max(took, 1e-9))
@@ -91,7 +91,7 @@ def more_calls(calls, took, least):
 
 
 def agree_on_calls(dist, torch, call, least):
-    """How many calls make a sample: rank 0 tries, and tells the others."""
+    """Returns the number of calls of a sample, which rank 0 determines."""
     calls = 1
     while True:
         dist.barrier()

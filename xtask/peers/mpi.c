@@ -1,9 +1,9 @@
-/* How long a collective of MPI takes: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+/* Measures a collective of MPI: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...
  *
- * Measures as `commctl perf` does, on f32 and with sums: two calls go uncounted; a sample is as many calls in a row as
- * last SAMPLE_MS, by their number, on the slowest rank; the time is the median of the samples. Sizes are those of
- * nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, to the last bit, before anything is
- * measured. */
+ * Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample is the average time of
+ * consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples. Sizes are defined as
+ * in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit, before the
+ * measurement. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static void add_up(int ranks) {
     }
 }
 
-/* What an element of the result must be. */
+/* Returns the expected element of the result. */
 static float all_reduced(const struct buffers *b, long index) { (void)b; return sums[index % PERIOD]; }
 static float broadcasted(const struct buffers *b, long index) { (void)b; return contribution(0, index); }
 static float gathered(const struct buffers *b, long index) { return contribution((int)(index / b->block), index % b->block); }
@@ -74,7 +74,7 @@ static float exchanged(const struct buffers *b, long index) {
 static const struct collective {
     const char *name;
     void (*call)(struct buffers *);
-    float (*expected)(const struct buffers *, long index); /* nothing if there is no data */
+    float (*expected)(const struct buffers *, long index); /* NULL if there is no data */
     int in_place;
     int result_is_block;
 } COLLECTIVES[] = {
@@ -97,7 +97,7 @@ static float *allocate(int count) {
     void *memory;
     size_t bytes = (size_t)(count > 0 ? count : 1) * sizeof(float);
     if (posix_memalign(&memory, ALIGNMENT, bytes) != 0) fail("no memory");
-    /* Not zero: memory that is only ever read as zero need not exist. */
+    /* Writes to all pages, because untouched pages take no memory. */
     memset(memory, 0xa5, bytes);
     return memory;
 }
@@ -114,14 +114,14 @@ static void check(const struct collective *c, struct buffers *b) {
     }
 }
 
-/* Seconds that so many calls in a row take on this rank. */
+/* Returns the seconds of consecutive calls on this rank. */
 static double elapsed(const struct collective *c, struct buffers *b, long calls) {
     double start = MPI_Wtime();
     for (long i = 0; i < calls; i++) c->call(b);
     return MPI_Wtime() - start;
 }
 
-/* The same number if so many calls took long enough, else a larger one. */
+/* Returns the same number if the calls took long enough, and otherwise a larger one. */
 static long more_calls(long calls, double took, double least) {
     if (took >= least || calls >= CALLS_MAX) return calls;
     double needed = 1.1 * (double)calls * least / (took > 1e-9 ? took : 1e-9) + 1;
@@ -129,7 +129,7 @@ static long more_calls(long calls, double took, double least) {
     return needed > (double)limit ? limit : (long)needed > calls ? (long)needed : calls + 1;
 }
 
-/* How many calls make a sample: rank 0 tries, and tells the others. */
+/* Returns the number of calls of a sample, which rank 0 determines. */
 static long agree_on_calls(const struct collective *c, struct buffers *b, double least) {
     long calls = 1, next = 0;
     for (;;) {
@@ -176,7 +176,7 @@ static void measure_size(const struct collective *c, long long bytes, int sample
     b.recv = allocate(b.count);
     add_up(b.ranks);
     check(c, &b);
-    /* Zeros, which no number of calls turns into something that is slower to add. */
+    /* Sums of zeros never become subnormal or infinite, which take longer to add. */
     memset(b.recv, 0, (size_t)b.count * sizeof(float));
     if (!c->in_place) memset(b.send, 0, (size_t)b.count * sizeof(float));
     double seconds = measure(c, &b, samples, least);

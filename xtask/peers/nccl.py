@@ -1,8 +1,8 @@
-"""One rank of PyTorch over NCCL, which is asked for times by the program gpu-check.
+"""One rank of PyTorch over NCCL, which the program gpu-check asks for times.
 
-nccl.py STORE RANK RANKS DEVICE. When it is connected, it prints "ready" and the path of the NCCL that it runs. Each line that it
-reads is a question, a collective, the bytes of its larger buffer, and how many calls in a row: "all_gather 1048576 20". The
-answer is "measured" and the seconds of one call, or "failed" and why.
+nccl.py STORE RANK RANKS DEVICE. After connecting, it prints "ready" and the path of the loaded NCCL. Each line of its
+input is a request: a collective, the bytes of its larger buffer, and a number of consecutive calls, as in
+"all_gather 1048576 20". The answer is "measured" and the seconds per call, or "failed" and the reason.
 """
 
 import sys
@@ -15,7 +15,7 @@ BEFORE = 3
 
 
 def loaded_nccl():
-    """The file of NCCL in the memory of this process."""
+    """Returns the path of the NCCL library that this process has loaded."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             path = line.split(None, 5)[5].strip() if len(line.split(None, 5)) == 6 else ""
@@ -29,7 +29,7 @@ def say(line):
 
 
 def calls(name, bytes_, ranks):
-    """A function that makes one call, and the buffers that it works on."""
+    """Returns a function that makes one call, and its buffers."""
     count = bytes_ // 4 // ranks
     all_ = torch.zeros(count * ranks, dtype=torch.float32, device="cuda")
     block = torch.zeros(count, dtype=torch.float32, device="cuda")
@@ -58,7 +58,7 @@ def main():
     store, rank, ranks, device = sys.argv[1], *map(int, sys.argv[2:5])
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
-    # NCCL is loaded and connected by the first call.
+    # The first call loads NCCL and connects it.
     dist.all_reduce(torch.zeros(1, device="cuda"))
     torch.cuda.synchronize()
     say("ready " + loaded_nccl())
@@ -66,7 +66,7 @@ def main():
         name, bytes_, count = line.split()
         try:
             say(f"measured {measure(name, int(bytes_), int(count), ranks):e}")
-        except Exception as error:  # whatever it is, the one who asks is to know
+        except Exception as error:  # any error is reported to gpu-check
             say("failed " + " ".join(str(error).split()))
     dist.destroy_process_group()
 

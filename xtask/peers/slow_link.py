@@ -45,7 +45,7 @@ class Direction:
                 return  # The device is gone: its namespace was removed.
             now = time.monotonic()
             with self.changed:
-                # A packet waits in the queue until those before it were sent; afterwards it is on its way.
+                # A packet waits in the queue until those before it are sent, and is then in flight.
                 waiting = (idle_from - now) * self.bytes_per_second / MTU
                 if waiting > self.packets_max:
                     self.dropped += 1

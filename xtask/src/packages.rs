@@ -18,7 +18,7 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
     pub(crate) id: String,
-    /// The features, and what each enables.
+    /// The features, and those that each enables.
     pub(crate) features: BTreeMap<String, Vec<String>>,
     pub(crate) description: Option<String>,
     pub(crate) keywords: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Package {
     pub(crate) is_default: bool,
 }
 
-/// A line of a package's dependency tables.
+/// An entry in a package's dependency tables.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
@@ -39,12 +39,12 @@ pub(crate) struct Dependency {
     /// The folder, for packages of this repository.
     #[serde(default)]
     pub(crate) path: Option<PathBuf>,
-    /// The platforms, unless it is needed on all.
+    /// The platforms, unless the dependency applies to all.
     #[serde(default)]
     pub(crate) target: Option<String>,
 }
 
-/// The kind of a dependency that is not a normal one.
+/// The kind of a dependency, except for normal ones.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DependencyKind {

@@ -21,7 +21,7 @@ pub(crate) fn take(file: &mut File) -> String {
         }
         _ => true,
     });
-    // The type that they return has the attribute already.
+    // The returned type already has the attribute.
     for item in &mut all.items {
         if let ForeignItem::Fn(function) = item {
             function.attrs.retain(|attribute| !attribute.path().is_ident("must_use"));

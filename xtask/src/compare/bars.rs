@@ -1,4 +1,4 @@
-//! The performance bars of this library, and whether it meets them.
+//! The performance bars of this library, and checks whether it meets them.
 
 use std::ops::RangeInclusive;
 

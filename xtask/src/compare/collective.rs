@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The size of an element (`f32`) in bytes.
 const ELEMENT: usize = 4;
 
-/// The largest size of all collectives but all-reduce.
+/// The largest size of all collectives except all-reduce.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A collective that peers support.

@@ -10,7 +10,7 @@ use super::record::Case;
 
 /// Plots a row of charts per collective, and a column per number of ranks.
 pub(super) fn picture(comparison: &Comparison) -> Picture {
-    // Its points are on the curves of the two.
+    // Its points lie on the curves of the two implementations.
     let libraries: Vec<String> =
         comparison.libraries().into_iter().filter(|library| library != BETTER_MPI).collect();
     let cases = comparison.cases();
@@ -41,7 +41,7 @@ fn panel(comparison: &Comparison, case: Case, libraries: &[String]) -> Panel {
     }
 }
 
-/// Returns a different colour for each library, pale ones after the palette.
+/// Returns a different color for each library, and pale colors after the end of the palette.
 fn color(at: usize) -> Color {
     let Color(red, green, blue) = Color::PALETTE[at % Color::PALETTE.len()];
     let pale = |part: u8| if at < Color::PALETTE.len() { part } else { part / 2 + 110 };

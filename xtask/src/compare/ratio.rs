@@ -40,7 +40,7 @@ impl Ratio {
         self.rounds.iter().filter(|(_, ratio)| *ratio > limit).count()
     }
 
-    /// Whether the median and most rounds are above a limit.
+    /// Returns whether the median and most rounds are above a limit.
     pub(crate) fn misses(&self, limit: f64) -> bool {
         self.median() > limit && 2 * self.above(limit) > self.rounds.len()
     }

@@ -44,7 +44,7 @@ pub(crate) struct Version {
 pub(crate) struct Missing {
     pub(crate) run: u64,
     pub(crate) library: String,
-    /// The reason, and how to install it.
+    /// The reason, and an explanation of how to install it.
     pub(crate) reason: String,
 }
 

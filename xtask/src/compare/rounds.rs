@@ -1,4 +1,4 @@
-//! The order of measurements, and which of them are missing in the journal.
+//! The order of measurements, and those that the journal lacks.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -33,7 +33,7 @@ impl<'a> Rounds<'a> {
         Self { compare, libraries: found.installed.iter().map(|(library, _)| &**library).collect() }
     }
 
-    /// Measures what is missing in the journal, and calls `after_round` after every round.
+    /// Makes the measurements that the journal lacks, and calls `after_round` after every round.
     pub(crate) fn measure<W: Write>(
         &self,
         run: u64,
@@ -133,8 +133,8 @@ impl RoundCase {
         format!("{} of {} ranks", self.case.collective, self.case.ranks)
     }
 
-    /// Whether all libraries have measured every size or failed. Otherwise all measure again,
-    /// because compared times must not be hours apart.
+    /// Returns whether all libraries have measured every size or failed. Otherwise, all measure
+    /// again, because compared times must not be hours apart.
     fn is_done(&self, libraries: &[String], run: u64, records: &[Record]) -> bool {
         let is_own = |record: &&Record| match record {
             Record::Time(time) => (time.run, time.round, time.case) == (run, self.round, self.case),

@@ -23,7 +23,7 @@ const LEFT: usize = 72;
 const RIGHT: usize = 40;
 const TOP: usize = 96;
 const BOTTOM: usize = 24;
-/// Darker for larger messages, so that they differ without colour.
+/// Darker for larger messages, so that they differ without color.
 const COLOURS: [&str; 6] = ["#4292c6", "#08519c", "#e6550d", "#a63603", "#54278f", "#000000"];
 
 impl Drawing<'_> {
@@ -159,7 +159,7 @@ const fn column(rank: usize) -> usize {
     LEFT + rank * COLUMN
 }
 
-/// Returns a colour, spread over the whole range.
+/// Returns a color, spread over the whole range.
 fn colour(index: usize, sizes: usize) -> &'static str {
     let last = COLOURS.len() - 1;
     COLOURS[if sizes <= COLOURS.len() { index.min(last) } else { index * last / (sizes - 1) }]

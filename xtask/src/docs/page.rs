@@ -133,7 +133,7 @@ fn properties(row: &Algorithm) -> String {
     properties.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the collective has a variant with a count per rank.
+/// Returns whether the collective has a variant with a count per rank.
 fn has_counts(collective: Collective) -> bool {
     Collective::ALL.iter().any(|other| *other != collective && other.base() == collective)
 }

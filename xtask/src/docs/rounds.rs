@@ -94,7 +94,7 @@ impl Execution {
         self.programs[rank].iter().position(|(step, done)| !done && matches(step.action))
     }
 
-    /// Whether no earlier incomplete step conflicts with a step.
+    /// Returns whether no earlier incomplete step conflicts with a step.
     fn is_ready(&self, rank: usize, at: usize) -> bool {
         let program = &self.programs[rank];
         program[..at].iter().all(|(earlier, done)| *done || !program[at].0.conflicts(earlier))

@@ -40,7 +40,7 @@ pub(super) fn run(folder: &Path, names: &[&str], out: &mut impl Write) -> Result
     Ok(())
 }
 
-/// Downloads the assembler unless it is there, and returns its path.
+/// Downloads the assembler unless it is already there, and returns its path.
 fn fetch() -> Result<PathBuf> {
     let folder = places::target().join("nccl").join("ptxas");
     PTXAS.fetch(&folder)?;

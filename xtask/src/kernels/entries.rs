@@ -3,8 +3,8 @@
 use super::float::Float;
 use super::text::{Kernel, LEN, lines};
 
-/// The elements of a row and the rows of a group of a sum of squares, as binary logarithms, and as
-/// in `comm_core`.
+/// The elements of a row and the rows of a group of a sum of squares, as binary logarithms. They
+/// are equal to those in `comm_core`.
 const ROW: u32 = 4;
 const GROUP: u32 = 6;
 

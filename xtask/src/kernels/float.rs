@@ -57,7 +57,7 @@ impl Float {
         }
     }
 
-    /// Loads an element as [`Float::load`], and converts it to `f64` in `%d0`.
+    /// Loads an element like [`Float::load`], and converts it to `f64` in `%d0`.
     pub(super) fn load_double(self, address: &str) -> Vec<String> {
         let mut code = self.load(address, 0);
         if self != Self::F64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// A kernel that computes with elements one by one.
+/// An elementwise kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) name: String,
@@ -34,8 +34,8 @@ const REGISTERS: [(&str, &[&str]); 6] = [
 ];
 
 impl Kernel {
-    /// Writes the kernel. Threads take elements in turn, so that any number of threads will do and
-    /// neighbours access neighbouring elements.
+    /// Writes the kernel. Threads take elements in turn, so that any number of threads works, and
+    /// adjacent threads access adjacent elements.
     pub(super) fn write(&self, out: &mut String) {
         let parameters: Vec<String> =
             self.parameters.iter().map(|(kind, name)| format!(".param .{kind} {name}")).collect();

@@ -21,7 +21,7 @@ const LIBCLANG: Wheel = Wheel {
     files: &["clang/native/libclang.so"],
 };
 
-/// Downloads libclang unless it is there, and returns its folder.
+/// Downloads libclang unless it is already there, and returns its folder.
 pub(super) fn fetch_libclang(target: &Path) -> Result<PathBuf> {
     let folder = target.join("nccl").join("libclang");
     LIBCLANG.fetch(&folder)?;

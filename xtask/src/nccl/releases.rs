@@ -69,7 +69,7 @@ impl Release {
         const { &RELEASES }.iter().find(|release| release.version == version)
     }
 
-    /// Downloads header and library unless they are there.
+    /// Downloads the header and the library unless they are already there.
     pub(super) fn fetch(&self, target: &Path) -> Result<Files> {
         let folder = target.join("nccl").join(self.version);
         let Self { version, package, sha256 } = *self;

@@ -20,8 +20,8 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// Puts the files into `folder`, unless it has them. The folder appears only once all files are
-    /// downloaded and their hash is verified.
+    /// Writes the files to `folder`, unless it already has them. The folder is created only after
+    /// all files are downloaded and their hash is verified.
     pub(crate) fn fetch(&self, folder: &Path) -> Result<()> {
         self.fetch_with("python3".as_ref(), folder)
     }
@@ -30,7 +30,7 @@ impl Wheel {
         if self.names().all(|name| folder.join(name).is_file()) {
             return Ok(());
         }
-        // A message only: standard error may be closed.
+        // This is only a message, and standard error may be closed.
         drop(writeln!(stderr(), "fetching {self} from PyPI"));
         let staging = folder.with_file_name(format!("part-{}", process::id()));
         let outcome =

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::packages::Package;
 
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
-/// The maximum size, which is above the sources of any package and below data or drawings.
+/// The maximum size, which is larger than the sources of any package and smaller than data or
+/// drawings.
 const BYTES_MAX: u64 = 512 << 10;
 
 /// A packed package.

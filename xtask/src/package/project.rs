@@ -21,7 +21,7 @@ pub(super) fn write(packages: &[Package], root: &Path, folder: &Path) -> Result<
     fs::write(&manifest, self::manifest(packages)).map_err(Error::file(&manifest))?;
     let sources = folder.join("src");
     fs::create_dir_all(&sources).map_err(Error::file(&sources))?;
-    // With the versions of the repository, dependencies are built only once.
+    // With the lock file of the repository, dependencies are built only once.
     for (from, to) in [(SOURCE, "src/main.rs"), ("Cargo.lock", "Cargo.lock")] {
         let from = root.join(from);
         fs::copy(&from, folder.join(to)).map_err(Error::file(&from))?;
@@ -45,7 +45,7 @@ fn cargo(folder: &Path, target: &Path, arguments: &[&str]) -> Result<()> {
 }
 
 /// Returns the manifest. The program depends on the facade by version, as users do, with all
-/// features. The packages are patches, so that wrong versions between packages are found too.
+/// features. The packages are patches, so that wrong versions between packages are also detected.
 fn manifest(packages: &[Package]) -> String {
     let facade = packages.iter().find(|package| package.name == FACADE);
     let features = facade.map(|facade| facade.features.keys().collect::<Vec<_>>()).unwrap_or_default();

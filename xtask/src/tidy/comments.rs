@@ -23,7 +23,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.texts_with_extension("rs").flat_map(rules).collect()
 }
 
-/// Returns marker and text of a line that holds only a comment.
+/// Returns the marker and the text of a line that contains only a comment.
 fn comment(line: &str) -> Option<(&str, &str)> {
     let line = line.trim_start();
     ["///", "//!", "//"].into_iter().find_map(|marker| {

@@ -15,8 +15,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     folders.filter_map(|folder| check_folder(tree, folder)).collect()
 }
 
-/// Returns the first implementation of a package without the suite. A file that is not Rust is a
-/// finding of other rules.
+/// Returns the first implementation of a package without the suite. Other rules report files that
+/// are not Rust.
 fn check_folder(tree: &Tree, folder: &Path) -> Option<Finding> {
     let files = || tree.texts_with_extension("rs").filter(|(path, _)| path.starts_with(folder));
     let implementation = files()
@@ -44,7 +44,7 @@ fn implementation(tokens: TokenStream) -> Option<usize> {
     line
 }
 
-/// Whether `for` follows the arguments of a trait.
+/// Returns whether `for` follows the arguments of a trait.
 fn is_implemented(after_name: &[TokenTree]) -> bool {
     let mut depth = 0;
     let next = after_name.iter().find(|token| {

@@ -1,4 +1,4 @@
-//! The core crates have only the listed external dependencies.
+//! The core crate has only the listed external dependencies.
 
 use super::Finding;
 use super::tree::Tree;

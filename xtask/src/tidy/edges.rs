@@ -134,7 +134,7 @@ const GRAPH: [Node; 23] = [
     },
 ];
 
-/// The crates that tests of every crate but comm-core may use: ranks in one process, and
+/// The crates that tests of every crate except comm-core may use, for ranks in one process and for
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, stores, and training.

@@ -1,7 +1,7 @@
-//! An error has each cause once: in its text or as its source.
+//! An error includes each cause once: in its text or as its source.
 //!
-//! Reporters print an error and the chain of its sources, so a cause in the text must not be a
-//! source too. For `thiserror`, every field named `source` or marked `#[from]` or `#[source]` is a
+//! Reporters print an error and the chain of its sources, so a cause in the text must not also be a
+//! source. For `thiserror`, every field named `source` or marked `#[from]` or `#[source]` is a
 //! source; a field `r#source` is not.
 
 use super::Finding;
@@ -39,7 +39,7 @@ fn repeated(text: &str) -> Vec<usize> {
     found
 }
 
-/// Whether a line has a field `source`, but not `r#source`.
+/// Returns whether a line has a field `source`, but not `r#source`.
 fn has_source_field(line: &str) -> bool {
     line.match_indices("source: ").any(|(at, _)| {
         let before = line[..at].chars().next_back();

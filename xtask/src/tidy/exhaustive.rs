@@ -126,7 +126,7 @@ fn exhaustive(tokens: TokenStream) -> Vec<Type> {
     found
 }
 
-/// Whether the body of a type has a variant or a public field.
+/// Returns whether the body of a type has a variant or a public field.
 fn is_public_inside(tokens: &[TokenTree], is_enum: bool) -> bool {
     let ends = |token: &&TokenTree| !matches!(token, TokenTree::Punct(mark) if mark.as_char() == ';');
     let groups = || {

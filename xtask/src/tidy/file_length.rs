@@ -1,4 +1,4 @@
-//! No source file is too long.
+//! Source files are not longer than a limit.
 
 use std::path::Path;
 

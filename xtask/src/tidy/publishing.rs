@@ -77,7 +77,7 @@ fn check_files(tree: &Tree, package: &Package) -> Vec<Finding> {
     FILES.into_iter().filter(is_missing).map(|file| finding(package, &format!("has no {file}"))).collect()
 }
 
-/// crates.io shows the readme without the repository, so relative links are dead.
+/// crates.io shows the readme without the repository, so relative links do not work.
 fn check_links(tree: &Tree, package: &Package) -> Vec<Finding> {
     let readme = package.folder().join("README.md");
     relative_links(tree.text(&readme))

@@ -7,7 +7,7 @@ use super::Finding;
 use super::source::{Mentions, is_test_file};
 use super::tree::Tree;
 
-/// A part of the tree and the paths that its code must not contain outside of tests.
+/// A part of the tree, and the paths that its code must not contain outside of tests.
 struct Region {
     path: &'static str,
     /// Files and folders to which it does not apply.

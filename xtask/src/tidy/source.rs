@@ -1,13 +1,13 @@
 //! Finds the paths in Rust source.
 //!
-//! It works on tokens, so comments and strings do not count, and grouped imports such as `use
-//! std::{net, thread}` do. It does not resolve names, so renamed imports are not found.
+//! It works on tokens, so it ignores comments and strings, and supports grouped imports such as
+//! `use std::{net, thread}`. It does not resolve names, so renamed imports are not found.
 
 use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
 
-/// Whether a file holds tests only.
+/// Returns whether a file contains only tests.
 pub(super) fn is_test_file(path: &Path) -> bool {
     let in_test_folder = path.iter().any(|part| part == "tests" || part == "benches");
     in_test_folder || path.file_name().is_some_and(|name| name == "tests.rs")
@@ -169,7 +169,7 @@ impl<'t> Attribute<'t> {
         }
     }
 
-    /// Whether this is a `cfg` that is true only for tests.
+    /// Returns whether this is a `cfg` that is true only for tests.
     fn is_for_tests(&self) -> bool {
         let tokens: Vec<TokenTree> = self.group.stream().into_iter().collect();
         match tokens.as_slice() {

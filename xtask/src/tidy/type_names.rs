@@ -1,4 +1,4 @@
-//! No two types of a package share a name, and none hides a name of the prelude.
+//! No two types of a package have the same name, and none shadows a name of the prelude.
 //!
 //! Types that only tests compile do not count, and neither do aliases called `Result`, as in
 //! `std::io`.

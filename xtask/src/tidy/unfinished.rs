@@ -28,7 +28,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether `line` contains `word` as a whole word.
+/// Returns whether `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_inside = |neighbour: Option<char>| neighbour.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(start, _)| {

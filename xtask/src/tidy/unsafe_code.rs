@@ -1,4 +1,4 @@
-//! Only listed files contain `unsafe`; crates without such files forbid it.
+//! Only listed files contain `unsafe`, and crates without such files forbid it.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ pub(crate) struct Start<'a> {
     pub(crate) case: Case,
     /// The sizes in bytes.
     pub(crate) sizes: &'a [usize],
-    /// Whether to check results. The programs of peers always do.
+    /// Whether to check results. The programs of peers always check them.
     pub(crate) check: bool,
     pub(crate) compare: &'a Compare,
 }
@@ -59,7 +59,8 @@ impl Start<'_> {
     }
 }
 
-/// A peer with its version, or the reason why it is missing and how to install it.
+/// A peer with its version, or the reason why it is missing and an explanation of how to install
+/// it.
 type Search = Result<(Box<dyn Library>, String), String>;
 
 /// A row of the table of peers.
@@ -87,7 +88,7 @@ pub(crate) fn peers() -> Vec<&'static str> {
     [ALL_PEERS].into_iter().chain(PEERS.map(|peer| peer.name)).collect()
 }
 
-/// Whether a peer was named, or none was named and it needs no long build.
+/// Returns whether a peer was named, or none was named and it does not take long to build.
 fn is_wanted(peer: &Peer, named: &[String]) -> bool {
     let is_named = named.iter().any(|name| name == peer.name || name == ALL_PEERS);
     is_named || named.is_empty() && peer.name != ferrotorch::NAME
@@ -97,8 +98,8 @@ pub(crate) fn is_ours(library: &str) -> bool {
     library == OURS || library.strip_prefix(OURS).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Whether the two use comparable transports. Peers that have only sockets are compared with shared
-/// memory too.
+/// Returns whether the two libraries use comparable transports. Peers that have only sockets are
+/// also compared with shared memory.
 pub(crate) fn is_fair(ours: &str, peer: &str) -> bool {
     let over_tcp = ours.contains("tcp");
     match peer {

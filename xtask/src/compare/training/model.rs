@@ -49,12 +49,12 @@ impl TrainingModel {
         }
     }
 
-    /// Whether layers take a fixed time instead of computing.
+    /// Returns whether layers take a fixed time instead of computing.
     pub(crate) const fn is_fixed(self) -> bool {
         matches!(self, Self::SmallFixed | Self::LargeFixed)
     }
 
-    /// Returns what the report calls it.
+    /// Returns the title in the report.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::SmallPerceptron => "perceptron of 0.7 M parameters",

@@ -95,7 +95,7 @@ struct TrainingByPyTorch {
     program: PathBuf,
 }
 
-/// Returns the program with its version, or how to install PyTorch.
+/// Returns the program with its version, or an explanation of how to install PyTorch.
 pub(super) fn pytorch(python: &Path) -> Result<(Box<dyn TrainingProgram>, String), String> {
     let version = output(Command::new(python).args(["-c", PROBE])).ok_or_else(|| {
         format!(

@@ -1,4 +1,4 @@
-//! The order of measurements of training, and which of them are missing in the journal.
+//! The order of measurements of training, and those that the journal lacks.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -63,7 +63,7 @@ impl<'a> TrainingRounds<'a> {
         Self { compare, programs }
     }
 
-    /// Measures what is missing in the journal, and calls `after_round` after every round.
+    /// Makes the measurements that the journal lacks, and calls `after_round` after every round.
     pub(super) fn measure<W: Write>(
         &self,
         run: u64,
@@ -147,8 +147,8 @@ impl<'a> TrainingRounds<'a> {
         Ok::<_, Error>(reason)
     }
 
-    /// Whether all programs have measured every model or failed. Otherwise all measure again,
-    /// because compared times must not be hours apart.
+    /// Returns whether all programs have measured every model or failed. Otherwise, all measure
+    /// again, because compared times must not be hours apart.
     fn is_done(&self, at: TrainingRound, records: &[Record]) -> bool {
         let is_measured = |library: &str, model: TrainingModel| {
             records.iter().any(|record| match record {
