@@ -10,7 +10,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 pub(crate) struct CoarseClock {
     start: Instant,
     at_start: Duration,
-    /// The last tick and its time, whose computation takes longer than reading the clock.
+    /// The last tick and its time, cached because computing it takes longer than reading the clock.
     tick: Timespec,
     now: Instant,
 }

@@ -1,10 +1,11 @@
 //! Cross-memory attach (CMA): reads the memory of another process with `process_vm_readv(2)`.
 //!
-//! The kernel copies from one process to the other if this one may trace the other as a debugger
-//! does. Nothing is mapped, and no permission is granted: where the system does not let processes
-//! of one user read each other (`ptrace_scope`, namespaces, seccomp), bytes go through the ring.
-//! The kernel reports the process at the other end of a socket. Its pid may be reused later, so
-//! each read also reads a random number that lies in the memory of the right process.
+//! The kernel copies from one process to the other if this one is allowed to trace the other, as a
+//! debugger would be. Nothing is mapped, and no permission is granted: if the system does not let
+//! processes of one user read each other's memory (`ptrace_scope`, namespaces, seccomp), bytes go
+//! through the ring. The kernel reports the pid of the process at the other end of a socket. That
+//! pid may be reused later, so each read also reads a random number that only the right process has
+//! at its address.
 #![expect(unsafe_code, reason = "rustix cannot read the memory of another process")]
 
 use std::hint::black_box;
@@ -17,11 +18,11 @@ use rustix::mm::{Advice, madvise};
 
 use crate::credentials;
 
-/// The size and number of the copies that are measured; a single one may be disturbed.
+/// The size and number of the copies that are timed. A single one may be disturbed.
 const TRIAL_BYTES: usize = 64 << 10;
 const TRIALS: usize = 8;
-/// The most time of a copy by the kernel, in ordinary copies: a ring takes two, of lines that lie
-/// in another processor's caches.
+/// The longest acceptable time of a copy by the kernel, as a multiple of an ordinary copy. A ring
+/// takes two copies, of lines that are in another processor's caches.
 const SLOWER_MAX: u32 = 4;
 
 /// A random number and its address, which identify a process.
@@ -32,19 +33,19 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// The proof of this process, as long as the number lives and is not moved.
+    /// Returns the proof of this process, valid until the number is moved or dropped.
     pub(crate) fn of(number: &u64) -> Self {
         Self { address: address(number), number: *number }
     }
 }
 
-/// Whether the kernel can read this memory for another process. It cannot read some memory, such as
-/// that of devices. Kernels before 5.14 do not report it.
+/// Whether the kernel can read this memory for another process, which it cannot for some memory,
+/// such as that of devices. Returns false on kernels before 5.14, which do not report it.
 pub(crate) fn is_readable(bytes: &[u8]) -> bool {
     let page = rustix::param::page_size();
-    // An allocation is of one kind.
+    // One page is enough, because an allocation is of one kind.
     let start = bytes.as_ptr().map_addr(|address| address / page * page).cast_mut().cast();
-    // SAFETY: advice on a page that is mapped, of a kind that changes no byte of it.
+    // SAFETY: the page is mapped, and this advice changes none of its bytes.
     !bytes.is_empty() && unsafe { madvise(start, page, Advice::LinuxPopulateRead) }.is_ok()
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct CmaPeer {
 }
 
 impl CmaPeer {
-    /// This process, as long as the number lives.
+    /// Returns this process, valid while the number lives.
     fn this(number: &u64) -> Self {
         Self { process: std::process::id().cast_signed(), proof: Proof::of(number) }
     }
@@ -64,24 +65,24 @@ impl CmaPeer {
     /// Opens the process at the other end of a socket, if it has the number of the proof.
     ///
     /// # Errors
-    /// The error of the read, if its memory cannot be read.
+    /// The error of the read if the memory of the process cannot be read.
     pub(crate) fn open(socket: impl AsFd, proof: Proof) -> io::Result<Self> {
         let peer = Self { process: credentials::process(socket)?, proof };
         peer.read(proof.address, &mut [0; size_of::<u64>()])?;
         Ok(peer)
     }
 
-    /// Copies from an address of the other process.
+    /// Copies bytes from an address in the other process.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if the process has exited; the error of the system if not all
-    /// bytes can be read. `into` may hold anything then.
+    /// bytes can be read. The contents of `into` are then unspecified.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         let mut number = [0; size_of::<u64>()];
         let local = [local_iovec(into), local_iovec(&mut number)];
         let remote = [remote_iovec(address, into.len()), remote_iovec(self.proof.address, number.len())];
-        // SAFETY: the kernel writes at most the length of `into` and of `number`, where any bytes
-        // are valid, and reads from the other process only what is mapped there.
+        // SAFETY: the kernel writes at most the lengths of `into` and `number`, for which any bytes
+        // are valid, and reads only what is mapped in the other process.
         let copied =
             unsafe { libc::process_vm_readv(self.process, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
         let Ok(copied) = usize::try_from(copied) else {
@@ -110,7 +111,8 @@ fn remote_iovec(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len }
 }
 
-/// Whether one copy by the kernel is faster than the two through a ring. Measured once per process.
+/// Whether one copy by the kernel is faster than two through a ring. This is measured once per
+/// process.
 pub(crate) fn is_fast() -> bool {
     static IS_FAST: OnceLock<bool> = OnceLock::new();
     let measured = || {
@@ -136,7 +138,8 @@ fn measure() -> io::Result<bool> {
     Ok(by_kernel <= plain * SLOWER_MAX)
 }
 
-/// Memory that the kernel does not read for other processes; `None` if it has no such memory.
+/// Returns memory that the kernel does not read for other processes, or `None` if it has no such
+/// memory.
 #[cfg(test)]
 pub(crate) fn secret() -> Option<&'static [u8]> {
     use std::os::fd::{FromRawFd, OwnedFd};
@@ -146,7 +149,7 @@ pub(crate) fn secret() -> Option<&'static [u8]> {
     // SAFETY: the call takes no address.
     let file = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) };
     let file = i32::try_from(file).ok().filter(|file| *file >= 0)?;
-    // SAFETY: it was opened just now, and nothing else has it.
+    // SAFETY: it was just opened, and nothing else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     let page = rustix::param::page_size();
     rustix::fs::ftruncate(&file, page as u64).unwrap();
@@ -187,14 +190,14 @@ mod tests {
             let error = this_process(&number).read(address, &mut [0; 100]).unwrap_err();
             assert_ne!(error.kind(), io::ErrorKind::NotFound, "{address}: {error}");
         }
-        // A page of this process with none after it.
+        // A mapped page that is followed by an unmapped one.
         let page = rustix::param::page_size();
         let access = rustix::mm::ProtFlags::READ;
         let flags = rustix::mm::MapFlags::PRIVATE;
         // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let pages =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * page, access, flags) }.unwrap();
-        // SAFETY: the second page was mapped just now, and nothing else has it.
+        // SAFETY: the second page was just mapped, and nothing else uses it.
         unsafe { rustix::mm::munmap(pages.wrapping_byte_add(page), page) }.unwrap();
         let end = (pages.addr() + page) as u64;
         this_process(&number).read(end - 10, &mut [0; 10]).unwrap();

@@ -10,22 +10,23 @@ use crate::cma;
 pub struct SharedMemoryConfig {
     /// The capacity of a ring in bytes: how far a sender can be ahead of its receiver. A power of
     /// two, from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`];
-    /// at least a page of memory is used. Each pair of ranks has two rings per channel, whose
-    /// memory is allocated at once, so a channel of more than eight ranks has proportionally
-    /// smaller ones, down to 64 KiB. A control channel, which carries short frames, has smaller
-    /// ones too.
+    /// at least one page is used. Each pair of ranks has two rings per channel, whose memory is
+    /// allocated when the channel is opened. To limit that memory, channels of more than eight
+    /// ranks have proportionally smaller rings, down to 64 KiB. Control channels, which carry short
+    /// frames, also have smaller ones.
     pub ring_bytes: usize,
-    /// The least size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
-    /// that other ranks read in place in collectives, instead of being copied through the ring.
-    /// `usize::MAX` means that nothing is read in place, nor memory that channels stage. Pieces of
-    /// such a buffer of less than 1/32 of this are still copied. Ranks may differ.
+    /// The minimum size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
+    /// that other ranks read in place in collectives; smaller ones are copied through the ring.
+    /// `usize::MAX` means that no allocated memory is read in place, including the shared buffers
+    /// of channels. Pieces of such a buffer that are smaller than 1/32 of this are still copied.
+    /// Ranks may use different values.
     pub lend_bytes: usize,
-    /// The least size in bytes of a piece of any other memory that the receiver reads in place by
-    /// cross-memory attach, instead of being copied through the ring: in collectives that send the
-    /// caller's buffer, if the system lets the receiver read the memory of this process, as it does
-    /// for debuggers. `None` means 32 KiB if a measurement, once per process, shows that the kernel
-    /// copies fast enough, and otherwise never. `usize::MAX` means never; less than a page means a
-    /// page. Ranks may differ.
+    /// The minimum size in bytes of a piece of any other memory that the receiver reads in place by
+    /// cross-memory attach instead of through the ring. This applies to collectives that send the
+    /// caller's buffer, if the system lets the receiver read the memory of this process as a
+    /// debugger would. `None` means 32 KiB if a measurement, made once per process, shows that the
+    /// kernel copies fast enough, and never otherwise. `usize::MAX` means never; a value below the
+    /// page size means a page. Ranks may use different values.
     pub single_copy_bytes: Option<usize>,
 }
 
@@ -36,19 +37,20 @@ impl SharedMemoryConfig {
     pub const RING_BYTES_MAX: usize = 1 << 30;
     /// The largest capacity of a ring of a control channel.
     const CONTROL_RING_BYTES: usize = 8192;
-    /// The most ranks of a channel whose rings have the configured capacity.
+    /// The maximum number of ranks of a channel whose rings have the configured capacity.
     const RANKS_FULL: usize = 8;
-    /// The smallest capacity to which rings are reduced for the number of ranks.
+    /// The smallest capacity to which rings are reduced in channels of many ranks.
     const REDUCED_RING_BYTES_MIN: usize = 64 * 1024;
 
-    /// The most pieces of the smallest buffer read in place that are not copied.
+    /// The maximum number of pieces of the smallest buffer read in place for which they are not
+    /// copied.
     const PIECES: usize = 32;
 
-    /// The least number of bytes for which one copy by the kernel is faster than two through a
+    /// The minimum number of bytes for which one copy by the kernel is faster than two through a
     /// ring.
     const SINGLE_COPY_BYTES: usize = 32 << 10;
 
-    /// The smallest piece of staged memory that is read in place; smaller ones are copied.
+    /// The smallest piece of a shared buffer that is read in place; smaller ones are copied.
     pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
 
     /// The smallest piece that is read by cross-memory attach.
@@ -72,7 +74,7 @@ impl SharedMemoryConfig {
         if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
     }
 
-    /// Returns an error for a setting that cannot be used.
+    /// Returns an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<()> {
         if self.ring_bytes.is_power_of_two()
             && (Self::RING_BYTES_MIN..=Self::RING_BYTES_MAX).contains(&self.ring_bytes)

@@ -33,7 +33,7 @@ pub(crate) struct Connector {
 
 #[derive(Debug)]
 enum ConnectState {
-    /// The next attempt is made at this time; the first one at once.
+    /// The next attempt is made at this time, the first one immediately.
     Waiting(Option<Instant>),
     /// The peer has not answered yet.
     Offered(OwnedFd, Segment),
@@ -56,7 +56,7 @@ impl Connector {
             }
             Err(error) => return Err(failed(error)),
         };
-        // The name may belong to another user once its listener is closed.
+        // Once the listener is closed, another user may listen under its name.
         if credentials::user(&socket).map_err(failed)? != credentials::own_user() {
             return Err(Error::Handshake { with: format!("rank {rank}"), refusal: Refusal::NotAPeer });
         }
@@ -92,7 +92,7 @@ impl Connect for Connector {
                         let process = watched.map_err(|error| failed(self.rank, error))?;
                         return Ok(Some(Connection { socket, process, segment, outgoing: Direction::Out }));
                     }
-                    // It may have opened the channel and given up again.
+                    // The peer may have started to open the channel and then given up.
                     Ok(Some(_)) | Err(_) => self.retry(now),
                 }
             }
@@ -115,10 +115,11 @@ impl Connect for Connector {
     }
 }
 
-/// The error for a rank: lost if its listener is closed, and otherwise an error of this rank.
+/// Returns the error for a failed connection to a rank: the rank is lost if its listener is closed;
+/// anything else is an error of this rank.
 pub(crate) fn failed(rank: usize, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::ConnectionRefused {
-        let reason = "it does not listen any more: its process has exited, or runs on another machine that was restored \
+        let reason = "it is no longer listening: its process has exited, or runs on another machine that was restored \
                      from the same image";
         let loss = Loss::Io(Arc::new(io::Error::new(error.kind(), reason)));
         return Error::PeerLost { peer: rank, during: During::Connect, loss };

@@ -1,18 +1,19 @@
 //! Chooses whether bytes are copied into a ring with ordinary or with non-temporal stores.
 //!
-//! Ordinary stores are faster where the two sides share a cache. Where they do not, it depends on
-//! the machine: cache lines that the other side holds are slow to write, and so is memory. It also
-//! depends on where the scheduler, and in a virtual machine the host, has placed the two, and may
-//! change at any time. So both are measured, on a small part of the copies.
+//! Ordinary stores are faster if the two sides share a cache. If they do not, the faster choice
+//! depends on the machine: writing cache lines that the other side holds is slow, and so is writing
+//! to memory. It also depends on where the scheduler, or the host of a virtual machine, has placed
+//! the two sides, and that may change at any time. So both are measured on a small fraction of the
+//! copies.
 
 use std::time::Duration;
 
-/// The mode of one copy of a piece into the ring.
+/// The way in which one piece is copied into the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyMode {
-    /// By this path.
+    /// Along this path.
     Plain(CopyPath),
-    /// By this path, once the source is in the caches; the time is passed to
+    /// Along this path, once the source is in the caches. The time is passed to
     /// [`PathSelector::record`].
     Measured(CopyPath),
 }
@@ -29,11 +30,11 @@ pub(crate) enum CopyPath {
 const PIECE_MIN: usize = 4096;
 /// One piece in this many is measured.
 const MEASURE_EVERY: u32 = 64;
-/// The number of pieces until the next measurement if cached copies seem slow and the other path is
-/// not known yet.
+/// The number of pieces until the next measurement if cached copies seem slow and the other path
+/// has not been measured yet.
 const MEASURE_SOON: u32 = 2;
-/// The most picoseconds per byte of a copy through a shared cache: the other path is not tried
-/// where copies are as fast.
+/// The maximum picoseconds per byte of a copy through a shared cache. While copies are this fast,
+/// the other path is not tried.
 const SHARED_MAX: u64 = 90;
 
 /// Chooses the path of each piece by measurements.
@@ -63,7 +64,7 @@ impl CopyTimes {
         self.0[1] != u64::MAX
     }
 
-    /// The shorter one, which was not disturbed.
+    /// The shorter one, which is less likely to have been disturbed.
     fn best(self) -> u64 {
         self.0[0].min(self.0[1])
     }
@@ -89,7 +90,7 @@ impl PathSelector {
         if self.countdown == 0 { CopyMode::Measured(self.measured) } else { CopyMode::Plain(self.path) }
     }
 
-    /// Records the time of a copy that was to be measured.
+    /// Records the time of a measured copy.
     pub(crate) fn record(&mut self, bytes: usize, time: Duration) {
         let picoseconds = time.as_nanos() * 1000 / (bytes as u128).max(1);
         let picoseconds = u64::try_from(picoseconds).unwrap_or(u64::MAX);
@@ -108,7 +109,7 @@ impl PathSelector {
         self.countdown = if hurries { MEASURE_SOON } else { MEASURE_EVERY };
     }
 
-    /// Whether non-temporal stores save this side more time than the other side then needs to fetch
+    /// Whether non-temporal stores save this side more time than it costs the other side to fetch
     /// the bytes from memory.
     fn is_non_temporal_faster(&self) -> bool {
         self.non_temporal.best().saturating_mul(3) < self.cached.best().saturating_mul(2)
@@ -120,7 +121,7 @@ impl PathSelector {
 mod tests {
     use super::*;
 
-    /// Copies pieces, of which those that are measured take these picoseconds per byte. Returns the
+    /// Copies pieces, reporting these picoseconds per byte for those that are measured. Returns the
     /// number of non-temporal copies.
     fn copy(selector: &mut PathSelector, pieces: usize, cached: u64, non_temporal: u64) -> usize {
         let mut copy = || match selector.choose(16_384) {

@@ -3,24 +3,24 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Returns the user that connected the other end, or listened. It cannot be forged.
+/// Returns the user that connected the other end or listens on it, which cannot be forged.
 pub(crate) fn user(socket: impl AsFd) -> io::Result<u32> {
     Ok(peer(socket)?.uid)
 }
 
-/// Returns the pid that connected the other end, or listened; zero if it has none in this process
-/// namespace.
+/// Returns the pid of the process that connected the other end or listens on it, or zero if it has
+/// none in this PID namespace.
 pub(crate) fn process(socket: impl AsFd) -> io::Result<i32> {
     Ok(peer(socket)?.pid)
 }
 
-#[expect(unsafe_code, reason = "rustix has no type for a peer of another process namespace")]
+#[expect(unsafe_code, reason = "rustix has no type for a peer in another PID namespace")]
 fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (socket, into) = (socket.as_fd().as_raw_fd(), (&raw mut found).cast());
-    // SAFETY: the kernel writes at most `len` bytes to `found`, which has that many and may hold
-    // any of them.
+    // SAFETY: the kernel writes at most `len` bytes to `found`, which has that many and for which
+    // any bytes are valid.
     let failed = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, into, &raw mut len) };
     if failed == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
 }

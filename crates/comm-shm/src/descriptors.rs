@@ -1,33 +1,33 @@
-//! Descriptors of bytes of a stream that are not in its ring but elsewhere in memory of the writer.
+//! Descriptors of bytes of a stream that are not in its ring but elsewhere in the writer's memory.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most descriptors that may be outstanding in one direction.
+/// The maximum number of outstanding descriptors in one direction.
 #[cfg(not(loom))]
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
 #[cfg(loom)]
 pub(crate) const DESCRIPTORS_MAX: usize = 1;
 
-/// The most outstanding descriptors that are read by cross-memory attach (CMA): enough that the
-/// reader always has a next one, and few enough that a writer that waits sees progress.
+/// The maximum number of outstanding descriptors for cross-memory attach (CMA): enough that the
+/// reader always has another one, and few enough that a waiting writer sees progress.
 pub(crate) const CMA_DESCRIPTORS_MAX: usize = 4;
-/// The most bytes of a descriptor for cross-memory attach.
+/// The maximum number of bytes of a descriptor for cross-memory attach.
 pub(crate) const CMA_BYTES_MAX: usize = 256 << 10;
 
-/// The id of no region: the offset of the descriptor is an address of the writer's process, to be
-/// read by cross-memory attach.
+/// The id in a descriptor that names no region: its offset is an address in the writer's process,
+/// which is read by cross-memory attach.
 pub(crate) const CMA_REGION: u64 = 0;
 
-/// A range of the stream, and where its bytes lie.
+/// A range of the stream and the location of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     /// The position of the first byte in the stream.
     pub(crate) start: u64,
     /// The number of bytes.
     pub(crate) len: u64,
-    /// The region of the writer in which they lie, or [`CMA_REGION`].
+    /// The region of the writer that contains them, or [`CMA_REGION`].
     pub(crate) region: u64,
-    /// Where they begin in it.
+    /// The offset of the first byte in the region.
     pub(crate) offset: u64,
 }
 
@@ -43,8 +43,8 @@ impl Descriptor {
     }
 }
 
-/// The descriptors of one direction, written by its writer: descriptor `n` lies in slot `n` modulo
-/// [`DESCRIPTORS_MAX`]. All zeros: none was ever written.
+/// The descriptors of one direction, stored by its writer: descriptor `n` is in slot `n` modulo
+/// [`DESCRIPTORS_MAX`]. All zeros means that none has been stored.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct DescriptorSlots([[AtomicU64; 4]; DESCRIPTORS_MAX]);
@@ -55,14 +55,14 @@ impl DescriptorSlots {
         Self(std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))))
     }
 
-    /// Writes a descriptor, before its number is published.
+    /// Stores a descriptor, before its number is published.
     pub(crate) fn put(&self, number: u64, descriptor: Descriptor) {
         let words = [descriptor.start, descriptor.len, descriptor.region, descriptor.offset];
         let slot = &self.0[number as usize % DESCRIPTORS_MAX];
         slot.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 
-    /// Reads a descriptor, which the peer may have filled with anything.
+    /// Loads a descriptor, whose fields a broken peer may have set to anything.
     pub(crate) fn get(&self, number: u64) -> Descriptor {
         let slot = &self.0[number as usize % DESCRIPTORS_MAX];
         let [start, len, region, offset] = [0, 1, 2, 3].map(|word: usize| slot[word].load(Ordering::Relaxed));
@@ -75,11 +75,11 @@ impl DescriptorSlots {
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     descriptors: [Descriptor; DESCRIPTORS_MAX],
-    /// The number of descriptors that were ever made.
+    /// The number of descriptors made so far.
     made: u64,
-    /// The number of them that were read to the end.
+    /// The number of these that have been read to the end.
     done: u64,
-    /// The bytes of those.
+    /// The total bytes of those that have been read to the end.
     done_bytes: u64,
 }
 
@@ -89,12 +89,12 @@ impl Outstanding {
         Self { descriptors: [none; DESCRIPTORS_MAX], made: 0, done: 0, done_bytes: 0 }
     }
 
-    /// The number of descriptors that were ever made.
+    /// The number of descriptors made so far.
     pub(crate) const fn made(&self) -> u64 {
         self.made
     }
 
-    /// The bytes of the descriptors that were read to the end.
+    /// The total bytes of the descriptors that have been read to the end.
     pub(crate) const fn done_bytes(&self) -> u64 {
         self.done_bytes
     }
@@ -117,7 +117,7 @@ impl Outstanding {
         }
     }
 
-    /// The descriptor that is read next.
+    /// The descriptor to be read next.
     pub(crate) fn first(&self) -> Option<Descriptor> {
         self.iter().next()
     }

@@ -32,7 +32,7 @@ impl SharedMemoryEndpoint {
     /// Listens on a socket, and checks that memory can be shared.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a setting that cannot be used.
+    /// [`Error::Invalid`] if a setting is invalid.
     pub fn open(config: &RendezvousConfig) -> Result<Self> {
         let group = Group::new(GroupId::WORLD, config.member.membership())?;
         config.shm.check()?;
@@ -47,11 +47,11 @@ impl Endpoint for SharedMemoryEndpoint {
         Record(self.own.as_ref().ok().map(|(location, _)| *location)).to_string()
     }
 
-    /// The channels connect this rank with those on its host; a call that concerns another rank is
+    /// The channels connect this rank with the ranks on its host; a call for any other rank returns
     /// [`Error::Invalid`].
     ///
     /// # Errors
-    /// [`Error::Malformed`] for text that is no record, [`Error::Io`] if the system has no
+    /// [`Error::Malformed`] for text that is not a record, [`Error::Io`] if the system has no file
     /// descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<SharedMemoryFabric> {
         let Self { group, config, own } = self;

@@ -10,8 +10,8 @@ use crate::region::Region;
 use crate::regions::Regions;
 use crate::socket;
 
-/// The most regions of one rank that a peer keeps mapped on one channel. The least recently used
-/// one is evicted.
+/// The maximum number of regions of one rank that a peer keeps mapped on one channel. The least
+/// recently used one is evicted.
 pub(crate) const REGIONS_MAX: usize = 256;
 /// The first field of a message that exports a region.
 const REGION: u64 = 2;
@@ -24,8 +24,8 @@ pub(crate) struct ExportConfig {
     pub(crate) regions: Arc<Regions>,
     /// Smaller pieces are copied, wherever they lie.
     pub(crate) bytes_min: usize,
-    /// Pieces of other memory from this size on are read by cross-memory attach where the receiver
-    /// can; `usize::MAX` means none.
+    /// Pieces of other memory of at least this size are read by cross-memory attach if the receiver
+    /// can do so; `usize::MAX` means none.
     pub(crate) cma_bytes_min: usize,
 }
 
@@ -41,7 +41,7 @@ impl ExportConfig {
 pub(crate) struct RegionMessage {
     /// The id that the sender gives the region.
     pub(crate) region: u64,
-    /// The region that is evicted for it; zero for none.
+    /// The region that is evicted in its favour, or zero.
     pub(crate) evicted: u64,
 }
 
@@ -62,7 +62,7 @@ impl RegionMessage {
 pub(crate) struct RegionExporter {
     export: ExportConfig,
     exported: BTreeMap<u64, Exported>,
-    /// Counts uses.
+    /// The number of uses so far, which orders regions by their last use.
     clock: u64,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct RegionExporter {
 #[derive(Debug)]
 struct Exported {
     region: Weak<Region>,
-    /// When it was used last.
+    /// The clock at the last use.
     used: u64,
 }
 
@@ -84,13 +84,14 @@ impl RegionExporter {
         self.export.cma_bytes_min
     }
 
-    /// Returns the region in which a piece lies and its offset, if it is to be read in place.
+    /// Returns the region that contains a piece and the offset of the piece in it, if the piece is
+    /// to be read in place.
     pub(crate) fn find(&self, piece: &[u8]) -> Option<(Arc<Region>, u64)> {
         if piece.len() <= self.export.copied_max() { None } else { self.export.regions.find(piece) }
     }
 
-    /// Sends the peer a region unless it has it. Returns false if it cannot be sent now. `is_out`
-    /// returns whether a region is being read.
+    /// Sends the peer a region unless the peer already has it. Returns false if it cannot be sent
+    /// now. `is_out` returns whether a region has outstanding descriptors.
     pub(crate) fn export(
         &mut self,
         region: &Arc<Region>,
@@ -110,7 +111,7 @@ impl RegionExporter {
         };
         let message = RegionMessage { region: region.id(), evicted };
         if let Err(error) = socket::send(socket, &message.encode(), Some(region.file())) {
-            tracing::debug!(%error, "a buffer is copied, because its file descriptor could not be sent");
+            tracing::debug!(%error, "copying a buffer because its file descriptor could not be sent");
             return false;
         }
         self.exported.remove(&evicted);

@@ -23,32 +23,34 @@ use crate::transport::SharedMemoryTransport;
 ///
 /// Each channel has its own memory for each pair of ranks: the higher rank creates it, and passes
 /// it to the other over a Unix socket, which stays open to show that both are alive. A connection
-/// for a channel that is not opened here yet waits until it is, so ranks may open channels in any
-/// order, and from several threads. Each channel is opened once.
+/// for a channel that this rank has not opened yet waits until it does, so ranks may open channels
+/// in any order and from several threads. Each channel can be opened once.
 ///
-/// There is no background thread: connections are accepted while a channel is being opened. Nothing
-/// has a name in a file system, so the system frees all shared memory however processes exit.
+/// There is no background thread: connections are accepted while a channel is being opened. All
+/// shared memory is anonymous, so the system frees it however the processes exit.
 #[derive(Debug)]
 pub struct SharedMemoryFabric {
     pub(crate) mesh: Mesh<SharedMemoryProtocol>,
     /// The host of each rank. Empty in a world of one.
     pub(crate) hosts: Vec<Option<HostId>>,
-    /// The reason why this rank cannot share memory, if it cannot.
+    /// The reason this rank cannot share memory, if any.
     pub(crate) obstacle: Option<Error>,
     pub(crate) watch: Option<Arc<Watch>>,
 }
 
 impl SharedMemoryFabric {
-    /// Meets the other ranks through a store, in which each writes a short value under a key that
-    /// begins with `comm/`. All must be on this host. A world of one uses neither store nor socket.
+    /// Finds the other ranks through a store, in which each rank writes a short value under a key
+    /// that begins with `comm/`. All ranks must be on this host. A world of one uses neither store
+    /// nor socket.
     ///
-    /// Only processes of the same user that can read the store can share memory with this one.
+    /// Only processes of the same user that have access to the store can share memory with this
+    /// one.
     ///
     /// # Errors
     /// As [`Rendezvous::join`]; the settings that it compares include the transport.
     /// [`Error::Handshake`] with [`Refusal::OtherHost`] naming the ranks that are not on this host.
-    /// [`Error::Invalid`] for a setting that cannot be used, [`Error::Io`] if the system has no
-    /// socket or memory left.
+    /// [`Error::Invalid`] if a setting is invalid, [`Error::Io`] if the system has no sockets or
+    /// memory left.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.member.world_size == 1 {
             Group::new(GroupId::WORLD, config.member.membership())?;
@@ -57,8 +59,8 @@ impl SharedMemoryFabric {
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`SharedMemoryFabric::rendezvous`] does, in a world of more than
-    /// one. Returns the rendezvous too, through which ranks may exchange more.
+    /// Finds the other ranks as [`SharedMemoryFabric::rendezvous`] does, in a world of more than
+    /// one rank. Also returns the rendezvous, through which ranks may exchange more data.
     ///
     /// # Errors
     /// As [`SharedMemoryFabric::rendezvous`].
@@ -66,7 +68,7 @@ impl SharedMemoryFabric {
         let mut member = config.member.clone();
         member.settings.add("transport", "shm");
         let (rendezvous, fabric) = comm_rendezvous::meet(store, member, SharedMemoryEndpoint::open(config))?;
-        // All ranks have the same records, so each finds the same.
+        // All ranks have the same records, so all of them fail or none does.
         if let Some(obstacle) = fabric.obstacle {
             return Err(obstacle);
         }
@@ -89,7 +91,7 @@ impl SharedMemoryFabric {
     /// Returns the channels of a world of one, with these settings.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a setting that cannot be used.
+    /// [`Error::Invalid`] if a setting is invalid.
     pub fn alone_with(config: &SharedMemoryConfig) -> Result<Self> {
         config.check()?;
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
@@ -104,8 +106,8 @@ impl SharedMemoryFabric {
         &self.hosts
     }
 
-    /// Returns why this rank cannot share memory, if it cannot: `/proc` is not mounted, or the
-    /// system has no memory or socket left.
+    /// Returns the reason this rank cannot share memory, if any: `/proc` is not mounted, or the
+    /// system has no memory or sockets left.
     #[must_use]
     pub const fn obstacle(&self) -> Option<&Error> {
         self.obstacle.as_ref()
@@ -128,12 +130,12 @@ impl SharedMemoryFabric {
         self.mesh.group().peers().any(|rank| self.is_neighbour(rank))
     }
 
-    /// Begins to open a channel as [`Fabric::open_among`] does, which connects this rank with its
-    /// neighbours among the members. In the transport, a call that concerns another rank is
-    /// [`Error::Invalid`], and an interest in one has no effect.
+    /// Begins to open a channel as [`Fabric::open_among`] does. The channel connects this rank with
+    /// its neighbours among the members. A call of its transport for any other rank returns
+    /// [`Error::Invalid`], and an interest in such a rank has no effect.
     ///
     /// # Errors
-    /// As [`Fabric::open_among`], for a list of members that no group can have.
+    /// As [`Fabric::open_among`], for an invalid list of members.
     pub fn begin<'a>(
         &'a self,
         channel: ChannelId,
@@ -155,7 +157,7 @@ impl Fabric for SharedMemoryFabric {
     }
 
     /// Returns an estimate for ranks that poll instead of sleeping; `commctl perf --calibrate`
-    /// measures.
+    /// measures the actual values.
     fn links(&self) -> LinkModel {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let processors = std::thread::available_parallelism().ok();
@@ -172,9 +174,9 @@ impl Fabric for SharedMemoryFabric {
         comm_mesh::complete(self.begin(channel, members)?, until, self.watch.as_deref())
     }
 
-    /// Allocates memory that neighbours read in place, if it is large enough; memory on the heap
-    /// otherwise, or if the kernel is older than 5.1. The channels that this fabric opens read it
-    /// in place, others copy it. It takes a file descriptor.
+    /// Allocates memory that neighbours read in place, or memory on the heap if `bytes` is too
+    /// small for that or the kernel is older than 5.1. Channels of this fabric read it in place;
+    /// others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
             return Allocation::on_heap(bytes);

@@ -7,11 +7,11 @@ use comm_core::{ChannelId, ChannelKind, GroupId};
 const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x04";
 /// The size of a hello in bytes.
 pub(crate) const HELLO_BYTES: usize = 72;
-/// The answer of the acceptor. The dialer may use the segment from then on.
+/// The acceptor's reply, after which the dialer may use the segment.
 pub(crate) const WELCOME: [u8; 8] = MAGIC;
 
-/// The channel that a connection is for. If ranks list different members for a channel of one name,
-/// these are different channels.
+/// The channel that a connection is for. Two channels with the same id but different members are
+/// different channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ChannelKey {
     pub(crate) channel: ChannelId,
@@ -32,7 +32,7 @@ pub(crate) struct Hello {
     pub(crate) rank: u32,
     /// A token that only a process with access to the dialer's record in the store knows.
     pub(crate) token: u128,
-    /// The same of the acceptor.
+    /// The token of the acceptor.
     pub(crate) to_token: u128,
     /// The capacity of a ring in bytes.
     pub(crate) capacity: u64,

@@ -10,9 +10,10 @@ use crate::credentials::own_user;
 /// Identifies the processes that can share memory: the boot of the kernel, the network and user
 /// namespaces, and the user. Processes with equal ids can open channels of shared memory.
 ///
-/// Host names and addresses are not part of it: containers of one host may have different ones, and
-/// hosts the same. The network namespace is, because ranks find each other's sockets in it, and the
-/// user, because no rank shares memory with a process of another user.
+/// Host names and addresses are not part of the id: containers on one host may have different ones,
+/// and different hosts may have the same. The network namespace is part of it, because ranks find
+/// each other's sockets there, and so is the user, because no rank shares memory with a process of
+/// another user.
 ///
 /// Machines that were restored from one image of a running machine may have equal ids for a while;
 /// a connection between their processes is refused.
@@ -38,8 +39,8 @@ impl HostId {
         })
     }
 
-    /// Returns the id of the processes with this id that have the same name. They share no memory
-    /// with processes of another name, or of none.
+    /// Returns this id restricted to processes with a name. They share no memory with processes
+    /// that have another name or none.
     #[must_use]
     pub fn with_name(self, name: &str) -> Self {
         // FNV-1a, which is the same in every process, seeded with the boot id.

@@ -9,21 +9,21 @@ pub(crate) struct Identity {
     pub(crate) rank: usize,
     /// A secret of the processes that can read our record in the store.
     pub(crate) token: u128,
-    /// All ranks; `None` for those on other hosts.
+    /// The addresses of all ranks; `None` for those on other hosts.
     pub(crate) members: Vec<Option<Address>>,
 }
 
 impl Identity {
-    /// The identity of a rank that shares memory with no other.
+    /// Returns the identity of a rank that shares memory with no other.
     pub(crate) const fn alone(rank: usize) -> Self {
         Self { rank, token: 0, members: Vec::new() }
     }
 
-    /// The hello of a connection to a member.
+    /// Returns the hello for a connection to a member.
     pub(crate) fn hello(&self, to: Address, key: ChannelKey, capacity: usize) -> Hello {
         Hello {
             key,
-            // No group has more ranks.
+            // No group has more ranks than fit into a `u32`.
             rank: u32::try_from(self.rank).unwrap_or(u32::MAX),
             token: self.token,
             to_token: to.token,
@@ -31,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// Whether a hello comes from a member with a higher rank, for this rank.
+    /// Whether a hello is addressed to this rank and comes from a member with a higher rank.
     pub(crate) fn authorize(&self, hello: &Hello) -> bool {
         let rank = hello.rank as usize;
         let member = self.members.get(rank).copied().flatten();

@@ -1,23 +1,24 @@
 //! Inline messages: a copy of the last small message, next to the position that announces it.
 //!
-//! A rank that waits for a message reads the writer's position, which lies in one cache line, and
-//! then has to fetch the line of the ring with the message. A small message that was published
-//! alone is therefore also written after the position, in the same cache line. A reader that
-//! lags, or that sees the copy being overwritten, takes the message from the ring.
+//! A rank that waits for a message polls the cache line of the writer's position, and then has to
+//! fetch the line of the ring that contains the message. So a small message that is published alone
+//! is also written next to the position, in the same cache line. A reader that lags behind, or that
+//! sees the copy being overwritten, takes the message from the ring.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORD: usize = size_of::<u64>();
-/// The words that fit into the line of the position, and into the one that processors fetch with
-/// it.
+/// The words that fit into the cache line of the position, and into the line that processors fetch
+/// along with it.
 const HEAD_WORDS: usize = 6;
 const TAIL_WORDS: usize = 6;
 /// The longest message that is sent inline.
 pub(crate) const INLINE_BYTES_MAX: usize = WORD * (HEAD_WORDS + TAIL_WORDS);
-/// The bits of a mark that hold the length; the position lies above them.
+/// The number of low bits of a mark that hold the length. The bits above hold the position.
 const LENGTH_BITS: u32 = 8;
 
-/// A mark that names the bytes of the stream, and the start of the copy. All zeros: no copy.
+/// A mark that identifies the bytes of the stream, and the start of their copy. All zeros means
+/// that there is no copy.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct InlineHead {
@@ -46,7 +47,7 @@ impl InlineTail {
     }
 }
 
-/// The mark of a copy of the `len` bytes before a position of the stream.
+/// Returns the mark of a copy of the `len` bytes before a position of the stream.
 const fn mark(end: u64, len: usize) -> u64 {
     (end << LENGTH_BITS) | len as u64
 }
@@ -96,7 +97,7 @@ impl InlineSlot<'_> {
     }
 }
 
-/// Writes all words of a line, which is faster than counting them.
+/// Writes all words of a line, which is faster than only those in use.
 #[inline]
 fn write<const N: usize>(words: &[AtomicU64; N], bytes: &[u8]) {
     for (word, bytes) in words.iter().zip(bytes.as_chunks().0) {
@@ -112,7 +113,7 @@ fn read<const N: usize>(words: &[AtomicU64; N], into: &mut [u8]) {
     }
 }
 
-/// An inline message that was received, in memory of this process alone.
+/// A received inline message, in private memory of this process.
 #[derive(Debug)]
 pub(crate) struct InlineMessage {
     bytes: [u8; INLINE_BYTES_MAX],
@@ -125,7 +126,7 @@ impl InlineMessage {
         Self { bytes: [0; INLINE_BYTES_MAX], start: 0, len: 0 }
     }
 
-    /// Returns the `len` bytes from a position of the stream on, if all of them are here.
+    /// Returns the `len` bytes at a position of the stream, if the message contains all of them.
     #[inline]
     pub(crate) fn get(&self, position: u64, len: usize) -> Option<&[u8]> {
         let offset = usize::try_from(position.wrapping_sub(self.start)).ok()?;

@@ -1,19 +1,20 @@
 //! Shared memory transport of the comm collective communication library, between processes of one
 //! host.
 //!
-//! [`SharedMemoryFabric::rendezvous`] makes the processes of a host that share a store a group of
-//! ranks, and opens channels between them. A channel is a [`SharedMemoryTransport`]: for every
-//! other rank two rings of shared memory, one per direction. Ranks may also be threads of one
-//! process.
+//! [`SharedMemoryFabric::rendezvous`] makes a group of ranks of the processes of a host that share
+//! a store. The fabric that it returns opens channels between them. A channel is a
+//! [`SharedMemoryTransport`]: two rings of shared memory for every other rank, one per direction.
+//! Ranks may also be threads of one process.
 //!
-//! While both sides are awake, a byte costs two copies and no system call. Large pieces of memory
-//! that the channels allocated are read in place, which saves one of the copies. So is any other
-//! memory that the caller registers ([`Transport::register`](comm_core::Transport::register)), by
-//! cross-memory attach. A rank that sleeps sets a flag in shared memory, and is woken through a
-//! Unix socket, which also shows at once when a process exits.
+//! While both sides are awake, each byte is copied twice, without a system call. Receivers read
+//! large pieces of memory from [`Fabric::allocate`](comm_core::Fabric::allocate) in place, which
+//! saves one of the copies. They read other memory that the caller has registered
+//! ([`Transport::register`](comm_core::Transport::register)) by cross-memory attach. A rank sets a
+//! flag in shared memory before it sleeps, and is woken through a Unix socket, which also shows
+//! immediately when a process exits.
 //!
-//! Nothing has a name in a file system, so processes leave nothing behind however they exit. The
-//! shared memory is specified to the byte in `docs/wire-shm.md`.
+//! All shared memory is anonymous, so processes leave nothing behind however they exit. Its layout
+//! is specified to the byte in `docs/wire-shm.md`.
 //!
 //! | question | file |
 //! |---|---|
@@ -25,12 +26,12 @@
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is read in place | `regions.rs`, `region.rs`, `descriptors.rs`, `exporter.rs`, `region_cache.rs` |
 //! | which memory is read by cross-memory attach | `registered.rs`, `cma.rs`, `peer/cma.rs` |
-//! | are they copied with ordinary or non-temporal stores | `copy_path.rs`, `non_temporal.rs` |
-//! | how is a sleeper woken | `wakeup.rs`, and every order of both sides in `positions/interleavings.rs` |
+//! | are bytes copied with ordinary or non-temporal stores | `copy_path.rs`, `non_temporal.rs` |
+//! | how is a sleeper woken | `wakeup.rs`; `positions/interleavings.rs` tests every interleaving of both sides |
 //!
 //! # Example
 //!
-//! Two ranks, here threads, connect and exchange a byte each way.
+//! Two ranks connect and exchange a byte in each direction.
 //!
 //! ```
 //! use std::io::IoSlice;

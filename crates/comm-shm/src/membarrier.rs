@@ -1,15 +1,15 @@
 //! Full fences that one process executes on all processors, so that others need none of their own.
 //!
-//! A rank that sends many small messages would otherwise wait after each until the other side's
-//! cache has given up the line that was written; a rank that goes to sleep has time for a system
-//! call.
+//! Otherwise a rank that sends many small messages would wait after each one until the other side's
+//! cache has given up the line that was written. A rank that goes to sleep, on the other hand, has
+//! time for a system call.
 
 use std::io;
 use std::sync::OnceLock;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Whether this process can execute such fences, and executes those of others.
+/// Whether this process can execute such fences and takes part in those of others.
 #[inline]
 pub(crate) fn is_available() -> bool {
     static IS_REGISTERED: OnceLock<bool> = OnceLock::new();
@@ -23,7 +23,7 @@ fn register() -> bool {
 }
 
 /// Executes a full fence on every running thread of each registered process, this thread included.
-/// Threads that do not run execute one before they do.
+/// Threads that are not running execute one before they run again.
 pub(crate) fn fence() -> io::Result<()> {
     Ok(membarrier(MembarrierCommand::GlobalExpedited)?)
 }

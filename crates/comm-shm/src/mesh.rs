@@ -23,7 +23,7 @@ use crate::segment::{Direction, Segment};
 use crate::socket;
 use crate::transport::SharedMemoryTransport;
 
-/// The most silent connections per peer: a probe for each channel that it is opening.
+/// The maximum number of silent connections per peer: a probe for each channel that it is opening.
 const PENDING_PER_PEER: usize = 4;
 
 /// The sockets, handshakes and memory of the channels of one rank.
@@ -36,7 +36,7 @@ pub(crate) struct SharedMemoryProtocol {
     pub(crate) processes: Arc<Processes>,
 }
 
-/// A connection of a member, and the memory that it wants to share.
+/// A connection from a member, and the memory that it wants to share.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     socket: OwnedFd,
@@ -63,7 +63,8 @@ impl Accept for SharedMemoryProtocol {
 
     const NAME: &'static str = "shared memory channels";
 
-    /// A peer that connects sends its hello at once. The probe of a peer stays silent.
+    /// A peer that opens a channel sends its hello immediately, but a probe stays silent, so there
+    /// is no timeout.
     fn limits(&self) -> Limits {
         let peers = self.identity.members.iter().flatten().count();
         Limits { pending_max: pending_max().max(peers * PENDING_PER_PEER), handshake_timeout: None }
@@ -95,7 +96,7 @@ impl Accept for SharedMemoryProtocol {
             (Some(hello), Some(segment)) => {
                 return HandshakeState::Accepted(Accepted { socket, segment, hello });
             }
-            _ => "it is no member of this job",
+            _ => "it is not a member of this job",
         };
         HandshakeState::Rejected(reason.into())
     }
@@ -118,7 +119,8 @@ impl Protocol for SharedMemoryProtocol {
 
     fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
         let capacity = self.config.capacity(key.channel.kind, 1 + peers);
-        // Channels connect neighbours only; no listener has this name.
+        // Channels connect only neighbours, all of which have an address. No listener has the name
+        // 0.
         let member = self.member(to.world_rank).unwrap_or(Address { listener: 0, token: 0 });
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.listener, hello, Arc::clone(&self.processes))
@@ -148,8 +150,8 @@ impl Protocol for SharedMemoryProtocol {
         group: Group,
         peers: Vec<(usize, Vec<Connection>)>,
     ) -> Result<SharedMemoryTransport> {
-        // Senders on other channels do not wait for the release of each piece before they use its
-        // memory again.
+        // Senders on other channels do not wait for the release of each piece before they reuse its
+        // memory.
         let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
             regions: Arc::clone(&self.regions),
             bytes_min: self.config.region_bytes_min(),

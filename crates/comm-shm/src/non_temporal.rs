@@ -1,9 +1,8 @@
 //! Copies with non-temporal stores.
 //!
-//! A ring is written over and over. Where its writer and its reader share no cache, each line of it
-//! lies in the cache of the reader when the writer reaches it again, and has to be fetched from
-//! there before it can be written. A non-temporal store fetches nothing, and the reader finds the
-//! bytes in memory.
+//! A ring is overwritten again and again. If its writer and its reader share no cache, each line is
+//! in the reader's cache when the writer returns to it, and has to be fetched from there before it
+//! can be written. A non-temporal store fetches nothing, and the reader finds the bytes in memory.
 #![expect(unsafe_code, reason = "non-temporal stores have no safe interface")]
 
 /// Copies `len` bytes. Later stores of this thread become visible after them.
@@ -20,21 +19,21 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
     let tail = head + (len - head) / LINE * LINE;
     // SAFETY: `head` is at most `len`.
     unsafe { copy_nonoverlapping(from, into, head) };
-    // Only whole lines: a partial one goes to memory in parts.
+    // Only whole lines, because a partial one would be written to memory in parts.
     for at in (head..tail).step_by(size_of::<__m128i>()) {
         let (source, target) = (from.wrapping_add(at).cast(), into.wrapping_add(at).cast());
-        // SAFETY: the word from `at` on ends at `tail` at the latest, which is at most `len`; a
-        // load needs no alignment.
+        // SAFETY: the word at `at` ends no later than `tail`, which is at most `len`; the load
+        // needs no alignment.
         let word = unsafe { _mm_loadu_si128(source) };
-        // SAFETY: the same; `into` is aligned from `head` on, and every x86-64 processor has these
+        // SAFETY: as above; `into` is aligned from `head` on, and every x86-64 processor has these
         // instructions.
         unsafe { _mm_stream_si128(target, word) };
     }
     let (source, target) = (from.wrapping_add(tail), into.wrapping_add(tail));
-    // SAFETY: what is left after `tail` is the rest of `len`.
+    // SAFETY: the bytes after `tail` are the rest of the `len` bytes.
     unsafe { copy_nonoverlapping(source, target, len - tail) };
-    // Non-temporal stores are not ordered with others, not even by release.
-    // SAFETY: every x86-64 processor has the instruction.
+    // Non-temporal stores are not ordered with other stores, not even by a release store. SAFETY:
+    // every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
 }
 

@@ -1,4 +1,4 @@
-//! One peer on a channel: the two rings that are shared with it, and its end.
+//! One peer on a channel: the two rings that are shared with it, and the end of its streams.
 
 mod cma;
 mod receiving;
@@ -23,12 +23,12 @@ use cma::Fetched;
 use receiving::PartialElement;
 use sending::Shortage;
 
-/// The most bytes that are moved before the position is published, so that both sides copy at the
-/// same time.
+/// The maximum number of bytes that are moved before the position is published, so that both sides
+/// copy at the same time.
 const STRIDE_BYTES_MAX: usize = 16 * 1024;
-/// The least number of strides in a ring.
+/// The minimum number of strides in a ring.
 const STRIDES_MIN: usize = 4;
-/// The most packets that are read from a socket at a time.
+/// The maximum number of packets that are read from a socket at a time.
 const PACKETS_PER_TURN: usize = 64;
 
 /// The shared state of two ranks on a channel.
@@ -46,11 +46,11 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Opens the process of the other side for cross-memory attach, if that is possible, and
-    /// announces it to the other side.
+    /// announces this to the other side.
     fn open_cma(&self) -> Option<CmaPeer> {
         let control = self.segment.control(self.outgoing.opposite());
         let cma = CmaPeer::open(&self.socket, control.proof());
-        let log = |error: &_| tracing::debug!(%error, "cannot read the memory of another rank: it copies into the ring");
+        let log = |error: &_| tracing::debug!(%error, "cannot read the memory of another rank, which will copy into the ring instead");
         let cma = cma.inspect_err(log).ok()?;
         control.set_reads_by_cma();
         Some(cma)
@@ -74,22 +74,22 @@ pub(crate) struct Peer {
     /// Reads memory of the peer that is not mapped, if that is possible.
     cma: Option<CmaPeer>,
     fetched: Fetched,
-    /// The reason why the last attempt to send stopped.
+    /// The reason the last attempt to send stopped.
     shortage: Shortage,
-    /// The released position that was reported last, if bytes were outstanding then.
+    /// The released position that was last reported, if bytes were outstanding at that time.
     last_released: Option<u64>,
-    /// The error of further sends, although receiving continues: memory that the peer had not
-    /// read yet was revoked.
+    /// The error of further sends after memory that the peer had not read yet was revoked.
+    /// Receiving continues.
     revoked: Option<Error>,
     partial: PartialElement,
     /// The inline message that was received last.
     inline: InlineMessage,
-    /// The number of available bytes that were returned and not consumed, if an element may have
-    /// more: they do not keep the caller awake until more arrive.
+    /// The number of available bytes that were returned but not consumed, if they may be part of an
+    /// element. They do not keep the caller awake until more bytes arrive.
     unconsumed: u64,
     /// The end of the streams. Bytes that a peer had sent before it exited are delivered first.
     end: Option<Error>,
-    /// Whether the streams ended at once, so that nothing more is delivered.
+    /// Whether the streams failed, so that nothing more is delivered.
     has_failed: bool,
 }
 
@@ -141,7 +141,7 @@ impl Peer {
         self.fail(during, Loss::Garbage(what.to_string()))
     }
 
-    /// Ends both streams at once.
+    /// Ends both streams immediately.
     fn fail(&mut self, during: During, loss: Loss) -> Error {
         let end = Error::PeerLost { peer: self.rank, during, loss };
         self.end = Some(end.clone());
@@ -149,8 +149,8 @@ impl Peer {
         end
     }
 
-    /// Handles the end of the peer: it has closed its end of the socket, or its process has exited.
-    /// All bytes and file descriptors that it has sent are there.
+    /// Handles the end of the peer, which has closed its end of the socket or whose process has
+    /// exited. All bytes and file descriptors that it sent have arrived.
     pub(crate) fn close(&mut self) {
         while self.recv_packet() {}
         if self.end.is_none() {
@@ -159,7 +159,8 @@ impl Peer {
         }
     }
 
-    /// Becomes readable when the process of the other side has exited, if the kernel has pidfds.
+    /// Returns a file descriptor that becomes readable once the process of the other side has
+    /// exited, if the kernel has pidfds.
     pub(crate) fn process(&self) -> Option<&OwnedFd> {
         self.connection.process.as_deref()
     }
@@ -202,7 +203,7 @@ impl Peer {
         }
     }
 
-    /// Announces that this side is about to sleep until there are bytes.
+    /// Announces that this side is about to sleep until bytes arrive.
     pub(crate) fn prepare_sleep_for_recv(&self) {
         self.control_in().reader().prepare_sleep();
     }
@@ -231,7 +232,7 @@ impl AsFd for Peer {
     }
 }
 
-/// The end of a stream from which memory was revoked.
+/// Returns the loss for a stream whose unread memory was revoked.
 fn revocation() -> Loss {
     let reason =
         io::Error::new(io::ErrorKind::ConnectionAborted, "the sender revoked memory that was not read yet");

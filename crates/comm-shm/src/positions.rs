@@ -1,15 +1,15 @@
 //! The positions of the writer and the reader of one ring.
 //!
-//! Positions count bytes from the start of the stream and never go back. The writer publishes how
-//! far it has written (the tail), the reader how far it has read (the head). Each side knows its
-//! own position and caches the other's, so that it reads the other's cache line only when it would
-//! have to stop otherwise. The peer may have written anything there, so positions are validated
-//! against the bounds that a correct peer keeps.
+//! Positions count bytes from the start of the stream and never decrease. The writer publishes the
+//! position to which it has written (the tail), and the reader the one to which it has read (the
+//! head). Each side knows its own position and caches the other's, so that it reads the other's
+//! cache line only when it would otherwise have to stop. The peer may publish anything, so
+//! positions are validated against the bounds that a correct peer observes.
 //!
-//! Some bytes of the stream do not go through the ring: a descriptor names their memory. The
-//! writer writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader
-//! that sees a tail sees every descriptor below it. The position of a byte in the ring is its
-//! position in the stream less the bytes that had descriptors before it.
+//! Some bytes of the stream do not go through the ring: a descriptor names their memory. The writer
+//! writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader that
+//! sees a tail sees every descriptor below it. The position of a byte in the ring is its position
+//! in the stream minus the number of earlier bytes that had descriptors.
 
 mod control;
 
@@ -20,8 +20,8 @@ use crate::inline::InlineMessage;
 use crate::sync::Ordering;
 pub(crate) use control::Control;
 
-/// A reader of a full ring publishes its head this many times per ring. While it has more to read,
-/// the writer has at least the rest of the ring.
+/// The number of times per ring that a busy reader publishes its head. The writer never misses more
+/// than one such part of the free space.
 const HEAD_UPDATES_PER_RING: u64 = 8;
 
 /// The error for a position that no correct peer publishes.
@@ -39,7 +39,8 @@ impl fmt::Display for InvalidPosition {
     }
 }
 
-/// Checks that a position lies between the last one and the furthest that is possible.
+/// Returns a position, or an error if it is before the last one or beyond the furthest possible
+/// one.
 const fn validate(found: u64, least: u64, most: u64) -> Result<u64, InvalidPosition> {
     if found >= least && found <= most { Ok(found) } else { Err(InvalidPosition { found, least, most }) }
 }
@@ -56,9 +57,9 @@ pub(crate) struct Writer {
     head: u64,
     /// The same, in bytes of the ring.
     ring_head: u64,
-    /// The bytes of all descriptors that were ever made.
+    /// The total bytes of all descriptors made so far.
     described: u64,
-    /// The number of these that was published last.
+    /// The value of `described` when descriptors were last published.
     published_descriptors: u64,
     out: Outstanding,
 }
@@ -107,7 +108,7 @@ impl Writer {
         self.out.iter().count() < CMA_DESCRIPTORS_MAX
     }
 
-    /// The descriptors that are not known to be read to the end.
+    /// The descriptors that are not known to have been read to the end.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = Descriptor> {
         self.out.iter()
     }
@@ -132,7 +133,7 @@ impl Writer {
         if self.out.first().is_none() {
             return self.tail;
         }
-        // The next refresh returns the error for an invalid one.
+        // The next refresh returns the error for an invalid head.
         let head = self.read_head(control).unwrap_or(self.head);
         self.out
             .iter()
@@ -154,7 +155,7 @@ impl Writer {
         self.described += descriptor.len;
     }
 
-    /// The number of bytes that were written and not published yet.
+    /// The number of bytes that were written but not published yet.
     #[inline]
     pub(crate) const fn unpublished(&self) -> u64 {
         self.tail - self.published
@@ -167,7 +168,7 @@ impl Writer {
         if self.published == self.tail {
             return false;
         }
-        // It lies on another cache line than the tail, which suffices for most messages.
+        // The count is on another cache line than the tail. Most messages need only the tail.
         if self.described != self.published_descriptors {
             control.written.0.descriptors.store(self.out.made(), Ordering::Release);
         }
@@ -187,10 +188,10 @@ pub(crate) struct Reader {
     published: u64,
     /// The tail of the writer when it was last read.
     tail: u64,
-    /// The end of the piece at the head: of the ring before the next descriptor, or of one
-    /// descriptor.
+    /// The end of the piece at the head, which is either in the ring, up to the next descriptor, or
+    /// the rest of one descriptor.
     limit: u64,
-    /// The bytes below the head that had descriptors.
+    /// The number of bytes below the head that had descriptors.
     described: u64,
     /// The number of descriptors that were read from their slots.
     descriptors_read: u64,
@@ -247,7 +248,7 @@ impl Reader {
         Some(Descriptor { start: self.head, len: descriptor.len - read, offset, ..descriptor })
     }
 
-    /// Whether a descriptor in a region was not read to the end yet.
+    /// Whether a descriptor in a region has not been read to the end yet.
     pub(crate) fn has_unread(&self, control: &Control, region: u64) -> bool {
         let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
         let made = control.written.0.descriptors.load(Ordering::Acquire).min(most);
@@ -263,7 +264,7 @@ impl Reader {
     }
 
     /// Receives the inline message, if it is all that was written since the head. Returns whether
-    /// it did.
+    /// it has done so.
     #[inline]
     pub(crate) fn recv_inline(&mut self, control: &Control, inline: &mut InlineMessage) -> bool {
         let tail = control.written.0.tail.load(Ordering::Acquire);
@@ -316,8 +317,8 @@ impl Reader {
     }
 
     /// Releases bytes that were read, at most those available. Returns whether the writer must be
-    /// notified. The head is published when a descriptor was read to the end, and when enough of
-    /// the ring was; [`publish`](Self::publish) publishes less.
+    /// notified. The head is published when a descriptor has been read to the end, or enough of the
+    /// ring has; [`publish`](Self::publish) publishes smaller amounts.
     #[must_use]
     #[inline]
     pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {

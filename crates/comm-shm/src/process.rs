@@ -19,11 +19,12 @@ pub(crate) struct Processes(Mutex<HashMap<Pid, Weak<OwnedFd>>>);
 
 impl Processes {
     /// Returns a file descriptor that is readable once the process at the other end of the socket
-    /// has exited. `None` if that is this process, is in another process namespace, or the kernel
-    /// (before 5.3) or a sandbox has no pidfds: then only the socket shows its exit.
+    /// has exited. Returns `None` if that process is this one or is in another PID namespace, or if
+    /// the kernel (before 5.3) or a sandbox does not support pidfds. Then only the socket shows its
+    /// exit.
     ///
     /// # Errors
-    /// If there is no file descriptor left.
+    /// If there are no file descriptors left.
     pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<Option<Arc<OwnedFd>>> {
         let Some(peer) = Pid::from_raw(credentials::process(socket)?).filter(|pid| *pid != getpid()) else {
             return Ok(None);

@@ -43,7 +43,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    /// Reads a text in the store. `None` if no correct process of this version writes it.
+    /// Parses a record. Returns `None` for text that no correct process of this version writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let version = fields.next()?;

@@ -1,8 +1,9 @@
 //! Regions: memory of one rank that the others on the host read in place.
 //!
 //! A region is an anonymous file with a header page and the bytes of one buffer. It is sealed so
-//! that its size is fixed, no page can be removed, and no other process can map it to write. So the
-//! buffer is ordinary memory to its owner, while a reader sees bytes that may change at any time.
+//! that its size is fixed, no page can be removed, and no other process can map it for writing. So
+//! the buffer is ordinary memory to its owner, while a reader sees bytes that may change at any
+//! time.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::any::Any;
@@ -19,7 +20,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::segment::create_file;
 use crate::sync::{AtomicU32, Ordering};
 
-/// No process may change the size, remove a page, map it to write from now on, or change the seals.
+/// No process may change the size, remove a page, map it for writing from now on, or change the
+/// seals.
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 /// The seals on which a reader depends.
@@ -35,7 +37,7 @@ struct FileMapping {
 
 // SAFETY: a mapping belongs to the process, not to the thread that made it.
 unsafe impl Send for FileMapping {}
-// SAFETY: shared, it shows an atomic integer, and bytes by their addresses.
+// SAFETY: a shared reference gives access to an atomic integer, and to other bytes only by address.
 unsafe impl Sync for FileMapping {}
 
 impl FileMapping {
@@ -45,12 +47,12 @@ impl FileMapping {
         Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Not zero once the owner has dropped the buffer.
+    /// The flag that is nonzero once the owner has dropped the buffer.
     fn retired(&self) -> &AtomicU32 {
         let word = self.start.as_ptr().cast_const().cast::<AtomicU32>();
-        // SAFETY: it lies at the start of a page that is mapped as long as `self` lives, and any
-        // bytes are valid for it, which others may write to. A reader, which may not, only loads
-        // it.
+        // SAFETY: it is at the start of a page that is mapped as long as `self` lives. Any bytes
+        // are valid for it, and others may write to it. A reader, whose mapping is read-only, only
+        // loads it.
         unsafe { &*word }
     }
 
@@ -62,7 +64,7 @@ impl FileMapping {
     /// The first byte after the header page.
     fn bytes(&self) -> NonNull<u8> {
         let address = self.start.as_ptr().wrapping_byte_add(rustix::param::page_size()).cast();
-        // It lies within the mapping, which is nowhere near address zero.
+        // It is within the mapping, and so never null.
         NonNull::new(address).unwrap_or(self.start.cast())
     }
 }
@@ -76,13 +78,13 @@ impl Drop for FileMapping {
     }
 }
 
-/// Returns an error for more memory than the system commits to. Allocating a file does not check
-/// that, and ends in the OOM killer.
+/// Returns an error for more memory than the system can commit. Allocating a file does not check
+/// that, and would end in the OOM killer.
 fn check_commit(len: usize) -> io::Result<()> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a mapping at an address that the kernel chooses replaces no other.
     let start = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE) }?;
-    // SAFETY: it was mapped just now, and no other code has its address.
+    // SAFETY: it was just mapped, and no other code has its address.
     unsafe { rustix::mm::munmap(start, len) }?;
     Ok(())
 }
@@ -97,8 +99,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Creates a region of `bytes` zeros. All memory is allocated at once, so that a later shortage
-    /// kills no process.
+    /// Creates a region of `bytes` zeros. All memory is allocated up front, so that a later
+    /// shortage kills no process.
     ///
     /// # Errors
     /// If there is too little memory, or the kernel is older than 5.1 and has no seal against
@@ -114,8 +116,7 @@ impl Region {
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let mapped = FileMapping::new(&file, len, access, MapFlags::empty())?;
-        // SAFETY: advice on the whole of a mapping of our own, of a kind that changes no byte of
-        // it.
+        // SAFETY: the range is a mapping of our own, and this advice changes none of its bytes.
         let advised = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxHugepage) };
         // SAFETY: as above.
         let present = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxPopulateWrite) };
@@ -130,7 +131,7 @@ impl Region {
         self.id
     }
 
-    /// The file for peers, which can map it to read only.
+    /// The file that is sent to peers, which can map it only for reading.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -145,23 +146,23 @@ impl Region {
         self.mapped.len()
     }
 
-    /// Marks it as dropped by its owner, for peers.
+    /// Marks it as dropped by its owner, so that peers unmap it.
     pub(crate) fn retire(&self) {
         self.mapped.retired().store(1, Ordering::Release);
     }
 
-    /// Returns an allocation of the first `len` bytes. `owner` keeps the region alive. To be called
-    /// once.
+    /// Returns an allocation of the first `len` bytes. `owner` keeps the region alive. It must be
+    /// called at most once.
     pub(crate) fn allocation(&self, len: usize, owner: Box<dyn Any + Send + Sync>) -> Allocation {
         let len = len.min(self.len());
         // SAFETY: the mapping has that many bytes on whole pages and lives as long as the region,
-        // which `owner` holds. The seals keep every other process from writing; nothing in this one
-        // has their address but the allocation.
+        // which `owner` holds. The seals prevent every other process from writing, and in this one
+        // only the allocation has their address.
         unsafe { Allocation::from_raw(self.mapped.bytes(), len, owner) }
     }
 }
 
-/// A region of another rank, mapped to read.
+/// A region of another rank, mapped for reading.
 #[derive(Debug)]
 pub(crate) struct PeerRegion(FileMapping);
 
@@ -182,7 +183,8 @@ impl PeerRegion {
         if len <= page || !len.is_multiple_of(page) || isize::try_from(len).is_err() {
             return refuse("it exports a buffer of an invalid size");
         }
-        // A reader of a page that cannot be allocated is killed. The seals keep allocated pages.
+        // A process that reads a page which cannot be allocated is killed. The seals keep allocated
+        // pages in place.
         if u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512) < len as u64 {
             return refuse("it exports a buffer that is not allocated");
         }
@@ -191,7 +193,7 @@ impl PeerRegion {
 
     /// Whether its owner has dropped it.
     pub(crate) fn is_retired(&self) -> bool {
-        // Only relaxed loads are sound in memory that is mapped to be read, and nothing is ordered
+        // Only relaxed loads are sound in memory that is mapped for reading, and nothing is ordered
         // after this one.
         self.0.retired().load(Ordering::Relaxed) != 0
     }

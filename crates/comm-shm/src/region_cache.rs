@@ -11,7 +11,7 @@ use crate::exporter::{REGIONS_MAX, RegionMessage};
 use crate::region::PeerRegion;
 
 /// The mapped regions of one peer, by the ids that it gave them. Regions that it has dropped stay
-/// until all descriptors in them were read.
+/// mapped until all descriptors in them have been read.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCache(BTreeMap<u64, PeerRegion>);
 

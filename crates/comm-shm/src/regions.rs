@@ -15,7 +15,7 @@ pub(crate) struct Regions(RwLock<RegionsState>);
 #[derive(Debug, Default)]
 struct RegionsState {
     by_address: BTreeMap<usize, Entry>,
-    /// The number of regions that were ever created, which is the id of the last one.
+    /// The number of regions created so far, which is the id of the last one.
     made: u64,
 }
 

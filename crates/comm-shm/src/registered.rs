@@ -2,7 +2,7 @@
 
 use crate::cma;
 
-/// The most pieces: the buffers of a call and temporary memory.
+/// The maximum number of pieces: the buffers of a call and temporary memory.
 const PIECES_MAX: usize = 3;
 
 /// The memory of the last registration.
@@ -14,7 +14,7 @@ pub(crate) struct RegisteredMemory([Piece; PIECES_MAX]);
 struct Piece {
     start: usize,
     end: usize,
-    /// Whether the kernel can read it for other processes, once that was checked.
+    /// Whether the kernel can read it for other processes, once that has been checked.
     readable: Option<bool>,
 }
 
@@ -25,14 +25,14 @@ impl RegisteredMemory {
         for (at, piece) in self.0.iter_mut().enumerate() {
             let (start, len) = memory.get(at).map_or((0, 0), |bytes| (bytes.as_ptr().addr(), bytes.len()));
             let end = start + len;
-            // Calls are often made again with the same memory.
+            // Calls are often repeated with the same memory, which need not be checked again.
             if (piece.start, piece.end) != (start, end) {
                 *piece = Piece { start, end, readable: None };
             }
         }
     }
 
-    /// Whether other processes may read these bytes, and can.
+    /// Whether these bytes are registered and other processes can read them.
     pub(crate) fn contains(&mut self, bytes: &[u8]) -> bool {
         let start = bytes.as_ptr().addr();
         let piece = self.0.iter_mut().find(|piece| piece.start <= start && start + bytes.len() <= piece.end);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_memory_that_was_exposed_last_is_contained() {
+    fn only_memory_that_was_registered_last_is_contained() {
         let (first, second) = (vec![0; 100], vec![0; 100]);
         let mut registered = RegisteredMemory::default();
         assert!(!registered.contains(&first));

@@ -1,5 +1,4 @@
-//! The data that ranks of shared memory exchange through a store, and the settings that must be
-//! equal.
+//! The configuration of the rendezvous of ranks that share memory.
 
 use comm_core::Membership;
 use comm_rendezvous::Member;
@@ -10,18 +9,20 @@ use crate::config::SharedMemoryConfig;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
-    /// The rank, and the ranks that it is to meet.
+    /// The rank, and the ranks with which it forms a world.
     pub member: Member,
-    /// Names a part of this host: ranks with another name, or none, count as being on another host.
-    /// For containers that must not share memory, or to try several hosts on one machine.
+    /// Names a part of this host: ranks with another name or none are treated as being on another
+    /// host. Use it for containers that must not share memory, or to try several hosts on one
+    /// machine.
     pub host_id: Option<String>,
-    /// The configuration of the rings of channels. The rank with the higher number decides for a
-    /// pair.
+    /// The configuration of the rings of channels. For each pair, the configuration of the higher
+    /// rank applies.
     pub shm: SharedMemoryConfig,
 }
 
 impl RendezvousConfig {
-    /// One rank of a world on one machine, with the default timeout of five minutes.
+    /// Returns the configuration of one rank of a world on one machine, with the default timeout of
+    /// five minutes.
     #[must_use]
     pub fn new(membership: Membership) -> Self {
         Self::from(Member::new(membership))

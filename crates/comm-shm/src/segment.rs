@@ -4,7 +4,7 @@
 //! twice in a row, so that bytes that wrap around the end of the ring are contiguous.
 //!
 //! The other side can write to all of it at any time, so no reference to its bytes is ever made:
-//! they are copied in and out, or returned as [`RecvBuf`], by their addresses.
+//! they are copied in and out by address, or returned as a [`RecvBuf`].
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ use crate::positions::Control;
 /// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The unit of a file's blocks, on all file systems.
+/// The unit in which the kernel counts the blocks of a file, on all file systems.
 const BLOCK_BYTES: u64 = 512;
 
 /// Names one of the two rings.
@@ -66,7 +66,7 @@ unsafe impl Send for Segment {}
 
 impl Segment {
     /// Creates a segment with two rings of this capacity, which is a power of two and at least a
-    /// page. The file is for the other side. All memory is allocated at once, so that a later
+    /// page. The file is for the other side. All memory is allocated up front, so that a later
     /// shortage kills no process.
     pub(crate) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let file = create_file()?;
@@ -78,7 +78,7 @@ impl Segment {
         Ok((segment, file))
     }
 
-    /// Whether a ring may have this capacity, which another process offers.
+    /// Whether a capacity that another process offers is valid for a ring.
     pub(crate) fn can_hold(capacity: u64) -> bool {
         let max = SharedMemoryConfig::RING_BYTES_MAX.max(rustix::param::page_size());
         let min = rustix::param::page_size();
@@ -100,7 +100,7 @@ impl Segment {
         }
         let stat = rustix::fs::fstat(file)?;
         if u64::try_from(stat.st_size) != Ok(file_bytes(capacity)) {
-            return refuse("a peer offers memory of another size than its rings need");
+            return refuse("a peer offers memory whose size does not match its rings");
         }
         // Mapping it would allocate the missing memory on behalf of this process.
         if u64::try_from(stat.st_blocks).unwrap_or(0) < file_bytes(capacity) / BLOCK_BYTES {
@@ -111,8 +111,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Announces how this side fences before it sleeps, and the proof of its process. It writes to
-    /// the ring `outgoing`.
+    /// Announces how this side fences before it sleeps, and the proof of its process. This side
+    /// writes to the ring `outgoing`.
     fn announce(&self, outgoing: Direction) {
         self.control(outgoing).writer().announce_membarrier();
         self.control(outgoing.opposite()).reader().announce_membarrier();
@@ -167,8 +167,7 @@ impl Segment {
         unsafe { &*control }
     }
 
-    /// The address of a position in a ring. At least the capacity of the ring is mapped from there
-    /// on.
+    /// The address of a position in a ring. At least the capacity of the ring is mapped from there.
     #[inline]
     fn address(&self, direction: Direction, position: u64) -> *mut u8 {
         let within = (position as usize) & (self.capacity - 1);
@@ -185,7 +184,7 @@ impl Segment {
         unsafe { copy_nonoverlapping(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// The same, with non-temporal stores.
+    /// Copies like [`Segment::copy_in`], with non-temporal stores.
     pub(crate) fn copy_in_non_temporal(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let len = bytes.len().min(self.capacity);
         // SAFETY: as in `copy_in`.

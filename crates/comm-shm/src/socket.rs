@@ -1,8 +1,8 @@
 //! Unix sockets that carry packets and file descriptors.
 //!
 //! They are bound to abstract names, not to files: a name is free again once its listener is
-//! closed, however its process exits. A name has no permissions, so it is random, and both sides
-//! ask the kernel for the user of the other one.
+//! closed, however its process exits. A name has no permissions, so it is random, and each side
+//! asks the kernel for the user of the other.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use rustix::net::{
     sendmsg, socket_with,
 };
 
-/// The most connections that may wait to be accepted: the default limit of the kernel.
+/// The maximum number of connections that wait to be accepted: the default limit of the kernel.
 const BACKLOG: i32 = 4096;
 /// The packet that wakes a peer.
 const NOTIFICATION: u8 = 1;
-/// The number of attempts while the system has no memory.
+/// The maximum number of attempts to notify a peer while the system is out of memory.
 const ATTEMPTS_MAX: usize = 1000;
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -78,13 +78,13 @@ pub(crate) fn send(socket: impl AsFd, packet: &[u8], fd: Option<BorrowedFd<'_>>)
 /// A received packet.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// Its length, also if it did not fit. Zero if the other side has closed the connection.
+    /// Its full length, even if it was truncated. Zero if the other side has closed the connection.
     pub(crate) len: usize,
     /// The file descriptor that came with it.
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// Receives a packet, if there is one. Of several file descriptors it keeps one.
+/// Receives a packet, if there is one. It keeps at most one of the file descriptors.
 pub(crate) fn recv(socket: impl AsFd, into: &mut [u8]) -> io::Result<Option<Packet>> {
     let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut buffer);
@@ -112,7 +112,8 @@ pub(crate) fn notify(socket: impl AsFd) {
     for _ in 0..ATTEMPTS_MAX {
         match rustix::net::send(&socket, &[NOTIFICATION], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => std::thread::yield_now(),
-            // The other side of a full socket is notified already. Receiving reports a broken one.
+            // If the socket is full, the other side has been notified already. Receiving reports a
+            // broken one.
             _ => return,
         }
     }

@@ -20,27 +20,27 @@ use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
 use crate::wakeup;
 
-/// The epoll token of the abort; those of sockets are their ranks.
+/// The epoll token of the abort signal. The token of a socket is its rank.
 const ABORT: u64 = u64::MAX;
 /// The epoll token of the process of rank 0; those of other ranks follow.
 const PROCESS: u64 = 1 << 32;
-/// The most events that are handled before the abort is checked.
+/// The maximum number of events that are handled before the abort signal is checked.
 const EVENTS_PER_TURN: usize = 64;
-/// The number of attempts between checks of the sockets, so that a rank that never sleeps also
+/// The number of attempts between checks of the sockets, so that even a rank that never sleeps
 /// notices the exit of a peer.
 const ATTEMPTS_MAX: u32 = 4096;
 
 /// Two rings of shared memory with every other member of a group, one per direction, and a socket
 /// that shows whether it is alive.
 ///
-/// While no rank sleeps, bytes move without a system call. A rank that sleeps sets a flag in shared
-/// memory, and is woken through its socket.
+/// While no rank sleeps, bytes move without a system call. A rank sets a flag in shared memory
+/// before it sleeps, and is woken through its socket.
 ///
 /// On channels for collectives, a large piece that lies in memory from
 /// [`Fabric::allocate`](comm_core::Fabric::allocate) is not copied into the ring: the peer gets a
-/// descriptor of it, and reads it in place. It is released when the peer has read it to the end.
-/// Memory of a process that was killed, or has dropped it, remains readable until then. The peer's
-/// stream ends with [`Loss::Io`](comm_core::Loss::Io) if it is revoked with [`Transport::revoke`].
+/// descriptor of it, and reads it in place. It is released when the peer has read it to the end. It
+/// remains readable until then, even if its process is killed or drops it. If it is revoked with
+/// [`Transport::revoke`], the peer's stream ends with [`Loss::Io`](comm_core::Loss::Io).
 ///
 /// On the same channels, large pieces of memory that was registered with [`Transport::register`]
 /// are read in place by cross-memory attach, if the system lets the peer read the memory of this
@@ -49,14 +49,14 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// Nothing is allocated after opening, except a record of each region when it is first exported to
 /// a peer, and 64 KiB for each peer whose memory is reduced by cross-memory attach.
 ///
-/// Everything that a peer publishes is validated: one that publishes an invalid position is lost
-/// with [`Loss::Garbage`](comm_core::Loss::Garbage). The sockets of a peer that exits close,
-/// however it exits; the bytes that it had sent are still delivered. From Linux 5.3 on, and if both
-/// are in one process namespace, its exit is noticed also while a child that it forked holds copies
-/// of the sockets. A stopped peer is waited for.
+/// Everything that a peer publishes is validated: a peer that publishes an invalid position is lost
+/// with [`Loss::Garbage`](comm_core::Loss::Garbage). The sockets of a peer close however it exits,
+/// and the bytes that it had sent are still delivered. On Linux 5.3 and later, if both are in one
+/// PID namespace, its exit is noticed even while a child that it forked holds copies of the
+/// sockets. A stopped peer is waited for.
 ///
-/// Dropping it ends the streams in order: the others receive what was accepted, then
-/// [`Loss::Closed`](comm_core::Loss::Closed).
+/// Dropping the transport ends its streams in an orderly way: the other ranks receive all accepted
+/// bytes, then [`Loss::Closed`](comm_core::Loss::Closed).
 #[derive(Debug)]
 pub struct SharedMemoryTransport {
     group: Group,
@@ -64,7 +64,7 @@ pub struct SharedMemoryTransport {
     /// By rank; `None` for this rank, and for ranks that share no memory with it.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
-    /// The interest with which the transport was armed last, empty once it is used again.
+    /// The interest with which the transport was last armed, empty once it is used again.
     armed: Interest,
     registered: RegisteredMemory,
     attempts: u32,
@@ -74,13 +74,13 @@ pub struct SharedMemoryTransport {
 }
 
 impl SharedMemoryTransport {
-    /// The sizes for which peers that read registered memory in place were measured to be faster.
-    /// They copy less than the smallest message of a root to a ring in less time, and the two
-    /// copies of more than the largest one overlap.
+    /// The sizes for which reading registered memory in place was measured to be faster. Smaller
+    /// messages of a root are copied through a ring in less time, and for larger ones the two
+    /// copies overlap.
     pub const REGISTRATION_SIZES: RegistrationSizes =
         RegistrationSizes::any().reduced_min(4 << 20).root_min(128 << 10).root_max(512 << 10);
 
-    /// Makes a transport of connections, one per peer. Without `export`, everything is copied.
+    /// Creates a transport from connections, one per peer. Without `export`, everything is copied.
     pub(crate) fn new(
         group: Group,
         connections: impl IntoIterator<Item = (usize, Connection)>,
@@ -133,7 +133,7 @@ impl SharedMemoryTransport {
         self.armed.clear();
     }
 
-    /// Counts an attempt, and checks the sockets now and then.
+    /// Counts an attempt, and checks the sockets after every [`ATTEMPTS_MAX`] of them.
     #[inline]
     fn count_attempt(&mut self) -> Result<()> {
         self.attempts += 1;
@@ -170,7 +170,7 @@ impl SharedMemoryTransport {
         }
     }
 
-    /// Handles notifications and ends of peers.
+    /// Handles notifications, and peers that have exited.
     fn poll_events(&mut self) -> Result<()> {
         loop {
             let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
@@ -200,9 +200,9 @@ impl SharedMemoryTransport {
         }
         peer.close();
         self.has_unreported_end = true;
-        // It stays readable, and would keep this rank from sleeping.
+        // It would stay readable and keep this rank from sleeping.
         let ended = peer.process().filter(|_| is_process).map_or(peer.as_fd(), AsFd::as_fd);
-        epoll::delete(&self.epoll, ended).map_err(|errno| Error::io("forget a peer", errno.into()))
+        epoll::delete(&self.epoll, ended).map_err(|errno| Error::io("stop watching a peer", errno.into()))
     }
 }
 

@@ -1,9 +1,9 @@
-//! Flags in shared memory that show one side of a ring that the other one sleeps.
+//! Flags in shared memory that show one side of a ring that the other is asleep.
 //!
-//! This is Dekker's exchange: the sleeper sets its flag and then checks the positions again;
-//! the other side moves a position and then checks the flag. A full fence between the two steps on
-//! either side ensures that at least one of them sees what the other did, so loads and stores
-//! around the fence may be relaxed.
+//! This is Dekker's algorithm: the sleeper sets its flag and then checks the positions again; the
+//! other side moves a position and then checks the flag. A full fence between the two steps on each
+//! side ensures that at least one of them sees what the other did, so loads and stores around the
+//! fence may be relaxed.
 //!
 //! Positions move far more often than a side goes to sleep. So a sleeper may announce that it
 //! executes the fence on both sides with `membarrier(2)`, and the other side then leaves its own
@@ -15,7 +15,8 @@ use std::sync::atomic::compiler_fence;
 use crate::membarrier;
 use crate::sync::{self, AtomicU32, Ordering};
 
-/// Whether one side of a ring sleeps. All zeros: it is awake, and fences on its own side only.
+/// Whether one side of a ring sleeps. All zeros means that it is awake and fences only on its own
+/// side.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct WakeupFlag {
@@ -37,8 +38,8 @@ impl WakeupFlag {
     /// Sets the flag before this side sleeps. It must call [`fence`] and check the positions
     /// again before it does.
     pub(crate) fn prepare_sleep(&self) {
-        // Not a store: loom does not know that one comes after the other side's swap if that swap
-        // read what this side had stored before.
+        // Not a store: loom does not order a store after the other side's swap, even if that swap
+        // read an earlier store of this side.
         self.is_asleep.swap(1, Ordering::Relaxed);
     }
 
@@ -47,8 +48,8 @@ impl WakeupFlag {
         self.is_asleep.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the other side sleeps and must be notified, at most once per sleep. To be called
-    /// each time after a position has moved.
+    /// Whether the other side sleeps and must be notified, at most once per sleep. It must be
+    /// called each time a position has moved.
     #[inline]
     pub(crate) fn should_notify(&self) -> bool {
         if membarrier::is_available() && self.uses_membarrier.load(Ordering::Relaxed) != 0 {

@@ -34,7 +34,7 @@ impl Rank {
         self.acceptor.turn(&self.protocol, capacity).unwrap()
     }
 
-    /// Connects as a process that sends this.
+    /// Connects and sends a hello.
     fn connect(&self, hello: &Hello) -> OwnedFd {
         let (_segment, file) = Segment::create(rustix::param::page_size()).unwrap();
         let socket = socket::connect(self.listener).unwrap();

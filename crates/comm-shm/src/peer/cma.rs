@@ -9,10 +9,11 @@ use super::receiving::ELEMENT_BYTES_MAX;
 use crate::descriptors::{CMA_BYTES_MAX, Descriptor};
 
 const DURING: During = During::Receiving;
-/// The most bytes that are copied before they are reduced: they are still in the cache then.
+/// The maximum number of bytes that are copied before they are reduced, so that they are still in
+/// the cache.
 const AHEAD_BYTES: usize = 64 << 10;
 
-/// Bytes of the stream that were copied and not released yet.
+/// Bytes of the stream that were copied but not released yet.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
     bytes: Box<[u8]>,
@@ -22,7 +23,7 @@ pub(super) struct Fetched {
 }
 
 impl Fetched {
-    /// Returns at most `len` bytes from a position on, none if they were not copied.
+    /// Returns at most `len` bytes from a position on, or none if they were not copied.
     pub(super) fn from(&self, position: u64, len: usize) -> RecvBuf<'_> {
         let available = self.available(position);
         let at = self.len - available;
@@ -37,7 +38,8 @@ impl Fetched {
 }
 
 impl Peer {
-    /// Copies the next bytes of the stream from an address of the peer, and releases them.
+    /// Copies the next bytes of the stream from an address in the peer's process, and releases
+    /// them.
     pub(super) fn fetch(&mut self, address: u64, into: &mut [u8]) -> Result<()> {
         let mut at = address;
         for part in into.chunks_mut(CMA_BYTES_MAX) {
@@ -48,8 +50,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Copies the next bytes of the stream, unless enough of them were copied. Returns the number
-    /// of bytes that are available.
+    /// Copies the next bytes of the stream, unless enough of them have been copied already. Returns
+    /// the number of bytes that are available.
     pub(super) fn fetch_ahead(&mut self, descriptor: Descriptor, at_most: usize) -> Result<usize> {
         let available = self.fetched.available(descriptor.start).min(at_most);
         if available >= at_most.min(ELEMENT_BYTES_MAX) {
@@ -67,8 +69,10 @@ impl Peer {
 
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<()> {
         let Some(cma) = &self.cma else {
-            return Err(self
-                .protocol_error(DURING, "a descriptor of memory that this rank has not announced to read"));
+            return Err(self.protocol_error(
+                DURING,
+                "it sent a descriptor for cross-memory attach, which this rank did not announce",
+            ));
         };
         cma.read(address, into).map_err(|error| self.read_error(error))
     }

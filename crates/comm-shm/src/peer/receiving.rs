@@ -8,14 +8,14 @@ use crate::socket;
 
 /// The size of the largest element: this many bytes contain a whole element of any type.
 pub(super) const ELEMENT_BYTES_MAX: usize = 8;
-/// The most bytes of a descriptor that are read between checks for its revocation.
+/// The maximum number of bytes of a descriptor that are read between checks for its revocation.
 const DIRECT_STRIDE_BYTES_MAX: usize = 1 << 20;
-/// The most packets that are read in search of a region that must be there: more than a socket
-/// holds.
+/// The maximum number of packets that are read in search of a region that must have been sent: more
+/// than a socket holds.
 const PACKETS_MAX: usize = 4096;
 
-/// Bytes that were taken out of the stream and not received yet: the start of an element whose
-/// parts lie in different memory.
+/// Bytes that were taken out of the stream but not received yet: the start of an element whose
+/// parts are in different memory.
 #[derive(Debug, Default)]
 pub(super) struct PartialElement {
     bytes: [u8; ELEMENT_BYTES_MAX],
@@ -27,7 +27,7 @@ impl PartialElement {
         &self.bytes[..self.len]
     }
 
-    /// Removes the first `len` bytes, which must be there.
+    /// Removes the first `len` bytes, which must be present.
     fn consume(&mut self, len: usize) {
         self.bytes.copy_within(len..self.len, 0);
         self.len -= len;
@@ -43,7 +43,7 @@ impl Peer {
             match self.take(&mut into[taken..]) {
                 Ok(0) => break,
                 Ok(more) => taken += more,
-                // Returned by the next call: the bytes before it count.
+                // The next call returns the error, because the bytes before it were received.
                 Err(_) if taken > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -56,7 +56,7 @@ impl Peer {
         Ok(taken)
     }
 
-    /// Copies bytes that lie in one piece.
+    /// Copies bytes of one contiguous piece.
     fn take(&mut self, into: &mut [u8]) -> Result<usize> {
         if self.reader.available() < into.len() {
             self.refresh_tail()?;
@@ -75,7 +75,7 @@ impl Peer {
         Ok(taken)
     }
 
-    /// Returns bytes where they lie, at most those that are available and mapped.
+    /// Returns bytes in place, at most those that are available and mapped.
     #[inline]
     fn view(&self, len: usize) -> RecvBuf<'_> {
         match self.reader.descriptor() {
@@ -88,8 +88,8 @@ impl Peer {
         }
     }
 
-    /// Prepares bytes for [`Peer::fill_buf`], and returns their number: of a ring at most a stride,
-    /// so that the writer gets space back in time.
+    /// Prepares bytes for [`Peer::fill_buf`], and returns their number. It prepares at most one
+    /// stride of a ring, so that the writer gets space back in time.
     #[inline]
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
         // The common case of a rank that polls.
@@ -146,7 +146,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Returns bytes that were prepared.
+    /// Returns bytes that [`Peer::prepare`] has prepared.
     #[inline]
     pub(crate) fn fill_buf(&self, len: usize) -> RecvBuf<'_> {
         if self.partial.len > 0 {
@@ -174,7 +174,7 @@ impl Peer {
     /// Releases bytes that were read.
     ///
     /// # Errors
-    /// If their owner has revoked them: what was read does not count.
+    /// If their owner has revoked them; what was read is then invalid.
     #[inline]
     pub(super) fn release(&mut self, bytes: usize) -> Result<()> {
         if self.reader.descriptor().is_some() {
@@ -206,7 +206,7 @@ impl Peer {
             None if self.region_cache.contains(&descriptor) => Ok(()),
             None => Err(self.protocol_error(
                 During::Receiving,
-                format_args!("{descriptor:?}, whose region was never sent"),
+                format_args!("it sent {descriptor:?}, but never its region"),
             )),
         }
     }
@@ -233,7 +233,7 @@ impl Peer {
         self.partial.len as u64 + self.reader.claimed()
     }
 
-    /// Reads how far the peer has written.
+    /// Reads the position to which the peer has written.
     #[inline]
     fn refresh_tail(&mut self) -> Result<()> {
         if let Some(end) = self.end.as_ref().filter(|_| self.has_failed) {
@@ -247,7 +247,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Publishes how far this side has read.
+    /// Publishes the position to which this side has read.
     #[inline]
     fn publish_head(&mut self) {
         let control = self.connection.segment.control(self.incoming());

@@ -33,7 +33,7 @@ impl Peer {
         self.writer.position()
     }
 
-    /// The position below which the peer reads nothing any more. A peer that has ended reads
+    /// The position below which the peer no longer reads anything. A peer that has ended reads
     /// nothing.
     #[inline]
     pub(crate) fn released(&self) -> u64 {
@@ -43,8 +43,8 @@ impl Peer {
         self.writer.released(self.control_out())
     }
 
-    /// Sends pieces: copies as many bytes as there is space for, or sends descriptors of pieces in
-    /// regions and of registered ones. Small pieces are published together.
+    /// Sends pieces: copies as many bytes as there is space for, or sends descriptors of pieces
+    /// that are in regions or registered. Small pieces are published together.
     #[inline]
     pub(crate) fn try_send(
         &mut self,
@@ -191,7 +191,7 @@ impl Peer {
         }
     }
 
-    /// Reads how far the peer has read.
+    /// Reads the position to which the peer has read.
     fn refresh_head(&mut self) -> Result<()> {
         let control = self.connection.segment.control(self.connection.outgoing);
         self.writer.refresh(control).map_err(|error| self.protocol_error(During::Sending, error))

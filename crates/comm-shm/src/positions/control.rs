@@ -11,7 +11,7 @@ use crate::wakeup::WakeupFlag;
 #[repr(C, align(128))]
 pub(super) struct CachePadded<T>(pub(super) T);
 
-/// The shared state of a ring besides its bytes. All zeros: an unused ring.
+/// The shared state of a ring besides its bytes. All zeros means an unused ring.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Control {
@@ -27,7 +27,7 @@ pub(crate) struct Control {
 #[repr(C)]
 pub(super) struct ReaderShared {
     pub(super) head: AtomicU64,
-    /// Not zero if the reader can read the memory of the writer's process by cross-memory attach.
+    /// Nonzero if the reader can read the memory of the writer's process by cross-memory attach.
     pub(super) reads_by_cma: AtomicU32,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct WriterStatus {
     pub(super) proof: SharedProof,
 }
 
-/// A number in the memory of the writer's process. A reader that finds it at its address reads the
-/// memory of the right process.
+/// A number in the memory of the writer's process. A reader that finds it at its address knows that
+/// it reads the memory of the right process.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SharedProof {
@@ -54,9 +54,9 @@ pub(super) struct SharedProof {
 pub(super) struct WriterShared {
     pub(super) tail: AtomicU64,
     pub(super) inline_head: InlineHead,
-    /// The number of descriptors that were ever made.
+    /// The number of descriptors made so far.
     pub(super) descriptors: AtomicU64,
-    /// Not zero once descriptors that were not read are revoked.
+    /// Nonzero once descriptors that were not read have been revoked.
     pub(super) revoked: AtomicU32,
     pub(super) inline_tail: InlineTail,
 }
@@ -133,14 +133,14 @@ impl Control {
         self.read.0.reads_by_cma.load(Ordering::Acquire) != 0
     }
 
-    /// Revokes the descriptors that were not read. Their memory may be written to afterwards.
+    /// Revokes the descriptors that have not been read. Their memory may be written to afterwards.
     pub(crate) fn revoke(&self) {
         self.written.0.revoked.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether descriptors were revoked. To be checked after reading: what was read counts only if
-    /// they were not.
+    /// Whether descriptors were revoked. Check it after reading: what was read is valid only if
+    /// none were.
     #[inline]
     pub(crate) fn is_revoked(&self) -> bool {
         fence(Ordering::SeqCst);

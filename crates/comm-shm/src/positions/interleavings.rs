@@ -1,4 +1,4 @@
-//! Every interleaving of the two sides of a ring: neither misses a wakeup.
+//! Tests that neither side of a ring misses a wakeup in any interleaving of the two.
 
 use loom::model::Builder;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -127,7 +127,7 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
         let shared = shared();
         let other = Arc::clone(&shared);
         let writer = thread::spawn(move || write(&other, 1));
-        // It is notified for another reason, as when another peer has sent something.
+        // A notification for another reason, as if another peer had sent something.
         let third = Arc::clone(&shared);
         let neighbour = thread::spawn(move || third.for_reader.notify());
         read(&shared, 1);
@@ -158,7 +158,7 @@ fn bytes_are_visible_before_their_position() {
     });
 }
 
-/// Sends descriptors of one byte each, its number, and waits after each until it was read.
+/// Sends descriptors of one byte each, and waits after each one until it has been read.
 fn publish(shared: &Shared, descriptors: u64) {
     let mut writer = Writer::new(1);
     for number in 1..=descriptors {

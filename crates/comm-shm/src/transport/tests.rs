@@ -67,7 +67,7 @@ fn an_invalid_position_ends_both_streams_for_good() {
         peer.segment.control(Direction::Back).overwrite(Some(tail), None);
         assert_eq!(transport.arm(&both()).unwrap(), Armed::Ready);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
-        // Also if the peer publishes a valid one later.
+        // This also holds if the peer publishes a valid one later.
         peer.segment.control(Direction::Back).overwrite(Some(8), None);
         assert!(is_garbage(&transport.try_recv(1, &mut [0; 8])));
         assert!(is_garbage(&transport.fill_buf(1, 8)));
@@ -146,8 +146,8 @@ fn random_writes_to_shared_memory_only_end_the_stream() {
     }
 }
 
-/// At least once, until it is stopped. Positions are plausible if the seed is even, and anything at
-/// all if it is odd.
+/// Overwrites shared memory at least once, until it is stopped. Positions are plausible if the seed
+/// is even, and arbitrary if it is odd.
 fn overwrite(peer: &Connection, seed: u64, stop: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0xbad);
     let most = if seed.is_multiple_of(2) { CAPACITY as u64 } else { u64::MAX };

@@ -81,7 +81,7 @@ fn memory_is_copied_for_a_peer_that_cannot_read_it() {
     assert_eq!(far.try_recv(0, &mut vec![0; LARGE]).unwrap(), CAPACITY);
 }
 
-/// A few parts go at once, then none until one was read.
+/// A few parts are sent immediately, then none until one has been read.
 #[test]
 fn large_pieces_are_sent_in_a_few_descriptors_at_a_time() {
     let [mut near, mut far] = pair();

@@ -11,7 +11,7 @@ use crate::regions::Regions;
 /// More than a ring holds.
 const LARGE: usize = 3 * CAPACITY + 5;
 
-/// Rank 0, which exports pieces from a size on, its regions, and rank 1.
+/// Returns rank 0, which exports pieces of at least `bytes_min`, its regions, and rank 1.
 fn exporter(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMemoryTransport) {
     let [near, far] = connections();
     let regions = Arc::<Regions>::default();
@@ -129,7 +129,7 @@ fn an_element_in_two_pieces_is_received_whole() {
     }
 }
 
-/// Bytes before it do.
+/// Bytes before the revoked memory do.
 #[test]
 fn revoked_memory_does_not_count_as_received() {
     let (mut near, regions, mut far) = exporter(100);
@@ -265,7 +265,7 @@ fn invalid_regions_end_the_stream() {
     }
 }
 
-/// A thread writes any descriptors while this side receives: nothing panics, and nothing outside of
+/// Arbitrary descriptors are written while this side receives: nothing panics, and nothing outside
 /// the region is read.
 #[test]
 fn random_descriptors_only_end_the_stream() {
