@@ -13,7 +13,7 @@ use crate::hello::Hello;
 use crate::secret::Secret;
 use crate::socket::{self, Options};
 
-/// A connection that was accepted and has not completed its handshake.
+/// An accepted connection that has not completed its handshake.
 #[derive(Debug)]
 pub(crate) struct Handshaking<T> {
     socket: Socket,
@@ -23,7 +23,7 @@ pub(crate) struct Handshaking<T> {
     authorized: Option<T>,
 }
 
-/// A connection whose peer is authenticated, and what it is authorized to do.
+/// A connection whose peer is authenticated, and what the peer is authorized to do.
 #[derive(Debug)]
 pub(crate) struct Accepted<T> {
     pub(crate) socket: Socket,
@@ -49,8 +49,8 @@ pub(crate) fn accept<T>(
 }
 
 impl<T> Handshaking<T> {
-    /// Continues the handshake without blocking. Without capacity the connection is closed when the
-    /// hello has arrived, and the peer tries again.
+    /// Continues the handshake without blocking. If there is no capacity, the connection is closed
+    /// when the hello has arrived, and the peer tries again.
     pub(crate) fn advance(
         mut self,
         has_capacity: bool,

@@ -11,24 +11,24 @@ use crate::stripes::Stripes;
 #[non_exhaustive]
 pub struct TcpConfig {
     /// The kernel's send buffer per socket in bytes (`SO_SNDBUF`). `None` lets the kernel size it.
-    /// Less than [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
+    /// Smaller values than [`TcpConfig::BUFFER_BYTES_MIN`] are raised to it.
     pub send_buffer: Option<usize>,
     /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size
-    /// it. Less than [`TcpConfig::BUFFER_BYTES_MIN`] counts as that.
+    /// it. Smaller values than [`TcpConfig::BUFFER_BYTES_MIN`] are raised to it.
     pub recv_buffer: Option<usize>,
     /// The number of sockets per peer on channels that carry data, from 1 to
-    /// [`TcpConfig::SOCKETS_MAX`]. The setting of rank 0 holds for all ranks. Several are faster
-    /// where a network limits the rate of one connection, and not where the processors are the
-    /// limit, as on one host.
+    /// [`TcpConfig::SOCKETS_MAX`]. The setting of rank 0 applies to all ranks. Several sockets are
+    /// faster if the network limits the rate of one connection, but not if the processors are the
+    /// limit, as within one host.
     pub sockets_per_peer: usize,
-    /// The number of bytes of a stream that go through one of several sockets before the next one,
-    /// at least 1. Messages within one stripe need no more system calls than over one socket. The
-    /// setting of rank 0 holds for all ranks.
+    /// The number of consecutive bytes of a stream that go through one socket before the next
+    /// socket is used, at least 1. Messages within one stripe need no more system calls than over
+    /// one socket. The setting of rank 0 applies to all ranks.
     pub stripe_bytes: usize,
     /// The congestion control of outgoing bytes.
     pub congestion: Congestion,
-    /// The memory per peer for bytes that are read ahead. It is allocated when a peer first sends
-    /// something. At least 64 bytes.
+    /// The memory per peer for bytes that are read ahead, in bytes. It is allocated when a peer
+    /// first sends something. At least 64 bytes.
     pub read_ahead: usize,
     /// When the kernel probes whether the machine of a silent peer is alive. The peer is lost after
     /// [`TcpConfig::KEEPALIVE_PROBES`] unanswered probes. `None` means no probes.
@@ -44,16 +44,16 @@ pub struct TcpConfig {
 impl TcpConfig {
     /// The number of unanswered probes after which a silent peer is lost.
     pub const KEEPALIVE_PROBES: u32 = 4;
-    /// The smallest buffer of a socket in bytes: two segments of a loopback. If the window of the
-    /// receiver is smaller than a segment, Linux sends nothing until a timer of at least 200 ms
-    /// expires, again and again.
+    /// The smallest buffer of a socket in bytes: two segments of the loopback interface. If the
+    /// receiver's window is smaller than a segment, Linux pauses again and again until a timer of
+    /// at least 200 ms expires.
     pub const BUFFER_BYTES_MIN: usize = 128 * 1024;
-    /// The least memory for reading ahead, in bytes.
+    /// The minimum memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
-    /// The most sockets per peer and channel.
+    /// The maximum number of sockets per peer and channel.
     pub const SOCKETS_MAX: usize = 64;
 
-    /// Returns the stripes, or an error for a setting that cannot be used.
+    /// Returns the stripes, or an error if a setting is invalid.
     pub(crate) fn stripes(&self) -> Result<Stripes> {
         let refused = |name, value: usize, reason: &str| Error::setting(name, value.to_string(), reason);
         if !(1..=Self::SOCKETS_MAX).contains(&self.sockets_per_peer) {
@@ -108,13 +108,15 @@ impl Default for Keepalive {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Congestion {
-    /// Cubic, else Reno, where both ends are on this machine; the system's choice elsewhere. A
-    /// system that defaults to BBR paces even its loopback, at a fraction of what it can carry.
+    /// Cubic, or else Reno, if both ends are on this machine, and the system's choice otherwise. A
+    /// system that defaults to BBR paces even its loopback interface, at a fraction of its
+    /// capacity.
     #[default]
     Auto,
     /// The algorithm that the system chooses.
     System,
-    /// The one of this name, as in `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an
-    /// error if the kernel refuses it.
+    /// The algorithm of this name, as listed in
+    /// `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an error if the kernel refuses
+    /// it.
     Named(String),
 }

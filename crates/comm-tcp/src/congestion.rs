@@ -1,7 +1,7 @@
 //! Sets the congestion control of sockets.
 //!
 //! It is set before a socket connects or listens: a connection that was established under BBR stays
-//! paced even if another one is set later.
+//! paced even if another algorithm is set later.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::config::Congestion;
 
 impl Congestion {
-    /// Sets it on a socket that is about to connect to an address, or to listen: accepted
-    /// connections inherit it from their listener.
+    /// Sets the algorithm of a socket that is about to connect to an address, or to listen:
+    /// accepted connections inherit it from their listener.
     pub(crate) fn set(&self, socket: &Socket, to: Option<SocketAddr>) -> io::Result<()> {
         match self {
             Self::Auto if to.is_none_or(is_on_this_machine) => unpace(socket),
@@ -23,8 +23,8 @@ impl Congestion {
         Ok(())
     }
 
-    /// Sets it on an accepted connection. One from another machine gets the default of the system,
-    /// unless its route has another one.
+    /// Sets the algorithm of an accepted connection. A connection from another machine gets the
+    /// default of the system, unless its route specifies another one.
     pub(crate) fn after_accept(&self, socket: &Socket, listener: &Socket) {
         if *self != Self::Auto || stays_on_this_machine(socket) {
             return;
@@ -34,7 +34,7 @@ impl Congestion {
         }
     }
 
-    /// Returns an error for one that the kernel refuses, before other ranks wait for this one.
+    /// Returns an error if the kernel refuses the algorithm, before other ranks wait for this one.
     pub(crate) fn check(&self) -> Result<()> {
         let Self::Named(name) = self else { return Ok(()) };
         let set = fresh(Type::STREAM, Domain::IPV4).and_then(|s| s.set_tcp_congestion(name.as_bytes()));
@@ -47,7 +47,7 @@ impl Congestion {
 fn unpace(socket: &Socket) {
     let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
     if !set {
-        tracing::debug!("neither cubic nor reno is allowed; the system's congestion control stays");
+        tracing::debug!("neither cubic nor reno is allowed: keeping the system's congestion control");
     }
 }
 
@@ -106,14 +106,14 @@ mod tests {
         name(&fresh(Type::STREAM, Domain::IPV4).unwrap())
     }
 
-    /// One that is not the system's, if this process may have one.
+    /// Returns an algorithm that is not the system's, if this process may use one.
     fn other() -> Option<String> {
         let socket = fresh(Type::STREAM, Domain::IPV4).unwrap();
         let allowed = |name: &&str| socket.set_tcp_congestion(name.as_bytes()).is_ok();
         ["reno", "cubic"].into_iter().filter(|name| *name != system()).find(allowed).map(str::to_owned)
     }
 
-    /// The listener, and both ends of a connection as they are when it is established.
+    /// Returns the listener, and both ends of a connection that was just established.
     fn connect(congestion: Congestion) -> [Socket; 3] {
         let options = Options::channel(&TcpConfig { congestion, ..TcpConfig::default() }, false);
         let listener = socket::listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
@@ -165,8 +165,8 @@ mod tests {
         let stays = |address: &str| is_on_this_machine(address.parse().unwrap());
         assert!(stays("127.0.0.1:1") && stays("127.1.2.3:1"));
         assert!(fresh(Type::DGRAM, Domain::IPV6).is_err() || stays("[::ffff:127.0.0.1]:1"));
-        // An address for documentation, which no machine has; packets to it have a source address
-        // of this machine.
+        // An address reserved for documentation, which no machine has; packets to it have a source
+        // address of this machine.
         let elsewhere: SocketAddr = "198.51.100.1:1".parse().unwrap();
         assert!(!is_on_this_machine(elsewhere));
         let socket = fresh(Type::DGRAM, Domain::IPV4).unwrap();

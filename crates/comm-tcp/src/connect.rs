@@ -19,16 +19,16 @@ use crate::socket::{self, Options};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// A process that was reached before, or has published its address, listens until it exits.
-/// This many refusals in a row, about half a second of them, rule out that a packet filter was only
-/// just being set up.
+/// A process that was reached before, or has published its address, listens until it exits. This
+/// many refusals in a row, which take about half a second, rule out that a packet filter was only
+/// being set up.
 const REFUSALS_MAX: u32 = 8;
 
-/// Connects to one address, again and again, until a handshake succeeds or is refused.
+/// Connects to one address, with retries, until a handshake succeeds or is refused.
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) address: SocketAddr,
-    /// The hello of the handshake. Without it there is no handshake.
+    /// The hello of the handshake, or `None` if there is no handshake.
     hello: Option<Hello>,
     secret: Option<Secret>,
     options: Options,
@@ -44,7 +44,7 @@ pub(crate) struct Connector {
 
 #[derive(Debug)]
 enum ConnectState {
-    /// The next attempt is made at this time; the first one at once.
+    /// The next attempt is made at this time, the first one immediately.
     Waiting(Option<Instant>),
     Connecting(Socket),
     Handshaking(Socket, Box<Handshake>),
@@ -53,7 +53,8 @@ enum ConnectState {
 /// The outcome of an attempt to make progress.
 #[derive(Debug)]
 pub(crate) enum Connected {
-    /// To be advanced again when it is ready or its time has come.
+    /// There is no connection yet. Advance again when the descriptor is ready or the next attempt
+    /// is due.
     Pending,
     /// Connected; the handshake is complete.
     Open(Socket),
@@ -82,7 +83,8 @@ impl Connector {
         }
     }
 
-    /// Makes it give up when the port is closed: the process that listened there has exited.
+    /// Makes the connector give up if the port is closed, because the process that listened there
+    /// has exited.
     pub(crate) const fn reached_before(mut self) -> Self {
         self.was_reached = true;
         self
@@ -110,7 +112,7 @@ impl Connector {
         }
     }
 
-    /// `None` if there is more to do at once.
+    /// Takes one step. Returns `None` if the next one can be taken immediately.
     fn step(&mut self, now: Instant) -> io::Result<Option<Connected>> {
         match std::mem::replace(&mut self.state, ConnectState::Waiting(None)) {
             ConnectState::Waiting(until) if until.is_some_and(|until| until > now) => {
@@ -142,7 +144,7 @@ impl Connector {
             self.state = ConnectState::Connecting(socket);
             return Ok(Some(Connected::Pending));
         }
-        // The error may have come between the two checks.
+        // The error may have occurred between the two checks.
         if let Some(error) = socket.take_error()? {
             return Err(error);
         }
@@ -156,7 +158,7 @@ impl Connector {
         Ok(None)
     }
 
-    /// The descriptor to wait for, unless this waits for [`Connector::next_attempt`].
+    /// The descriptor to wait for, unless the connector waits for [`Connector::next_attempt`].
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let (socket, flags) = match &self.state {
             ConnectState::Waiting(_) => return None,
@@ -169,7 +171,7 @@ impl Connector {
         Some(PollFd::from_borrowed_fd(socket.as_fd(), flags))
     }
 
-    /// When the next attempt is due, if it waits for one.
+    /// The time of the next attempt, if the connector waits for one.
     pub(crate) const fn next_attempt(&self) -> Option<Instant> {
         match &self.state {
             ConnectState::Waiting(until) => *until,
@@ -187,8 +189,9 @@ impl Connector {
     }
 }
 
-/// Connects to several addresses at a time until one ends or the deadline has passed. Returns its
-/// index and outcome. `Pending` means the deadline, or that all have given up.
+/// Connects to several addresses at the same time until one attempt ends or the deadline passes.
+/// Returns its index and outcome; `Pending` means that the deadline has passed, or that all have
+/// given up.
 pub(crate) fn run_first(connectors: &mut [Connector], deadline: Instant) -> io::Result<(usize, Connected)> {
     loop {
         let now = Instant::now();

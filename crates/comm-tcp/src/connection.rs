@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::Socket;
 
-/// The most bytes that are read from a peer only to be discarded.
+/// The maximum number of bytes that are read from a peer only to be discarded.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
 
 /// Changes of the state of a connection.
@@ -28,12 +28,12 @@ pub(crate) struct Connection {
     /// moved less than it could.
     readable: bool,
     writable: bool,
-    /// Whether the last read or write moved less than it could, so that the next one, of a caller
-    /// that loops until nothing moves, needs no system call.
+    /// Whether the last read or write moved less than it could, so that a caller that loops until
+    /// nothing moves needs no further system call.
     just_read_all: bool,
     just_filled: bool,
-    /// Whether the stream from the peer has ended or broken. There is no further event, so it stays
-    /// readable.
+    /// Whether the stream from the peer has ended or broken. No further event will follow, so it
+    /// stays readable.
     ended: bool,
     broken: bool,
 }
@@ -75,12 +75,13 @@ impl Connection {
         self.writable
     }
 
-    /// Whether the read just before this call has found that there is nothing more to read.
+    /// Whether the read immediately before this call found that there is nothing more to read.
     pub(crate) const fn take_just_read_all(&mut self) -> bool {
         std::mem::replace(&mut self.just_read_all, false)
     }
 
-    /// Writes as much of the pieces as possible, which have `offered` bytes, at least one.
+    /// Writes as much of the pieces as possible. `offered` is their total length, at least one
+    /// byte.
     pub(crate) fn write(&mut self, pieces: &[IoSlice<'_>], offered: usize) -> rustix::io::Result<usize> {
         if std::mem::take(&mut self.just_filled) {
             return Ok(0);
@@ -104,8 +105,8 @@ impl Connection {
         }
     }
 
-    /// Reads into the first piece of memory and then the second; the first may be empty. `None` if
-    /// nothing has arrived; zero is the end of the stream.
+    /// Reads into the first piece of memory and then the second; the first may be empty. Returns
+    /// `None` if nothing has arrived, and zero at the end of the stream.
     pub(crate) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> rustix::io::Result<Option<usize>> {
         let capacity = first.len() + second.len();
         match read_vectored(&self.socket, first, second) {

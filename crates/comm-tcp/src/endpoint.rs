@@ -37,7 +37,7 @@ impl TcpEndpoint {
     /// Listens on a port of [`RendezvousConfig::ports`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a setting that cannot be used, such as ports that are all in use;
+    /// [`Error::Invalid`] if a setting cannot be used, for example because all ports are in use;
     /// [`Error::Io`] if a port cannot be bound.
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
@@ -60,7 +60,7 @@ impl Endpoint for TcpEndpoint {
 
     /// # Errors
     /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
-    /// text that is no record, [`Error::Io`] if the system has no descriptors left.
+    /// text that is not a record, [`Error::Io`] if the system has no file descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpFabric> {
         let Self { group, config, listener, job, secret, .. } = self;
         let members = comm_rendezvous::parse_records(records, Record::parse)?;
@@ -81,7 +81,7 @@ fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result
     }
     let count = usize::from(last - first) + 1;
     for at in 0..count {
-        // Less than `count`, and so no more than `last` when added to `first`.
+        // It is less than `count`, so `first + offset` is at most `last`.
         let offset = ((config.member.rank % count + at) % count) as u16;
         match socket::listen(SocketAddr::new(ip, first + offset), options) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
@@ -119,7 +119,7 @@ mod tests {
         TcpEndpoint::bind(&config)
     }
 
-    /// Ports in a row that are free now.
+    /// Returns consecutive ports that are free now.
     fn free(count: u16) -> RangeInclusive<u16> {
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
         // Below the ephemeral ports, and different in each process.
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn the_highest_port_belongs_to_a_range() {
         let range = 65_534..=65_535;
-        // Another program may have them.
+        // Another program may be using them.
         if let Ok(endpoint) = bind(1, range.clone()) {
             assert!(range.contains(&endpoint.own.address.port()));
         }

@@ -19,15 +19,15 @@ use crate::transport::TcpTransport;
 
 /// Opens channels between ranks of a job over TCP.
 ///
-/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] between two
-/// ranks: a rank connects to the members with lower ranks in the world, and accepts connections of
-/// those with higher ranks. A connection for a channel that is not opened here yet waits until it
-/// is, so ranks may open channels in any order, and from several threads. Each channel is opened
-/// once.
+/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] for each pair of
+/// ranks: a rank connects to the members with lower ranks in the world, and accepts connections
+/// from those with higher ranks. A connection for a channel that this rank has not opened yet waits
+/// until it does, so ranks may open channels in any order and from several threads. Each channel
+/// can be opened once.
 ///
-/// There is no background thread: connections are accepted while a channel is being opened, also
-/// those for other channels. Connections of processes that are no members are rejected with a
-/// warning, and delay no rank.
+/// There is no background thread: connections, including those for other channels, are accepted
+/// while a channel is being opened. Connections from processes that are not members are rejected
+/// with a warning, and do not delay any rank.
 #[derive(Debug)]
 pub struct TcpFabric {
     mesh: Mesh<TcpProtocol>,
@@ -35,14 +35,13 @@ pub struct TcpFabric {
 }
 
 impl TcpFabric {
-    /// Meets the other ranks through a store, in which each leaves a few short values under keys
-    /// that begin with `comm/`. A world of one uses neither store nor socket.
+    /// Finds the other ranks through a store, in which each rank writes a few short values under
+    /// keys that begin with `comm/`. A world of one uses neither store nor socket.
     ///
     /// # Errors
     /// As [`Rendezvous::join`]. The settings that it compares include the transport and whether
-    /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) for a setting that cannot
-    /// be used, [`Error::Io`](comm_core::Error::Io) if the store cannot be reached or no port
-    /// bound.
+    /// there is a secret. [`Error::Invalid`](comm_core::Error::Invalid) if a setting is invalid,
+    /// [`Error::Io`](comm_core::Error::Io) if the store cannot be reached or no port can be bound.
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.member.world_size == 1 {
             config.check()?;
@@ -51,8 +50,8 @@ impl TcpFabric {
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
 
-    /// Meets the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one.
-    /// Returns the rendezvous too, through which ranks may exchange more.
+    /// Finds the other ranks as [`TcpFabric::rendezvous`] does, in a world of more than one rank.
+    /// Also returns the rendezvous, through which ranks may exchange more data.
     ///
     /// # Errors
     /// As [`TcpFabric::rendezvous`].
@@ -60,7 +59,7 @@ impl TcpFabric {
         comm_rendezvous::meet(store, config.member_over("tcp"), TcpEndpoint::bind(config))
     }
 
-    /// Makes the channels of ranks that have met.
+    /// Creates the fabric of ranks that have completed the rendezvous.
     pub(crate) const fn new(mesh: Mesh<TcpProtocol>, watch: Option<Arc<Watch>>) -> Self {
         Self { mesh, watch }
     }
@@ -84,13 +83,13 @@ impl TcpFabric {
 
 /// For transports that reach some of the ranks by other means.
 impl TcpFabric {
-    /// Begins to open a channel as [`Fabric::open_among`] does, which connects this rank only with
-    /// those ranks of the world for which `reaches` holds. It must hold on both sides of a pair or
-    /// on neither. In the transport, a call that concerns another rank is
-    /// [`Error::Invalid`](comm_core::Error::Invalid), and an interest in one has no effect.
+    /// Begins to open a channel as [`Fabric::open_among`] does. The channel connects this rank only
+    /// with those ranks of the world for which `reaches` returns true; the two ranks of a pair must
+    /// agree. A call of its transport for any other rank returns
+    /// [`Error::Invalid`](comm_core::Error::Invalid), and an interest in such a rank has no effect.
     ///
     /// # Errors
-    /// As [`Fabric::open_among`], for a list of members that no group can have.
+    /// As [`Fabric::open_among`], for an invalid list of members.
     pub fn begin<'a>(
         &'a self,
         channel: ChannelId,

@@ -1,9 +1,9 @@
 //! The handshake of two processes at the start of a connection.
 //!
-//! Four messages of fixed length: the greeting of the dialer, the greeting of the acceptor, the
-//! hello, which is the request of the dialer, and the verdict, which is the answer of the acceptor.
-//! Hello and verdict each carry a proof that the side knows the shared secret, over the transcript
-//! so far. The store and the channels use the same handshake.
+//! It has four messages of fixed length: the greeting of the dialer, the greeting of the acceptor,
+//! the hello, which is the request of the dialer, and the verdict, which is the reply of the
+//! acceptor. The hello and the verdict each carry a proof, over the transcript so far, that the
+//! sender knows the shared secret. The store and the channels use the same handshake.
 //!
 //! A [`Handshake`] never blocks and never reads beyond its last message, so that later bytes stay
 //! in the socket.
@@ -23,11 +23,11 @@ use crate::secret::{PROOF_BYTES, Secret};
 pub(crate) enum Progress {
     /// The socket must become readable, or writable if [`Handshake::wants_write`].
     Pending,
-    /// The dialer is authenticated and requests this. To be answered with [`Handshake::answer`].
+    /// The dialer is authenticated and has sent this request, which [`Handshake::answer`] answers.
     Authorize(Hello),
     /// The handshake is complete. The connection is open.
     Done,
-    /// One side has refused. The connection cannot be used.
+    /// One side has refused the other. The connection cannot be used.
     Refused(Refusal),
 }
 
@@ -119,7 +119,7 @@ impl Handshake {
         self.state = HandshakeStep::Ended(verdict);
     }
 
-    /// Whether the other side has begun the handshake as this protocol does.
+    /// Whether the other side has sent a greeting of this protocol.
     pub(crate) const fn has_greeted(&self) -> bool {
         !matches!(self.state, HandshakeStep::Greeting)
     }
@@ -129,8 +129,8 @@ impl Handshake {
         !self.outgoing.is_empty()
     }
 
-    /// Checks the start of a greeting. It greets another version too, so that the other side can
-    /// name both.
+    /// Checks the start of a greeting. A dialer of another version is also greeted, so that it can
+    /// report both versions.
     fn check_greeting(&mut self) -> Result<(), Refusal> {
         let outcome = Greeting::check_prefix(self.incoming.bytes());
         if matches!(outcome, Err(Refusal::Version { .. })) && self.role == Role::Acceptor {
@@ -178,7 +178,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Handles a hello. Without a valid proof it is refused unread.
+    /// Handles a hello. A hello without a valid proof is refused unread.
     fn handle_hello(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<HELLO_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
@@ -196,8 +196,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Handles a verdict. Without a valid proof the secrets differ, and its code counts for
-    /// nothing.
+    /// Handles a verdict. If its proof is invalid, the secrets differ and its code is ignored.
     fn handle_verdict(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);

@@ -1,4 +1,4 @@
-//! The messages of the handshake, to the byte. Specified in `docs/wire-tcp.md`.
+//! The encoding of the messages of the handshake, which `docs/wire-tcp.md` specifies.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{ChannelId, ChannelKind, GroupId, Refusal};
@@ -8,7 +8,7 @@ use crate::secret::PROOF_BYTES;
 /// The first bytes on every connection. The first is not ASCII, so that no text protocol begins
 /// like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
-/// The version of everything that this crate puts on a connection.
+/// The version of all that this crate sends on a connection.
 pub(crate) const VERSION: u16 = 2;
 
 pub(crate) const GREETING_BYTES: usize = 48;
@@ -42,7 +42,7 @@ impl Role {
     }
 }
 
-/// The first message of a side: the protocol, and a number that was never used before.
+/// The first message of a side: the protocol, and a number that is used only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting {
     pub(crate) authenticates: bool,
@@ -58,8 +58,8 @@ impl Greeting {
         to.into_array()
     }
 
-    /// Refuses the first bytes of a greeting as soon as they show that the sender is no peer or
-    /// speaks another version. Only these ten bytes are the same in every version.
+    /// Returns an error as soon as the first bytes of a greeting show that the sender is not a peer
+    /// or speaks another version. Only these ten bytes are the same in every version.
     pub(crate) fn check_prefix(bytes: &[u8]) -> Result<(), Refusal> {
         let magic = bytes.len().min(MAGIC.len());
         if bytes[..magic] != MAGIC[..magic] {
@@ -88,7 +88,7 @@ impl Greeting {
 pub(crate) enum Purpose {
     /// Requests to a store.
     Store,
-    /// One rank's bytes of a channel.
+    /// The bytes of one rank on a channel.
     Channel(ChannelId),
 }
 
@@ -103,9 +103,9 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     /// The size of the world, zero for a store.
     pub(crate) world_size: u32,
-    /// The process that dials: distinguishes two processes with one rank.
+    /// The process that dials, which distinguishes two processes with the same rank.
     pub(crate) process: u64,
-    /// The process that is dialed: distinguishes it from a later one on the same port.
+    /// The process that is dialed, which distinguishes it from a later one on the same port.
     pub(crate) to_process: u64,
     /// The number of this socket among those of the channel between the two, zero for a store.
     pub(crate) socket: u8,
@@ -117,7 +117,7 @@ impl Hello {
     const STORE: u8 = 1;
     const CHANNEL: u8 = 2;
 
-    /// A client of a store.
+    /// Returns the hello of a client of a store.
     pub(crate) const fn store(job: u64) -> Self {
         Self {
             purpose: Purpose::Store,
@@ -146,7 +146,7 @@ impl Hello {
         to.into_array()
     }
 
-    /// Reads a hello. A purpose that does not exist is an error.
+    /// Reads a hello. An unknown purpose is an error.
     pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
             let [kind, channel_kind, socket, sockets] = r.get()?;

@@ -19,8 +19,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The stripes of a channel: those of rank 0, except on control channels, whose frames are few
-    /// and short.
+    /// Returns the stripes of a channel: those of rank 0, except on control channels, whose frames
+    /// are few and short.
     pub(crate) fn stripes(&self, channel: ChannelId) -> Stripes {
         match channel.kind {
             ChannelKind::Control => Stripes::NONE,
@@ -28,7 +28,7 @@ impl Identity {
         }
     }
 
-    /// The hello of a connection to a member.
+    /// Returns the hello for a connection to a member.
     pub(crate) fn hello(&self, to: usize, channel: ChannelId, socket: u8) -> Hello {
         Hello {
             purpose: Purpose::Channel(channel),
@@ -67,7 +67,7 @@ impl Identity {
     }
 }
 
-/// No group has more ranks.
+/// Returns a rank as it is sent. No group has more ranks than fit into a `u32`.
 fn wire(rank: usize) -> u32 {
     u32::try_from(rank).unwrap_or(u32::MAX)
 }

@@ -52,9 +52,9 @@ fn strip(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
 }
 
-/// Returns the address to publish: on an interface with one of the names, or else the source
-/// address of packets to `peer`; loopback if there is no peer, because all ranks are on this
-/// machine then.
+/// Returns the address to publish: that of an interface with one of the names, or else the source
+/// address of packets to `peer`. Without a peer it is the loopback address, because all ranks are
+/// then on this machine.
 pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Result<IpAddr> {
     let ip = match (interfaces, peer) {
         (Some(setting), _) => select(setting, &candidates()?, peer)?,
@@ -78,7 +78,7 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
 /// interface. Nothing is sent.
 #[must_use]
 pub fn outward_address() -> Option<IpAddr> {
-    // Addresses of documentation, which the default route leads to.
+    // Addresses reserved for documentation, to which the default route leads.
     const ELSEWHERE: [IpAddr; 2] =
         [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
     let routed = ELSEWHERE.into_iter().filter_map(|ip| source_towards(SocketAddr::new(ip, 9)).ok());
@@ -97,21 +97,22 @@ fn source_towards(peer: SocketAddr) -> Result<IpAddr> {
     source().map_err(|e| Error::io(format!("find a route to {peer}"), e))
 }
 
-/// Whether an address belongs to this machine: then packets to it come from it.
+/// Whether an address belongs to this machine, in which case packets to it also come from it.
 fn is_ours(ip: IpAddr) -> bool {
     ip.is_loopback()
         || ip.is_unspecified()
         || source_towards(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
 }
 
-/// The addresses of interfaces that are up, without those that are valid on one cable only.
+/// Returns the addresses of interfaces that are up, except link-local ones.
 fn candidates() -> Result<Vec<Candidate>> {
     let all = if_addrs::get_if_addrs().map_err(|e| Error::io("list the network interfaces", e))?;
     let usable = all.into_iter().filter(|i| i.oper_status != IfOperStatus::Down && !i.is_link_local());
     Ok(usable.map(|i| Candidate { ip: i.ip(), interface: i.name }).collect())
 }
 
-/// The best acceptable address: not loopback, early in the list, of the peer's family, IPv4.
+/// Returns the best acceptable address, which is, in order of importance, not loopback, early in
+/// the list, of the peer's family, and IPv4.
 fn select(setting: &str, candidates: &[Candidate], peer: Option<SocketAddr>) -> Result<IpAddr> {
     let filter = Filter::parse(setting)?;
     let badness = |candidate: &Candidate| {
@@ -130,7 +131,7 @@ fn select(setting: &str, candidates: &[Candidate], peer: Option<SocketAddr>) -> 
     })
 }
 
-/// As in `lo (127.0.0.1), eth0 (10.0.0.1)`.
+/// Lists addresses, as in `lo (127.0.0.1), eth0 (10.0.0.1)`.
 fn list(candidates: &[Candidate]) -> String {
     let names: Vec<_> = candidates.iter().map(|c| format!("{} ({})", c.interface, c.ip)).collect();
     if names.is_empty() { "none".into() } else { names.join(", ") }

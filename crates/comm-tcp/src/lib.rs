@@ -3,19 +3,19 @@
 //! It has three parts, which use each other only through the traits of `comm-core`:
 //!
 //! - [`TcpStoreServer`] and [`TcpStore`]: a key-value store through which the processes of a job
-//!   find each other; [`TorchStore`] is a client of PyTorch's, for processes that torchrun has
-//!   started; [`FileStore`] is a folder;
-//! - [`TcpFabric::rendezvous`]: makes the processes that share a store a group of ranks, and opens
-//!   channels between them;
-//! - [`TcpTransport`]: one channel, a socket, or several, to every other rank.
+//!   find each other; [`TorchStore`] is a client of PyTorch's store, for processes that torchrun
+//!   has started; [`FileStore`] is a store in a folder;
+//! - [`TcpFabric::rendezvous`]: makes a group of ranks of the processes that share a store, and
+//!   returns a fabric, which opens channels between them;
+//! - [`TcpTransport`]: one channel, with one or more sockets to every other rank.
 //!
 //! The protocol is specified to the byte in `docs/wire-tcp.md`. A connection begins with a
-//! handshake of fixed length, with a proof of the shared [`Secret`] if there is one; until it is
-//! complete, only a few hundred bytes are allocated for it. Other connections are rejected
-//! with a warning and do not affect peers.
+//! handshake of fixed length, which includes a proof of the shared [`Secret`] if there is one.
+//! Until the handshake is complete, only a few hundred bytes are allocated for a connection.
+//! Connections that fail it are rejected with a warning and do not affect peers.
 //!
 //! Every wait has a deadline, and the error at the deadline names the ranks that are missing. The
-//! only thread is that of the store's server.
+//! only background thread is that of the store's server.
 //!
 //! | question | file |
 //! |---|---|
@@ -29,7 +29,7 @@
 //!
 //! # Example
 //!
-//! Two ranks, here threads, connect and exchange a byte each way.
+//! Two ranks connect and exchange a byte in each direction.
 //!
 //! ```
 //! use std::io::IoSlice;

@@ -1,10 +1,10 @@
-//! One peer on a channel: a stream of bytes in each direction, striped over one or several sockets,
-//! and its end.
+//! One peer on a channel: a stream of bytes in each direction, striped over one or more sockets,
+//! and the end of each stream.
 //!
-//! With several sockets, the stream ends where the socket of the next stripe ends. Bytes of the
-//! others after that place are lost with it. A socket that breaks out of turn, as when a packet
-//! filter drops it, makes this side end its own direction on all: a peer that is alive then ends
-//! its direction too, so that neither waits for bytes that cannot arrive.
+//! With several sockets, the stream ends where the socket of the next stripe ends. Later bytes on
+//! the other sockets are lost. If a socket breaks out of turn, for example because a packet filter
+//! drops it, this side ends its own direction on all sockets. A peer that is alive then ends its
+//! direction too, so that neither side waits for bytes that cannot arrive.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -22,40 +22,40 @@ const ELEMENT_BYTES_MAX: usize = 8;
 /// A read of at least this size goes directly to the caller; little more than a header is read
 /// ahead.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
-/// The most bytes to read ahead of a large read.
+/// The maximum number of bytes to read ahead in a large read.
 const AHEAD_OF_DIRECT_BYTES: usize = 4 * 1024;
-/// The most bytes to read ahead of a small read, which may be the header of a long message: a short
-/// message is read whole, and the rest of a long one directly to its destination. Copying this much
-/// costs about as much as a system call.
+/// The maximum number of bytes to read ahead in a small read, which may be for the header of a long
+/// message. A short message is thus read whole, and the rest of a long one directly to its
+/// destination. Copying this much costs about as much as a system call.
 const AHEAD_OF_SMALL_BYTES: usize = 16 * 1024;
-/// The most pieces of one write.
+/// The maximum number of pieces of one write.
 const PIECES_MAX: usize = 16;
-/// The most bytes that are sent in a row before one send accepts none, so that the caller checks
-/// what has arrived. A peer that drains as fast as this side fills could otherwise keep it from
-/// receiving; and the more bytes are in flight in both directions, the more of them have left the
-/// caches before they are read. It is a little more than a round number, so that a message of that
-/// many bytes is sent with its header.
+/// The maximum number of bytes that are sent in a row before one send accepts none, so that the
+/// caller checks what has arrived. Otherwise a peer that drains as fast as this side fills could
+/// keep it from receiving. Besides, the more bytes are in flight in both directions, the more of
+/// them have left the caches before they are read. It is a little more than a power of two, so that
+/// a message of that size is sent with its header.
 pub(crate) const TURN_BYTES: usize = (1 << 20) + 4096;
-/// The most bytes of one direct read: the kernel truncates reads above 2 GiB, which would look like
-/// an empty socket.
+/// The maximum number of bytes of one direct read. The kernel truncates reads above 2 GiB, which
+/// would look as if the socket were empty.
 const DIRECT_BYTES_MAX: usize = 4 << 20;
 
 /// One peer on a channel.
 #[derive(Debug)]
 pub(crate) struct Peer {
     rank: usize,
-    /// One per socket of a stripe, in their order.
+    /// One connection per socket of `stripes`, in order.
     connections: Box<[Connection]>,
     stripes: Stripes,
     ahead: ReadAhead,
-    /// The number of bytes read ahead that were returned and not consumed, if an element may have
-    /// more: they do not keep the caller awake until more arrive.
+    /// The number of bytes read ahead that were returned but not consumed, if they may be part of
+    /// an element. They do not keep the caller awake until more bytes arrive.
     unconsumed: usize,
-    /// The bytes that were sent in this turn.
+    /// The number of bytes that were sent in this turn.
     turn: usize,
-    /// The bytes that the sockets have accepted.
+    /// The number of bytes that the sockets have accepted.
     accepted: u64,
-    /// The bytes that were read from the sockets.
+    /// The number of bytes that were read from the sockets.
     received: u64,
     recv_end: Option<Error>,
     send_end: Option<Error>,
@@ -238,7 +238,8 @@ impl Peer {
         }
     }
 
-    /// Handles the end of the stream from the peer, which has exited: sending to it fails too.
+    /// Handles the end of the stream from the peer, which has exited, so that sending to it also
+    /// fails.
     fn end_receiving(&mut self, loss: Loss) -> Error {
         let end = self.send_end.clone().unwrap_or_else(|| self.lost(During::Receiving, loss));
         self.send_end = Some(end.clone());
@@ -260,8 +261,8 @@ impl Peer {
     }
 }
 
-/// Fills `bounded` with the first pieces, up to the limits of one write. Returns their number of
-/// bytes.
+/// Fills `bounded` with the first pieces, up to the limits of one write. Returns their total length
+/// in bytes.
 fn bound<'a>(pieces: &'a [IoSlice<'a>], bytes_max: usize, bounded: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut offered = 0;
     for (piece, bounded) in pieces.iter().zip(bounded) {

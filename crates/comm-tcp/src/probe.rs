@@ -15,12 +15,12 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 /// The time to wait for one rank's machine to answer before the next rank is probed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connects to the expected ranks now and then, one after the other, and closes the connection: a
-/// rank that is alive listens.
+/// Connects to the expected ranks from time to time, one after another, and closes each connection:
+/// a rank that is alive listens.
 ///
 /// The delays between rounds double, so that ranks which are only late are not flooded. An exit is
-/// detected at the latest when the wait has taken about twice as long as it had when the rank
-/// exited, if the rank's machine still answers.
+/// detected by the time the wait has taken about twice as long as it had when the rank exited,
+/// provided that the rank's machine still answers.
 #[derive(Debug)]
 pub(crate) struct Probe {
     /// The rank and address of each peer.
@@ -82,8 +82,8 @@ impl LivenessProbe for Probe {
 }
 
 impl Attempt {
-    /// Whether there is nothing more to learn: the rank has connected meanwhile, is alive, or its
-    /// machine is silent.
+    /// Whether the attempt is over: the rank has connected in the meantime, is alive, or its
+    /// machine does not answer.
     fn has_ended(&mut self, now: Instant, expected: &[ConnId]) -> bool {
         if expected.iter().all(|id| id.rank != self.rank) {
             return true;

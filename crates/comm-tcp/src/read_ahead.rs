@@ -1,6 +1,6 @@
 //! Bytes that were read from a socket ahead of their use.
 
-/// Bytes that were read and not received yet. The memory is allocated at the first use.
+/// Bytes that were read but not received yet. The memory is allocated on first use.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     memory: Box<[u8]>,
@@ -35,7 +35,8 @@ impl ReadAhead {
         self.start += bytes.min(self.len());
     }
 
-    /// Returns the spare capacity. It moves the bytes to the front, so there should be few.
+    /// Returns the spare capacity. This moves the remaining bytes to the front, so there should be
+    /// few.
     pub(crate) fn spare(&mut self) -> &mut [u8] {
         if self.memory.is_empty() {
             self.memory = vec![0; self.capacity].into_boxed_slice();
@@ -46,7 +47,7 @@ impl ReadAhead {
         &mut self.memory[self.end..]
     }
 
-    /// Appends the first bytes of the spare capacity, which were filled.
+    /// Appends the first bytes of the spare capacity, which the caller has filled.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.end = (self.end + bytes).min(self.memory.len());
     }

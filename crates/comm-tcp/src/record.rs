@@ -14,7 +14,7 @@ const VERSION: &str = "2";
 pub(crate) struct Record {
     /// A number that only this process has.
     pub(crate) process: u64,
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) address: SocketAddr,
     /// The configured assignment of streams to sockets.
     pub(crate) stripes: Stripes,
@@ -28,7 +28,7 @@ impl fmt::Display for Record {
 }
 
 impl Record {
-    /// Reads a text in the store. `None` if no correct process of this version writes it.
+    /// Parses a record. Returns `None` for text that no correct process of this version writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let version = fields.next()?;

@@ -1,4 +1,4 @@
-//! The data that ranks of TCP exchange through a store, and the settings that must be equal.
+//! The configuration of the rendezvous of ranks that use TCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -10,46 +10,47 @@ use crate::config::TcpConfig;
 use crate::record::Record;
 use crate::secret::Secret;
 
-/// The identity of this rank, and how the others reach it.
+/// The identity of this rank, and the settings by which the others reach it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
-    /// The rank, and the ranks that it is to meet.
+    /// The rank, and the ranks with which it forms a world.
     pub member: Member,
-    /// The shared secret. A side that has one refuses a side that has not.
+    /// The shared secret. A side that has one refuses a side that does not have the same one.
     pub secret: Option<Secret>,
-    /// Where the store is, unless it is on this machine. The published address is the source
-    /// address of packets to the store. Without it, that address is loopback, and all
+    /// The address of the store, unless it is on this machine. The published address is the source
+    /// address of packets to the store. If this is `None`, a loopback address is published, and all
     /// ranks must be on one machine.
     pub store: Option<SocketAddr>,
-    /// The network interfaces whose addresses may be published, in NCCL's syntax: `eth`
-    /// for all whose names begin like this, `=eth0` for exactly this one, `^docker,lo` for all
-    /// others, and lists with commas.
+    /// The network interfaces whose addresses may be published, in NCCL's syntax: `eth` for all
+    /// whose names begin with it, `=eth0` for this one only, and `^docker,lo` for all others. Names
+    /// are separated by commas.
     pub interface: Option<String>,
     /// The address to listen on. It is also published unless it is unspecified (`0.0.0.0`, `::`).
     /// `None` means the published address.
     pub bind: Option<IpAddr>,
-    /// The ports to listen on: the first of them that is free, beginning at an offset by rank. Each
-    /// rank of a host needs one. `None` lets the system choose.
+    /// The range of ports from which the rank takes the first free one, starting at an offset that
+    /// depends on the rank. Each rank of a host needs one. `None` lets the system choose.
     pub ports: Option<RangeInclusive<u16>>,
     /// The configuration of the sockets of channels.
     pub tcp: TcpConfig,
 }
 
 impl RendezvousConfig {
-    /// One rank of a world on one machine, with the default timeout of five minutes.
+    /// Returns the configuration of one rank of a world on one machine, with the default timeout of
+    /// five minutes.
     #[must_use]
     pub fn new(membership: Membership) -> Self {
         Self::from(Member::new(membership))
     }
 
-    /// The group of all ranks, if the settings can be used.
+    /// Returns the group of all ranks, or an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<Group> {
         self.tcp.congestion.check()?;
         Group::new(GroupId::WORLD, self.member.membership())
     }
 
-    /// The member with the settings that are compared by ranks of this name of a transport.
+    /// Returns the member with the settings that all ranks of this transport compare.
     #[must_use]
     pub fn member_over(&self, transport: &str) -> Member {
         let mut member = self.member.clone();
@@ -66,8 +67,8 @@ impl From<Member> for RendezvousConfig {
     }
 }
 
-/// Returns an error if a rank has published a loopback address and another one has not. A host name
-/// that resolves to 127.0.1.1 on its own host does that.
+/// Returns an error if a rank has published a loopback address and another one has not. This
+/// happens if a host name resolves to 127.0.1.1 on its own host.
 pub(crate) fn check_reach(members: &[Record]) -> Result<()> {
     let loopback = members.iter().position(|member| member.address.ip().is_loopback());
     let elsewhere = members.iter().position(|member| !member.address.ip().is_loopback());

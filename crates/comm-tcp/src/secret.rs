@@ -18,11 +18,11 @@ pub(crate) const PROOF_BYTES: usize = 32;
 pub struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// Makes a secret of any bytes.
+    /// Creates a secret from arbitrary bytes.
     ///
     /// # Errors
-    /// [`comm_core::Invalid::Setting`] if there are no bytes: a secret that is set but empty is a
-    /// mistake.
+    /// [`comm_core::Invalid::Setting`] if there are no bytes, because a secret that is set but
+    /// empty is a mistake.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() {
@@ -37,8 +37,8 @@ impl Secret {
         self.keyed(role, messages).finalize().into_bytes().into()
     }
 
-    /// Whether this is the proof of that role over these messages. Takes the same time for every
-    /// wrong proof.
+    /// Whether this is the proof of that role over these messages. The check takes the same time
+    /// for every wrong proof.
     pub(crate) fn verifies(&self, role: &[u8], messages: &[u8], proof: &[u8]) -> bool {
         self.keyed(role, messages).verify_slice(proof).is_ok()
     }

@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::{Congestion, Keepalive, TcpConfig};
 
-/// The connections that may wait to be accepted; the system's own limit may be lower.
+/// The maximum number of connections that wait to be accepted. The system's own limit may be lower.
 const BACKLOG: i32 = 4096;
 
 /// The options of a socket.
@@ -81,7 +81,7 @@ impl Options {
 pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
     let bound = || {
         let socket = stream_socket(address)?;
-        // On Linux this takes over ports of dead connections, never those of living listeners.
+        // On Linux this reuses ports of closed connections, but never those of live listeners.
         socket.set_reuse_address(true)?;
         if address.ip() == IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED) {
             socket.set_only_v6(false)?;
@@ -138,7 +138,7 @@ fn unknown_address() -> SocketAddr {
     SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
 }
 
-/// Whether a socket is connected to itself, as happens when a closed port is dialed from that very
+/// Whether a socket is connected to itself, which happens if a closed port is dialed from the same
 /// port.
 pub(crate) fn is_connected_to_itself(socket: &Socket) -> bool {
     let of = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket());

@@ -1,12 +1,12 @@
 //! Stripes the bytes of one stream over several sockets.
 
 /// The stream to or from a peer goes through its sockets round-robin, one stripe each. The position
-/// of a byte in the stream alone determines its socket, so that nothing on the wire has to name it.
+/// of a byte in the stream alone determines its socket, so nothing on the wire has to identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stripes {
     /// The number of sockets, from 1 to [`TcpConfig::SOCKETS_MAX`](crate::TcpConfig::SOCKETS_MAX).
     pub(crate) sockets: u8,
-    /// The bytes of a stripe, at least 1.
+    /// The number of bytes of a stripe, at least 1.
     pub(crate) bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Moves the bytes of one channel through one socket, or several, per peer.
+//! Moves the bytes of one channel through one or more sockets per peer.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -19,26 +19,26 @@ use crate::connection::Connection;
 use crate::peer::Peer;
 use crate::stripes::Stripes;
 
-/// The epoll token of the abort; see [`token`] for those of sockets.
+/// The epoll token of the abort signal; see [`token`] for those of sockets.
 const ABORT: u64 = u64::MAX;
-/// The most events that are handled before the abort is checked.
+/// The maximum number of events that are handled before the abort signal is checked.
 const EVENTS_PER_TURN: usize = 64;
 
-/// One socket, or several, to every other member of a group.
+/// One or more sockets to every other member of a group.
 ///
-/// Sockets are watched edge-triggered, so that a send, a receive or an arm makes at most one system
-/// call, and allocates nothing but, once per peer, the memory to read ahead.
+/// Sockets are watched in edge-triggered mode, so a send, a receive or an arm makes at most one
+/// system call. Nothing is allocated except the memory for reading ahead, once per peer.
 ///
-/// Dropping it ends the streams in order, without blocking. Accepted bytes still arrive, unless the
-/// peer was sending bytes at the same time that were not received. In a forked child it only closes
-/// file descriptors.
+/// Dropping the transport ends its streams in an orderly way, without blocking. Accepted bytes
+/// still arrive, unless the peer was at the same time sending bytes that were not received. In a
+/// forked child, dropping it only closes file descriptors.
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
     /// By rank; `None` for this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
-    /// Whether a stream has ended since the transport was armed last.
+    /// Whether a stream has ended since the transport was last armed.
     has_unreported_end: bool,
     abort: Arc<AbortSignal>,
     /// The process that owns the streams.
@@ -46,8 +46,8 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Makes a transport of the connected sockets of each peer, one per socket of `stripes`, in
-    /// their order.
+    /// Creates a transport from the connected sockets of each peer, one per socket of `stripes`, in
+    /// order.
     pub(crate) fn new(
         group: Group,
         sockets: impl IntoIterator<Item = (usize, Vec<Socket>)>,

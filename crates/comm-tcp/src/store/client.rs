@@ -26,16 +26,16 @@ use crate::socket::Options;
 /// A client of a [`TcpStoreServer`](super::TcpStoreServer).
 ///
 /// Any number of threads may use it: each operation has its own connection while it runs, so a
-/// thread that waits for a key delays no other. Connections are reused.
+/// thread that waits for a key does not delay others. Connections are reused.
 ///
-/// It is a client of the one server to which it has connected. An operation that would reach
-/// another server at the same address, which has other keys, fails with [`Refusal::StoreClosing`].
+/// It is bound to the server to which it first connected. An operation that would reach another
+/// server at the same address, which has other keys, fails with [`Refusal::StoreClosing`].
 #[derive(Debug)]
 pub struct TcpStore {
     address: SocketAddr,
     config: StoreConfig,
     pool: ConnectionPool,
-    /// The id of the server, which another one at its address does not have.
+    /// The id of the server, which distinguishes it from another one at the same address.
     server: u64,
 }
 
@@ -43,15 +43,15 @@ impl TcpStore {
     /// Connects, with retries until a server answers or the timeout has passed.
     ///
     /// # Errors
-    /// [`Error::Handshake`] if the server is of another job or version, has another secret, or is
-    /// not a store. [`Error::Io`] if no server answers in time, with the address, the number of
+    /// [`Error::Handshake`] if the server belongs to another job, has another version or secret, or
+    /// is not a store. [`Error::Io`] if no server answers in time, with the address, the number of
     /// attempts and the last reason.
     pub fn connect(address: SocketAddr, config: StoreConfig, timeout: Duration) -> Result<Self> {
         Self::connect_first(&[address], config, timeout)
     }
 
-    /// Connects as [`TcpStore::connect`] does, to the first of several addresses of one server that
-    /// answers. All are tried at the same time.
+    /// Connects as [`TcpStore::connect`] does, to whichever of several addresses of one server
+    /// answers first. All are tried at the same time.
     ///
     /// # Errors
     /// As [`TcpStore::connect`]; an address that refuses this client ends the search.
@@ -71,8 +71,8 @@ impl TcpStore {
         self.address
     }
 
-    /// Sends a request and reads its response, which the server sends at the latest when `timeout`
-    /// has passed.
+    /// Sends a request and reads its response, which the server sends when `timeout` has passed at
+    /// the latest.
     fn call<T>(
         &self,
         key: &str,
@@ -218,8 +218,8 @@ fn connector_to(address: SocketAddr, config: &StoreConfig) -> Connector {
     Connector::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
 }
 
-/// Connects to the first address that answers by the deadline, `timeout` after the first attempt,
-/// and returns the address too.
+/// Connects to the first address that answers by the deadline, which is `timeout` after the first
+/// attempt. Also returns that address.
 pub(super) fn connect_first(
     mut connectors: Vec<Connector>,
     timeout: Duration,
@@ -238,7 +238,7 @@ pub(super) fn connect_first(
     }
 }
 
-/// Sends a frame until the deadline.
+/// Sends a frame, which must be sent by the deadline.
 pub(super) fn send(socket: &Socket, frame: Vec<u8>, deadline: Instant) -> Result<(), FrameError> {
     let mut writer = FrameWriter::new(frame);
     while !writer.flush(socket).map_err(FrameError::Io)? {
@@ -247,7 +247,7 @@ pub(super) fn send(socket: &Socket, frame: Vec<u8>, deadline: Instant) -> Result
     Ok(())
 }
 
-/// Sends a frame and waits for one until the deadline.
+/// Sends a frame, and waits for another one until the deadline.
 pub(super) fn exchange(
     socket: &Socket,
     frame: Vec<u8>,

@@ -11,7 +11,7 @@ use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::ledger::{Charge, Value};
 use super::protocol::Response;
 
-/// The memory of each connection that does not count towards the limit of all.
+/// The memory of each connection that does not count towards the common limit.
 const FREE_BYTES: usize = 16 * 1024;
 /// Values up to this length are sent as a copy, with one system call.
 const COPIED_BYTES: usize = 16 * 1024;
@@ -22,7 +22,7 @@ pub(super) struct StoreConnection {
     pub(super) socket: Socket,
     pub(super) address: SocketAddr,
     pub(super) phase: Phase,
-    /// When to close it, or to respond that the timeout has passed.
+    /// The time at which to close it, or to respond that the timeout has passed.
     pub(super) deadline: Option<Instant>,
     /// The interest that the reactor has registered.
     pub(super) registration: Registration,
@@ -32,7 +32,7 @@ pub(super) struct StoreConnection {
     pub(super) will: Option<Box<Will>>,
 }
 
-/// The keys to set when a client has ended: see [`LastWill`](comm_core::LastWill).
+/// The keys to set when a client has exited: see [`LastWill`](comm_core::LastWill).
 #[derive(Debug)]
 pub(super) struct Will {
     pub(super) condition: (String, Vec<u8>),
@@ -50,11 +50,11 @@ pub(super) struct Registration {
 /// The state of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// A request is received.
+    /// A request is being received.
     Receiving(FrameReader),
-    /// Its request waits for keys.
+    /// A request waits for keys.
     Parked(Parked),
-    /// The response is sent.
+    /// The response is being sent.
     Sending(FrameWriter),
 }
 
@@ -89,8 +89,8 @@ impl Parked {
         self.keys.get(self.missing).map(String::as_str)
     }
 
-    /// Finds a key that does not exist, first among those not checked yet: many keys that are set
-    /// one by one cost one check each.
+    /// Finds a key that does not exist, starting with those not checked yet, so that many keys that
+    /// are set one by one cost one check each.
     pub(super) fn find_missing(&mut self, exists: impl Fn(&str) -> bool) -> Option<&str> {
         let (seen, unseen) = self.keys.split_at(self.missing.min(self.keys.len()));
         let missing = unseen
@@ -194,8 +194,8 @@ impl StoreConnection {
         self.deadline = None;
     }
 
-    /// Reads more of a request, and returns it once it is complete. It must be complete by the
-    /// deadline once it has begun.
+    /// Reads more of a request, and returns it once it is complete. Once it has begun, it must be
+    /// complete by the deadline.
     pub(super) fn receive(
         &mut self,
         bytes_max: usize,

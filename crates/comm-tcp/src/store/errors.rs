@@ -11,11 +11,11 @@ use socket2::Socket;
 use super::frame::FrameError;
 use crate::connect::Connector;
 
-/// The time to reconnect to a server that was reached before: one that has exited does not come
-/// back with its data.
+/// The maximum time to reconnect to a server that was reached before. A server that has exited does
+/// not come back with its data.
 pub(super) const RECONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// The most bytes of a value that an error shows.
+/// The maximum number of bytes of a value that an error shows.
 const VALUE_BYTES_MAX: usize = 256;
 
 /// Adds the time to wait for a response that the server sends when `timeout` has passed.
@@ -34,7 +34,7 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
     }
 }
 
-/// The error if no address has answered.
+/// Returns the error if no address has answered.
 pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error {
     let addresses: Vec<String> = connectors.iter().map(|connector| connector.address.to_string()).collect();
     let attempts: u32 = connectors.iter().map(|connector| connector.attempts).sum();
@@ -75,7 +75,7 @@ pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
     Error::setting(key, value, "it is not a number, or the sum is too large")
 }
 
-/// The error for an operation on a key whose request or response was lost.
+/// Returns the error for an operation on a key whose request or response was lost.
 pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: FrameError) -> Error {
     let error = match error {
         FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
@@ -91,12 +91,12 @@ pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: Fra
     using(address, key, error)
 }
 
-/// An error of the system or of the server in an operation on a key.
+/// Returns an error of the system or of the server in an operation on a key.
 pub(super) fn using(address: SocketAddr, key: &str, error: io::Error) -> Error {
     Error::io(format!("use key {key:?} of the store at {address}"), error)
 }
 
-/// The error for a response that violates the protocol.
+/// Returns the error for a response that violates the protocol.
 pub(super) fn malformed_response() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "its response is malformed")
 }

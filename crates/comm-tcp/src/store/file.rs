@@ -15,20 +15,20 @@ use super::poll_timer::PollTimer;
 
 /// The timeout of the lock; operations of other processes are short.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest name of a file on most file systems.
+/// The maximum length of a file name on most file systems.
 const NAME_MAX: usize = 255;
 const LOCK: &str = ".lock";
 
-/// A store in a folder that all ranks see: one file per key.
+/// A store in a folder that all ranks can access, with one file per key.
 ///
-/// Only their owner can read the files. A value appears whole or not at all: it is written to a
-/// draft, which is then renamed. Operations that change something hold a file lock, which the file
-/// system must support; a process that exits releases it. inotify reports keys that processes of
-/// this host set; for keys of other hosts the folder is polled, at last every 50 ms. It is meant
-/// for rendezvous, not for much more.
+/// Only their owner can read the files. A value appears whole or not at all, because it is written
+/// to a draft, which is then renamed. Operations that modify the store hold a file lock, which the
+/// file system must support; a process that exits releases it. inotify reports keys that processes
+/// of this host set. The folder is also polled, eventually every 50 ms, for keys that other hosts
+/// set. The store is meant for rendezvous, and for little else.
 ///
-/// Only [`Store::delete`] removes keys. The keys of an earlier run are still there: give each run
-/// its own folder, or a [`PrefixStore`](comm_core::PrefixStore).
+/// Only [`Store::delete`] removes keys. The keys of an earlier run remain, so give each run its own
+/// folder or a [`PrefixStore`](comm_core::PrefixStore).
 #[derive(Debug)]
 pub struct FileStore {
     folder: PathBuf,
@@ -52,7 +52,8 @@ impl FileStore {
         &self.folder
     }
 
-    /// The file of a key. No key's file begins with a dot, as others do.
+    /// Returns the path of a key's file. Its name does not begin with a dot, unlike those of other
+    /// files.
     fn path(&self, key: &str) -> Result<PathBuf> {
         let mut name = String::with_capacity(key.len());
         for byte in key.bytes() {
@@ -62,12 +63,12 @@ impl FileStore {
             }
         }
         if name.is_empty() {
-            // Other keys have no such name.
+            // No other key has this name.
             name.push('%');
         }
         if name.len() > NAME_MAX {
             let reason =
-                format!("its file would have a name of {} bytes; {NAME_MAX} are possible", name.len());
+                format!("its file name would have {} bytes; at most {NAME_MAX} are possible", name.len());
             return Err(Error::setting("key", key, reason));
         }
         Ok(self.folder.join(name))
@@ -170,7 +171,7 @@ impl Store for FileStore {
         let mut timer = PollTimer::watching(&self.folder, timeout);
         for key in keys {
             let path = self.path(key)?;
-            while !path.try_exists().map_err(|error| failed("look for", &path, error))? {
+            while !path.try_exists().map_err(|error| failed("check for", &path, error))? {
                 if !timer.wait() {
                     return Err(timed_out(key, timeout));
                 }
@@ -199,8 +200,8 @@ impl Store for FileStore {
     }
 }
 
-/// Options to open files that only their owner can read, without waiting for the other end of a
-/// pipe.
+/// Returns options to open files that only their owner can read, without waiting for the other end
+/// of a pipe.
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600).custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -10,11 +10,12 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::ledger::Value;
 use super::protocol::PREFIX_BYTES;
 
-/// Memory grows by this much while a frame arrives, so that a sender pays for what it makes the
-/// receiver hold.
+/// Memory grows by this much while a frame arrives, so that a receiver never holds much more than
+/// the sender has sent.
 pub(super) const GROWTH_BYTES: usize = 64 * 1024;
 
-/// The most that one call reads of a frame, so that a fast sender does not delay other clients.
+/// The maximum number of bytes that one call reads of a frame, so that a fast sender does not delay
+/// other clients.
 const TURN_BYTES: usize = 1 << 20;
 
 /// The error of reading a frame.
@@ -42,7 +43,7 @@ pub(super) struct FrameReader {
     body: Vec<u8>,
     /// The number of bytes of the body that were received.
     received: usize,
-    /// Whether there is no memory for the body, which is discarded.
+    /// Whether the body is discarded because there is no memory for it.
     skips: bool,
 }
 
@@ -63,7 +64,7 @@ impl FrameReader {
 
     /// Reads more of the frame, and nothing after it. Returns the frame once it is complete; the
     /// next call reads the next one. Memory for more bytes is allocated only if `may_hold` accepts
-    /// their sum.
+    /// the new total.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
@@ -111,7 +112,7 @@ impl FrameReader {
     }
 }
 
-/// Receives bytes. `None` if there are none; zero at the end of the stream.
+/// Receives bytes. Returns `None` if there are none, and zero at the end of the stream.
 pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameError> {
     loop {
         match rustix::net::recv(&socket, &mut *into, RecvFlags::DONTWAIT) {
@@ -123,7 +124,7 @@ pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize
     }
 }
 
-/// The error for the end of a stream within a frame.
+/// Returns the error for the end of a stream within a frame.
 pub(super) fn cut() -> FrameError {
     FrameError::Io(io::ErrorKind::UnexpectedEof.into())
 }
@@ -138,17 +139,17 @@ pub(super) struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// Sends a frame, which begins with its length.
+    /// Returns a writer of a frame, which begins with its length.
     pub(super) const fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, value: None, sent: 0 }
     }
 
-    /// A frame that ends with a value, without a copy of it.
+    /// Returns a writer of a frame that ends with a value, which is not copied.
     pub(super) const fn with_value(bytes: Vec<u8>, value: Value) -> Self {
         Self { bytes, value: Some(value), sent: 0 }
     }
 
-    /// Sends what can go, and returns whether that was all.
+    /// Sends as much as possible, and returns whether that was all.
     pub(super) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
         let quiet = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let value = self.value.as_deref().unwrap_or_default();

@@ -61,7 +61,7 @@ struct Stored {
 }
 
 impl Value {
-    /// Copies a value that counts as `counted` bytes. `None` if that exceeds the limit.
+    /// Copies a value that counts as `counted` bytes. Returns `None` if that exceeds the limit.
     pub(super) fn new(bytes: &[u8], counted: usize, ledger: &Ledger) -> Option<Self> {
         let mut charge = ledger.open();
         charge.set(counted).then(|| Self(Arc::new(Stored { bytes: bytes.to_vec(), charge })))

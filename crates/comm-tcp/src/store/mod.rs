@@ -1,4 +1,4 @@
-//! The key-value store through which ranks find each other: a server of one thread, its clients,
+//! The key-value store through which ranks find each other: a server with one thread, its clients,
 //! and a client of PyTorch's store.
 
 mod accept;
@@ -38,20 +38,21 @@ use crate::secret::Secret;
 pub struct StoreConfig {
     /// The job of the store. Clients of other jobs are refused.
     pub job: u64,
-    /// The shared secret. A side with a secret refuses a side without.
+    /// The shared secret. A side with a secret refuses a side without the same one.
     pub secret: Option<Secret>,
     /// The largest request or response in bytes. Larger ones are never held in memory.
     pub frame_bytes_max: usize,
-    /// The most bytes that the server holds for all clients together: keys, values, requests that
-    /// are being received, and lists of keys that clients wait for. Each key counts 96 bytes more
-    /// than its length, and each connection has another 16 KiB. Requests that would exceed the
-    /// limit fail with the error that the store is full.
+    /// The maximum number of bytes that the server holds for all clients together: keys, values,
+    /// requests that are being received, and lists of keys that clients wait for. Each key counts
+    /// 96 bytes more than its length, and each connection has another 16 KiB. Requests that would
+    /// exceed the limit fail with the error that the store is full.
     pub stored_bytes_max: usize,
-    /// The most connections of clients, at most half of the file descriptors that the process may
-    /// have. Further ones are closed.
+    /// The maximum number of client connections. It is limited to half of the file descriptors that
+    /// the process may have. Further ones are closed.
     pub connections_max: usize,
-    /// The most connections that have not authenticated yet, at most 64 and 1/16 of the file
-    /// descriptors that the process may have. A further one waits, or replaces a silent one.
+    /// The maximum number of connections that have not authenticated yet. It is limited to 64, and
+    /// to 1/16 of the file descriptors that the process may have. A further one waits, or replaces
+    /// a silent one.
     pub pending_max: usize,
     /// The timeout of the handshake of a connection to the server.
     pub handshake_timeout: Duration,
@@ -76,13 +77,13 @@ impl Default for StoreConfig {
 }
 
 impl StoreConfig {
-    /// The default store of a job.
+    /// Returns the default settings of the store of a job.
     #[must_use]
     pub fn job(job: u64) -> Self {
         Self { job, ..Self::default() }
     }
 
-    /// The same store, with a secret.
+    /// Returns the same settings with a secret.
     #[must_use]
     pub fn secret(mut self, secret: Option<Secret>) -> Self {
         self.secret = secret;

@@ -37,7 +37,7 @@ enum Changes<'a> {
 }
 
 impl<'a> PollTimer<'a> {
-    /// Makes a timer that does not watch a folder.
+    /// Creates a timer that does not watch a folder.
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             delays: Backoff::new(DELAY_MIN, DELAY_MAX),
@@ -46,13 +46,13 @@ impl<'a> PollTimer<'a> {
         }
     }
 
-    /// Makes a timer whose waits end early when a file appears in a folder.
+    /// Creates a timer whose waits end early when a file appears in a folder.
     pub(super) fn watching(folder: &'a Path, timeout: Duration) -> Self {
         Self { changes: Changes::NotStarted(folder), ..Self::new(timeout) }
     }
 
-    /// Waits, and returns whether to poll again: true once after the watch was started, and once at
-    /// the deadline.
+    /// Waits, and returns whether to poll again. The caller polls once after the watch was started,
+    /// and once at the deadline.
     pub(super) fn wait(&mut self) -> bool {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -76,7 +76,7 @@ impl<'a> PollTimer<'a> {
 }
 
 fn unwatched<'a>(folder: &Path, error: &io::Error) -> Changes<'a> {
-    tracing::debug!(%error, folder = %folder.display(), "cannot watch a folder: it is only polled");
+    tracing::debug!(%error, folder = %folder.display(), "cannot watch a folder, which is only polled");
     Changes::Unwatched
 }
 

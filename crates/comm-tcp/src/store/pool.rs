@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::Socket;
 
-/// The most idle connections.
+/// The maximum number of idle connections.
 const IDLE_MAX: usize = 4;
 
 /// Idle connections, on which every request was answered.

@@ -1,16 +1,17 @@
-//! Requests and responses of the store, to the byte. Specified in `docs/wire-tcp.md`.
+//! The encoding of requests and responses of the store, which `docs/wire-tcp.md` specifies.
 //!
-//! A frame is its length as a `u32`, not counting itself, a code, and fields in order. A field of
-//! variable length is its length as a `u32` and its bytes. All numbers are little-endian.
+//! A frame consists of its length as a `u32`, which does not count itself, a code, and fields in
+//! order. A field of variable length consists of its length as a `u32` and its bytes. All numbers
+//! are little-endian.
 
 use std::time::Duration;
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 
-/// The length of a frame's length.
+/// The size in bytes of the length of a frame.
 pub(super) const PREFIX_BYTES: usize = 4;
 
-/// The most keys of one request.
+/// The maximum number of keys of one request.
 pub(super) const KEYS_MAX: usize = 65_536;
 
 /// A request of a client.
@@ -41,7 +42,7 @@ pub(super) enum Request<'a> {
         key: &'a str,
     },
     NumKeys,
-    /// Asks which server this is.
+    /// Asks for the id of the server.
     Identify,
     Check {
         keys: Vec<&'a str>,
@@ -61,11 +62,11 @@ pub(super) enum Response<'a> {
     Done(&'a [u8]),
     /// The timeout has passed. Holds the missing keys.
     TimedOut(&'a [u8]),
-    /// An addition to a value that is no number, or beyond what a number holds. Holds the value.
+    /// An addition to a value that is not a number, or whose sum overflows. Holds the value.
     NotANumber(&'a [u8]),
-    /// The server holds as many bytes as it may.
+    /// The server has reached its limit of bytes.
     Full,
-    /// The server is closing, and what is waited for will not come.
+    /// The server is closing, so the awaited keys will not be set.
     Closing,
 }
 
@@ -111,7 +112,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Reads what follows a frame's length.
+    /// Decodes the part of a frame that follows its length.
     pub(super) fn decode(frame: &'a [u8]) -> wire::Result<Self> {
         wire::decode(frame, |r| {
             Ok(match r.get()? {
@@ -155,7 +156,7 @@ impl<'a> Response<'a> {
         Ok(wire::encode(|to| _ = to.put(body).put(DONE)))
     }
 
-    /// Reads what follows a frame's length.
+    /// Decodes the part of a frame that follows its length.
     pub(super) fn decode(frame: &'a [u8]) -> wire::Result<Self> {
         wire::decode(frame, |r| {
             Ok(match r.get()? {
@@ -178,7 +179,7 @@ fn put_keys(to: &mut Writer, keys: &[&str]) {
     keys.iter().for_each(|key| _ = put_key(to, key));
 }
 
-/// In microseconds; what does not fit is 584,942 years.
+/// Encodes a duration in microseconds, at most `u64::MAX`, which is 584,942 years.
 fn put_duration(to: &mut Writer, duration: Duration) {
     to.put(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
 }

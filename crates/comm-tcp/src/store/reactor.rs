@@ -22,11 +22,11 @@ use super::table::Table;
 use crate::accept::Accepted;
 use crate::socket::Options;
 
-/// The epoll tokens that are no connections.
+/// The epoll tokens that are not connections.
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
-/// The most events that are handled before the thread checks whether to stop.
+/// The maximum number of events that are handled before the thread checks whether to stop.
 const EVENTS_PER_TURN: usize = 64;
 
 /// The state of the server's thread.
@@ -83,14 +83,14 @@ impl Status {
         self.changed.notify_all();
     }
 
-    /// Requests that the server accepts no more connections, and stops when all have ended or at
-    /// this time.
+    /// Asks the server to accept no more connections, and to stop when all have ended or at this
+    /// time.
     pub(super) fn drain(&self, until: Instant) {
         self.lock().drain_until = Some(until);
     }
 
-    /// Waits up to `grace` until no new connections are accepted, which is soon, and then up to
-    /// `wait` until there are none left. Returns whether there are none left.
+    /// Waits up to `grace` until no new connections are accepted, which should be soon, and then up
+    /// to `wait` until there are no connections left. Returns whether there are none left.
     pub(super) fn wait_drained(&self, wait: Duration, grace: Duration) -> bool {
         let listens = |state: &mut ReactorState| state.listens;
         let (state, _) = self
@@ -180,7 +180,7 @@ impl Reactor {
     }
 
     /// Stops accepting connections, and responds to requests that wait for keys. Returns false if
-    /// the server is to stop at once.
+    /// the server is to stop immediately.
     fn begin_drain(&mut self) -> bool {
         let until = self.status.lock().drain_until;
         let (Some(until), Some(acceptor)) = (until, self.acceptor.take()) else { return false };
@@ -206,7 +206,7 @@ impl Reactor {
     /// Accepts connections and continues handshakes, a bounded number at a time.
     fn accept(&mut self) {
         let Some(acceptor) = &mut self.acceptor else { return };
-        // Half of the descriptors are for the rest of the program.
+        // Half of the descriptors are left for the rest of the program.
         let max = self.protocol.config.connections_max.min(descriptor_limit() / 2);
         match acceptor.turn(&self.protocol, max.saturating_sub(self.connections.len())) {
             Ok(accepted) => accepted.into_iter().for_each(|accepted| self.admit(accepted)),
@@ -271,7 +271,7 @@ impl Reactor {
         if let Phase::Parked(parked) = &connection.phase {
             self.table.stop_waiting(parked.missing_key(), id);
         }
-        // Clients of a store that drains disconnect because of that.
+        // Clients of a draining store disconnect because it drains, so their wills do not apply.
         if let Some(will) = connection.will.as_ref().filter(|_| !self.is_draining()) {
             self.execute_will(will);
         }

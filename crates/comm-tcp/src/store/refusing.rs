@@ -15,7 +15,7 @@ use crate::socket::{self, Options};
 
 /// The time for which clients are answered. Later ones find the port closed.
 const ANSWER_FOR: Duration = Duration::from_secs(1);
-/// The most time for one handshake: clients are answered one after the other.
+/// The maximum time for one handshake. Clients are answered one after another.
 const HANDSHAKE_MAX: Duration = Duration::from_millis(50);
 
 /// Refuses every client that connects within a second, with the error that kept the store from

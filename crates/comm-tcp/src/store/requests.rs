@@ -10,7 +10,7 @@ use super::protocol::{Request, Response};
 use super::reactor::Reactor;
 use super::table::{KEY_OVERHEAD, TableError};
 
-/// The most bytes of a text in a response.
+/// The maximum number of bytes of a text in a response.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// The result of a request.
@@ -132,7 +132,7 @@ impl Reactor {
         }
     }
 
-    /// Responds to a parked request which keys are missing.
+    /// Responds to a parked request with the keys that are missing.
     pub(super) fn respond_timeout(
         &mut self,
         id: u64,
@@ -146,7 +146,7 @@ impl Reactor {
         connection.respond(&Response::TimedOut(names.as_bytes()), deadline)
     }
 
-    /// Responds to a parked request at once: its keys exist, or are missing.
+    /// Responds to a parked request immediately, whether its keys exist or not.
     fn retry_once(&mut self, id: u64, connection: &mut StoreConnection) -> Result<(), CloseReason> {
         let Phase::Parked(parked) = &mut connection.phase else { return Ok(()) };
         match parked.find_missing(|key| self.table.get(key).is_some()) {
@@ -155,7 +155,7 @@ impl Reactor {
         }
     }
 
-    /// Responds to a parked request that the server closes.
+    /// Responds to a parked request that the server is closing.
     pub(super) fn respond_closing(
         &mut self,
         id: u64,

@@ -21,8 +21,8 @@ use crate::socket::{self, Options};
 ///
 /// Connections that speak another protocol, belong to another job or have another secret are closed
 /// with a warning, and do not affect other clients. Dropping the server closes its connections, so
-/// that pending operations of clients fail, and joins the thread. In a forked child neither
-/// dropping nor draining it has an effect: the parent continues to serve.
+/// that pending operations of clients fail, and joins the thread. In a forked child, neither
+/// dropping nor draining it has an effect, and the parent continues to serve.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     local: SocketAddr,
@@ -38,8 +38,9 @@ impl TcpStoreServer {
     /// [`TcpStoreServer::local_addr`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the address cannot be bound or the system refuses a thread or a descriptor.
-    /// Where it listens by then, it returns a second later: clients that connect until then get
+    /// [`Error::Io`] if the address cannot be bound, or the system refuses a thread or a file
+    /// descriptor. If it already listens when that fails, it returns a second later, and clients
+    /// that connect in the meantime get
     /// [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
     pub fn bind(address: SocketAddr, config: StoreConfig) -> Result<Self> {
         let options = Options::store();
@@ -68,14 +69,14 @@ impl TcpStoreServer {
         Ok(Self { local, stop, status, thread: Some(thread), process: Process::current() })
     }
 
-    /// The address that the server listens on.
+    /// The address on which the server listens.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
     /// Stops accepting connections, so that the address can be bound again, and stops once every
-    /// client has disconnected, at the latest after `grace`. Until then clients can still read.
+    /// client has disconnected, or after `grace` at the latest. Until then clients can still read.
     /// Operations that wait for a key fail with
     /// [`Refusal::StoreClosing`](comm_core::Refusal::StoreClosing).
     ///

@@ -1,4 +1,4 @@
-//! The keys and values of a store, and the connections that wait for keys. No input or output.
+//! The keys and values of a store, and the connections that wait for keys. This module does no I/O.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Table {
     waiters: HashMap<String, Vec<Waiter>>,
 }
 
-/// The reason why an operation changed nothing.
+/// The reason an operation changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableError {
     /// The limit of bytes is reached.
@@ -60,8 +60,8 @@ impl Table {
         Ok(sum)
     }
 
-    /// Sets a key if it holds what is expected; a missing key holds nothing. Returns whether it was
-    /// set.
+    /// Sets a key if its value is `expected`; a missing key counts as an empty value. Returns
+    /// whether it was set.
     pub(super) fn compare_set(
         &mut self,
         key: &str,

@@ -51,7 +51,7 @@ fn interest(recv: &[usize], send: &[usize]) -> Interest {
     interest
 }
 
-/// Sleeps until the transport wakes. Fails after a time in which it should have.
+/// Sleeps until the transport wakes. Fails if it does not wake in time.
 fn sleep(transport: &TcpTransport) {
     assert!(wakes(transport, 20), "no wakeup");
 }

@@ -77,23 +77,23 @@ impl Conversation {
         }
         self.ask(Query::default().compare_set(key, expected, desired))?;
         let value = self.field()?;
-        // A missing key is answered with what was expected, which otherwise would have been
+        // For a missing key the server returns the expected value, which it would otherwise have
         // replaced.
         Ok(Some(value).filter(|value| expected.is_empty() || value != expected))
     }
 
-    /// The value of a key, `None` if it is missing.
+    /// Returns the value of a key, or `None` if it is missing.
     ///
     /// The server's own query for this does not distinguish a missing key from an empty value, or
-    /// closes the connection. Replacing a value that no key holds by itself changes nothing, and
-    /// the response distinguishes both.
+    /// closes the connection. A compare-and-set of a random value, which no key holds, to itself
+    /// changes nothing, and its response distinguishes the two.
     fn read(&self, key: &str) -> TorchResult<Option<Vec<u8>>> {
         let unlikely: [u8; 16] = random_bytes().map_err(FrameError::Io)?;
         self.ask(Query::default().compare_set(key, &unlikely, &unlikely))?;
         Ok(Some(self.field()?).filter(|value| value != &unlikely))
     }
 
-    /// Waits for a key until a time, and returns its value.
+    /// Waits for a key until `until`, and returns its value.
     pub(super) fn get(&self, key: &str, until: Instant) -> TorchResult<Option<Vec<u8>>> {
         while self.await_keys(&[key], until)? {
             let value = self.read(key)?;
@@ -104,7 +104,7 @@ impl Conversation {
         Ok(None)
     }
 
-    /// The value of a key, if it exists now.
+    /// Returns the value of a key, if it exists now.
     pub(super) fn peek(&self, key: &str) -> TorchResult<Option<Vec<u8>>> {
         if self.check(&[key])? { self.read(key) } else { Ok(None) }
     }
@@ -140,7 +140,7 @@ impl Conversation {
         self.is_ready()
     }
 
-    /// Sleeps until the server reports that the keys exist, at most until a time.
+    /// Sleeps until the server reports that the keys exist, or until `until`.
     fn sleep(&self, keys: &[&str], until: Instant) -> TorchResult<()> {
         self.ask(Query::default().wait(keys))?;
         let answered = match await_socket(&self.socket, PollFlags::IN, until) {

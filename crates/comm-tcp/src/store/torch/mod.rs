@@ -21,18 +21,18 @@ use super::pool::ConnectionPool;
 use crate::connect::Connector;
 use crate::socket::Options;
 
-/// A client of a `torch.distributed.TCPStore`, such as the one of torchrun's agent; tested with
-/// PyTorch 2.15. Clients of PyTorch see the same keys and values.
+/// A client of a `torch.distributed.TCPStore`, such as that of torchrun's agent. It is tested with
+/// PyTorch 2.15. PyTorch's clients see the same keys and values.
 ///
 /// Any number of threads may use it: each operation has its own connection while it runs, so a
-/// thread that waits for a key delays no other. Connections are reused.
+/// thread that waits for a key does not delay others. Connections are reused.
 ///
-/// PyTorch's server differs in three points from [`TcpStoreServer`](super::TcpStoreServer):
+/// PyTorch's server differs in three ways from [`TcpStoreServer`](super::TcpStoreServer):
 /// - it has no jobs and no secrets: every process that reaches it can read and write;
-/// - a key has at most 8 KiB and a value 8 MiB; longer ones are [`Error::Invalid`] and are not
-///   sent;
-/// - `add` to a text that begins with a number counts from that number; and a sum beyond 64 bits
-///   wraps in the store before it is reported as [`Error::Invalid`].
+/// - a key has at most 8 KiB and a value 8 MiB; longer ones are not sent and return
+///   [`Error::Invalid`];
+/// - `add` to a text that begins with a number adds to that number, and a sum beyond 64 bits wraps
+///   in the store before it is reported as [`Error::Invalid`].
 #[derive(Debug)]
 pub struct TorchStore {
     address: SocketAddr,
@@ -42,7 +42,8 @@ pub struct TorchStore {
 
 /// The delay between attempts to be greeted.
 const GREET_BACKOFF: Duration = Duration::from_millis(50);
-/// The most connections that may break before the greeting: the system of a busy server drops some.
+/// The maximum number of connections that may break before the greeting, because the system of a
+/// busy server drops some.
 const GREET_ATTEMPTS: u32 = 5;
 
 impl TorchStore {
@@ -56,8 +57,8 @@ impl TorchStore {
         Self::connect_first(&[address], config, timeout)
     }
 
-    /// Connects as [`TorchStore::connect`] does, to the first of several addresses of one server
-    /// that takes a connection. All are tried at the same time.
+    /// Connects as [`TorchStore::connect`] does, to whichever of several addresses of one server
+    /// accepts a connection first. All are tried at the same time.
     ///
     /// # Errors
     /// As [`TorchStore::connect`]. [`Error::Invalid`] if there are no addresses.
@@ -128,7 +129,7 @@ impl TorchStore {
         Ok(outcome)
     }
 
-    /// An operation on `key` without a timeout of its own.
+    /// Runs an operation on `key` without a timeout of its own.
     fn call<T>(
         &self,
         key: &str,
@@ -138,7 +139,7 @@ impl TorchStore {
         self.run(self.config.operation_timeout, operation)?.map_err(|e| self.failed(key, e))
     }
 
-    /// An operation on `key`, or several, that waits for at most `timeout`.
+    /// Runs an operation on one or more keys that waits for at most `timeout`.
     fn call_until<T>(
         &self,
         key: &str,
@@ -162,8 +163,8 @@ impl TorchStore {
         Ok(())
     }
 
-    /// Returns the error of a server that closed the connection on an addition: the key holds a
-    /// text, or another cause.
+    /// Returns the error for an addition on which the server closed the connection: either the key
+    /// holds a text, or there is another cause.
     fn refused_sum(&self, key: &str) -> Result<Error> {
         let value = self.call(key, |conversation| conversation.peek(key))?;
         let sums = |value: &Vec<u8>| std::str::from_utf8(value).is_ok_and(|text| text.parse::<i64>().is_ok());
@@ -238,7 +239,7 @@ impl Store for TorchStore {
         })?;
         match missing {
             None => Ok(()),
-            // They came between the two questions, and too late.
+            // They were set between the two queries, and thus too late.
             Some(missing) if missing.is_empty() => Err(timed_out(&names, timeout)),
             Some(missing) => Err(timed_out(&missing.join(", "), timeout)),
         }
@@ -257,8 +258,8 @@ impl Store for TorchStore {
         checked.map_err(|e| self.failed(&names, e))
     }
 
-    /// One more than were set if a client of PyTorch's made the store: it keeps a key of its own
-    /// there.
+    /// Counts one more key than were set if a client of PyTorch created the store, because it keeps
+    /// a key of its own there.
     fn num_keys(&self) -> Result<u64> {
         self.call("", Conversation::num_keys)
     }

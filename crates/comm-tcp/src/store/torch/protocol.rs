@@ -1,9 +1,9 @@
-//! The queries of PyTorch's store, to the byte.
+//! The encoding of the queries of PyTorch's store.
 //!
-//! A query is a code of one byte and fields in order. A field of variable length is its length as a
-//! `u64` and its bytes. All numbers are little-endian. Each query has a response of a fixed kind:
-//! none, one byte, a number, or a field. PyTorch's clients put `/` before every key, and so does
-//! this one, so that both see the same.
+//! A query consists of a code of one byte and fields in order. A field of variable length consists
+//! of its length as a `u64` and its bytes. All numbers are little-endian. Each query has a response
+//! of a fixed kind: none, one byte, a number, or a field. PyTorch's clients put `/` before every
+//! key, and so does this one, so that both see the same keys.
 
 use comm_core::wire::Writer;
 
@@ -77,7 +77,7 @@ impl Query {
         self.query(WAIT, |to| put_keys(to, keys))
     }
 
-    /// Answered with [`WAIT_CANCELED`]. The answer to the wait may have left before.
+    /// Answered with [`WAIT_CANCELED`]. The answer to the wait may have been sent before.
     pub(super) fn cancel_wait(self) -> Self {
         self.query(CANCEL_WAIT, |_| ())
     }
@@ -92,7 +92,7 @@ impl Query {
         self.query(GET_NUM_KEYS, |_| ())
     }
 
-    /// All queries as bytes.
+    /// Returns all queries as bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0.into_vec()
     }

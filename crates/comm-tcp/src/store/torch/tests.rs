@@ -119,7 +119,7 @@ fn a_wait_that_times_out_is_cancelled_and_its_connection_used_again() {
         loop {
             match peer.receive(1)[..] {
                 [6] => peer.expect(&WAIT_K[1..]),
-                // The answer to the wait may have left before the cancellation came.
+                // The answer to the wait may have been sent before the cancellation arrived.
                 [12] => peer.send(b"\0\x01"),
                 [5] => peer.exchange(&CHECK_K[1..], b"\x01"),
                 [8] => break,

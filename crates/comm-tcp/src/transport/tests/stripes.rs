@@ -120,7 +120,7 @@ fn the_end_of_any_socket_ends_the_stream_where_its_bytes_end() {
         let (mut transport, mut peers) = striped_pair(STRIPES);
         let stream: Vec<u8> = (0..40).collect();
         for (at, (peer, bytes)) in peers.iter_mut().zip(deal(&stream, STRIPES)).enumerate() {
-            // The socket that ends has carried one stripe; the others live, and carry more.
+            // The socket that ends has carried one stripe; the others stay open and carry more.
             peer.write_all(if at == ended { &bytes[..4] } else { &bytes }).unwrap();
         }
         peers[ended].shutdown(Shutdown::Write).unwrap();
@@ -141,7 +141,7 @@ fn the_end_of_an_idle_socket_wakes_a_sleeper() {
     peers[2].shutdown(Shutdown::Write).unwrap();
     sleep(&transport);
     assert_eq!(transport.arm(&waiting).unwrap(), Armed::Ready);
-    assert!(fall_asleep(&mut transport, &waiting), "the turn is that of another socket, which lives");
+    assert!(fall_asleep(&mut transport, &waiting), "it is the turn of another socket, which is alive");
 }
 
 /// A socket that is closed with unread bytes resets its connection.
@@ -166,7 +166,7 @@ fn a_socket_that_breaks_out_of_turn_ends_the_stream_at_both_ends() {
     assert_eq!(transport.try_recv(1, &mut first).unwrap(), 3);
     let failed = (0..2).find_map(|_| transport.try_send(1, &[IoSlice::new(b"?")]).err());
     assert!(matches!(failed, Some(Error::PeerLost { peer: 1, .. })), "{failed:?}");
-    // The peer ends its direction too, and so the wait here.
+    // The peer ends its direction too, which ends the wait here.
     drop(peers);
     let (rest, error) = receive_all(&mut transport);
     assert!(rest.is_empty() && matches!(error, Error::PeerLost { peer: 1, .. }), "{rest:?}, {error}");

@@ -13,7 +13,7 @@ pub(super) struct Peer(pub(super) TcpStream);
 
 impl Peer {
     fn accept(listener: &TcpListener) -> Self {
-        // No longer than this, or a client that failed would be waited for.
+        // Bounded, because a client that failed never connects.
         let descriptor = PollFd::new(listener, PollFlags::IN);
         assert!(comm_mesh::wait(&mut [descriptor], Some(Instant::now() + SOON)).unwrap(), "no connection");
         let (stream, _) = listener.accept().unwrap();
