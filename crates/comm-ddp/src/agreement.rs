@@ -20,7 +20,7 @@ pub fn check_parameters<M: Kernels>(comm: &Comm<M>, parameters: &ParameterSet) -
 /// [`Kernels`].
 ///
 /// `all_gather` receives the bytes of this rank and a buffer for those of all `size` ranks, all of
-/// one length. It is called with 16 bytes first, and a second time if the models differ.
+/// the same length. It is called with 16 bytes first, and a second time if the models differ.
 ///
 /// # Errors
 /// As [`check_parameters`], with the errors of `all_gather` as [`Error::Comm`].
@@ -33,9 +33,11 @@ pub fn check_parameters_by(
     let Some(descriptions) = gather_unequal_by(&description, size, all_gather)? else { return Ok(()) };
     let models: Vec<Vec<Parameter>> =
         descriptions.iter().map(|bytes| mismatch::decode(bytes).map_err(malformed)).collect::<Result<_>>()?;
-    // Unequal fingerprints of equal descriptions would be a bug of the encoding.
-    Err(mismatch::find(&models)
-        .map_or_else(|| malformed("it is equal, its hash is not"), |found| Error::Mismatch(Box::new(found))))
+    // Unequal fingerprints of equal descriptions would be a bug in the encoding.
+    Err(mismatch::find(&models).map_or_else(
+        || malformed("it is equal, but its hash is not"),
+        |found| Error::Mismatch(Box::new(found)),
+    ))
 }
 
 /// Returns the descriptions of all ranks, in rank order, or `None` if all are equal. This is a
@@ -81,7 +83,7 @@ pub(crate) fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8])
     M::read(comm, buffer.as_view()?, all)
 }
 
-/// Replaces words by those of rank 0.
+/// Replaces words with those of rank 0.
 fn broadcast<M: Kernels>(comm: &Comm<M>, words: &mut [u64]) -> Result<()> {
     let mut buffer = M::allocate(comm, DType::U64, words.len())?;
     M::write(comm, buffer.as_view_mut()?, bytemuck::cast_slice(words))?;

@@ -36,8 +36,8 @@ impl<M: Kernels> Averaged<'_, M> {
     /// example to `f32`, for an optimizer that keeps its own `f32` copy of 16-bit parameters.
     ///
     /// # Errors
-    /// [`Error::UnknownParameter`]; [`Error::Comm`] if `into` has another length or no floating
-    /// point type.
+    /// [`Error::UnknownParameter`]; [`Error::Comm`] if `into` has another length or is not of a
+    /// floating point type.
     pub fn copy_to(&self, index: usize, into: M::ViewMut<'_>) -> Result<()> {
         Ok(M::copy(&self.owner.comm, into, self.view(index)?)?)
     }
@@ -79,7 +79,8 @@ impl<M: Kernels> Averaged<'_, M> {
         self.status.active
     }
 
-    /// Returns the sum of the weights of all ranks; without weights, that of ranks with a batch.
+    /// Returns the sum of the weights of all ranks, or the number of ranks with a batch if there
+    /// are no weights.
     #[must_use]
     pub const fn total_weight(&self) -> f64 {
         self.total_weight
@@ -91,8 +92,8 @@ impl<M: Kernels> Averaged<'_, M> {
         self.status.stops
     }
 
-    /// Returns the L2 norm of all gradients together, computed in `f64`. It is the same on every
-    /// rank, as the gradients are, without communication.
+    /// Returns the L2 norm of all gradients together, computed in `f64`. It takes no communication,
+    /// and is the same on every rank because the gradients are.
     ///
     /// # Errors
     /// [`Error::Comm`] with the error of a device.
@@ -129,8 +130,9 @@ impl<M: Kernels> Averaged<'_, M> {
         self.owner.reducer.scale(factor)
     }
 
-    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before, as
-    /// PyTorch's `clip_grad_norm_`. Gradients whose norm is not finite remain as they are.
+    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before
+    /// scaling, like PyTorch's `clip_grad_norm_`. Gradients whose norm is not finite are left
+    /// unchanged.
     ///
     /// # Errors
     /// [`Error::Comm`] with the error of a device.
@@ -164,7 +166,7 @@ impl Averaged<'_, Host> {
         Ok(self.view(index)?.elements().unwrap_or_default())
     }
 
-    /// Returns the averaged gradient for writing, as [`Averaged::get`].
+    /// Returns the averaged gradient for writing, like [`Averaged::get`].
     ///
     /// # Errors
     /// As [`Averaged::get`].
@@ -173,8 +175,8 @@ impl Averaged<'_, Host> {
         Ok(self.view_mut(index)?.into_elements().unwrap_or_default())
     }
 
-    /// Returns the averaged gradients of all parameters, in the order of registration: empty slices
-    /// for those that are frozen.
+    /// Returns the averaged gradients of all parameters, in the order of registration, with empty
+    /// slices for those that are frozen.
     ///
     /// # Errors
     /// [`Error::WrongType`] if any has another type.

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 ///
 /// Statistics of parts are merged without cancellation (Chan, Golub and LeVeque, Updating Formulae
 /// and a Pairwise Algorithm for Computing Sample Variances, 1979), so a large mean costs no digits
-/// of the variance. The parts may have any sizes, also none.
+/// of the variance. The parts may have any size, including zero.
 ///
 /// ```
 /// use comm_ddp::BatchStatistics;
@@ -118,7 +118,7 @@ impl BatchStatistics {
         self.m2_over(self.count)
     }
 
-    /// Returns the unbiased estimate of the variance of each channel: M2 divided by the count less
+    /// Returns the unbiased estimate of the variance of each channel: M2 divided by the count minus
     /// one, for running statistics. 0 for fewer than two values.
     #[must_use]
     pub fn unbiased_variance(&self) -> Vec<f64> {

@@ -32,7 +32,7 @@ pub(crate) enum Exchange {
     ReduceScatter,
 }
 
-/// The treatment of a bucket besides the average.
+/// The settings with which a bucket is averaged.
 #[derive(Debug)]
 pub(crate) struct Launch<M: Kernels> {
     pub(crate) exchange: Exchange,
@@ -42,7 +42,7 @@ pub(crate) struct Launch<M: Kernels> {
     pub(crate) found_infinite: Option<Arc<AtomicBool>>,
     /// The status to send with the gradients.
     pub(crate) status: Option<Status>,
-    /// The hook that averages instead, if it is not the bucket of the status.
+    /// The hook that averages the bucket instead, unless the bucket holds only the status.
     pub(crate) hook: Option<BucketHook<M>>,
     pub(crate) clock: Clock,
 }
@@ -129,7 +129,7 @@ impl<M: Kernels> BucketBuffer<M> {
             self.check_and_scale(comm, &launch)?;
         }
         if let Some(mut status) = launch.status {
-            // Buckets are averaged one after the other, and the status goes with the last.
+            // Buckets are averaged one after another, and the status goes with the last.
             status.is_finite = !launch.found_infinite.is_some_and(|found| found.load(Ordering::Relaxed));
             let view = self.elements(self.padded..self.padded + self.status).into_view()?;
             let bytes = status.to_bytes(comm.rank(), comm.size(), view.dtype());
@@ -148,7 +148,7 @@ impl<M: Kernels> BucketBuffer<M> {
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
     }
 
-    /// Notes whether gradients are finite, and multiplies them by the factor of this rank.
+    /// Records whether gradients are finite, and multiplies them by the factor of this rank.
     fn check_and_scale(&mut self, comm: &Comm<M>, launch: &Launch<M>) -> Result<()> {
         if let Some(found) = &launch.found_infinite
             && !M::is_finite(comm, self.view(0..self.gradients)?)?
@@ -210,5 +210,5 @@ impl<M: Kernels> AsViewMut<M> for Elements<'_, M> {
 }
 
 fn outside() -> comm_core::Error {
-    comm_core::Error::Internal("elements lie outside of their buffer".into())
+    comm_core::Error::Internal("elements are outside their buffer".into())
 }

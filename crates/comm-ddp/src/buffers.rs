@@ -8,17 +8,17 @@ use crate::packed::Packed;
 use crate::{BucketLimits, DataParallel, Error, ParameterSet, Result};
 
 /// Buffers are registered once, and made equal on all ranks whenever the program asks for it, for
-/// example before every step or before an evaluation. A rank that has no batch left asks for it at
-/// the same points of the program.
+/// example before every step or before an evaluation. A rank that has no batch left must ask for it
+/// at the same points of the program.
 impl<M: Kernels> DataParallel<M> {
-    /// Registers the buffers of the model, of any types, in place of those registered before. This
-    /// is a collective: every rank registers the same.
+    /// Registers the buffers of the model, which may be of any type, replacing those registered
+    /// before. This is a collective: every rank registers the same buffers.
     ///
     /// # Errors
     /// [`Error::Mismatch`] on every rank if the buffers differ; [`Error::Comm`].
     pub fn register_buffers(&mut self, buffers: ParameterSet) -> Result<()> {
         self.reducer.check()?;
-        // No buffer is trained, so it does not matter whether it is called frozen.
+        // No buffer is trained, so it does not matter whether it is marked as frozen.
         let buffers = buffers.trained();
         let checked = check_parameters(&self.comm, &buffers);
         checked.map_err(|error| match error {
@@ -31,10 +31,10 @@ impl<M: Kernels> DataParallel<M> {
         Ok(())
     }
 
-    /// Gives all ranks the buffers of one rank: the first of those that had a batch in the last
-    /// step, so that a rank that ran out of batches does not keep statistics as they were. Before
-    /// the first step, that is rank 0. This is a collective: one broadcast per element type.
-    /// `values` holds one buffer each, in the order of registration.
+    /// Gives all ranks the buffers of one rank: the first one that had a batch in the last step, so
+    /// that a rank that ran out of batches does not keep stale statistics. Before the first step,
+    /// this is rank 0. This is a collective: one broadcast per element type. `values` holds one
+    /// buffer each, in the order of registration.
     ///
     /// ```
     /// use comm_ddp::{DataParallel, Options, Parameter, ParameterSet, Result};
@@ -55,15 +55,15 @@ impl<M: Kernels> DataParallel<M> {
     ///
     /// # Errors
     /// [`Error::Count`], [`Error::Length`] or [`Error::WrongType`] if `values` does not match the
-    /// registered buffers, before anything is sent; [`Error::Comm`], and then the values are
+    /// registered buffers, before anything is sent; [`Error::Comm`], after which the values are
     /// unspecified.
     pub fn broadcast_buffers<V: AsViewMut<M>>(&mut self, values: impl IntoIterator<Item = V>) -> Result<()> {
         let root = self.active.iter().position(|is_active| *is_active).unwrap_or(0);
         self.with_buffers(values, |packed, replicas, values| packed.broadcast(&replicas.comm, root, values))
     }
 
-    /// Gives all ranks the mean of the buffers of all that had a batch in the last step. Buffers
-    /// whose type has no mean, such as integers, are broadcast as by
+    /// Gives all ranks the mean of the buffers of all ranks that had a batch in the last step.
+    /// Buffers whose type has no mean, such as integers, are broadcast as by
     /// [`DataParallel::broadcast_buffers`]. This is a collective: one call per element type.
     ///
     /// # Errors

@@ -28,8 +28,8 @@ pub fn rank_seed(comm: &Comm, seed: u64) -> Result<u64> {
 }
 
 /// Returns an error if the ranks have different bits in a buffer. This is a collective: one
-/// all-gather of 8 bytes per rank and buffer. Every rank passes as many buffers, in the same order,
-/// with names for errors.
+/// all-gather of 8 bytes per rank and buffer. Every rank passes the same number of buffers in the
+/// same order, with names for errors.
 ///
 /// # Errors
 /// [`Error::Diverged`], the same on every rank, with the first buffer that differs;
@@ -55,8 +55,8 @@ pub fn check_replicas<'b, B: AsView + ?Sized + 'b>(
     Ok(())
 }
 
-/// Returns the lowest rank of those whose word most ranks have, and the ranks with other words.
-/// `None` if all words are equal.
+/// Returns the lowest rank with the most common word, and the ranks with other words, or `None` if
+/// all words are equal.
 pub(crate) fn minority(of_ranks: &[u64]) -> Option<(usize, Vec<usize>)> {
     let votes = |rank: &usize| of_ranks.iter().filter(|word| **word == of_ranks[*rank]).count();
     let reference = (0..of_ranks.len()).rev().max_by_key(votes)?;
@@ -65,7 +65,7 @@ pub(crate) fn minority(of_ranks: &[u64]) -> Option<(usize, Vec<usize>)> {
     (!ranks.is_empty()).then_some((reference, ranks))
 }
 
-/// Returns a digest of bytes: different for different bytes, but for a chance of 2^-64.
+/// Returns a digest of bytes: different for different bytes, except with a probability of 2^-64.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];

@@ -19,7 +19,7 @@ use crate::{Averaged, BucketPlan, Error, Options, ParameterSet, Result, Step, St
 /// Gradients are stored in buckets, which are allocated once in memory `M`. A communication thread
 /// sends a bucket as soon as it and all buckets before it are complete, while backward continues.
 /// Buckets use a duplicate of the caller's communicator, so the caller can use its own for other
-/// calls at any time, also during a step.
+/// calls at any time, even during a step.
 ///
 /// Parameters may have different floating point types. A bucket holds gradients of one type, and a
 /// gradient has the type of its parameter.
@@ -37,7 +37,7 @@ pub struct DataParallel<M: Kernels = Host> {
     /// multiplied so that products with gradients are neither huge nor tiny.
     pub(crate) unit: f64,
     rebuild: Rebuild,
-    /// The parameters that are used in every step, once that is known under
+    /// The parameters that are used in every step, once they are known under
     /// [`Options::static_graph`].
     graph: Option<StaticGraph>,
     pub(crate) stragglers: Stragglers,
@@ -76,15 +76,15 @@ impl<M: Kernels> DataParallel<M> {
         Self::with_exchange(comm, parameters, options, Exchange::AllReduce)
     }
 
-    /// Does the same as [`DataParallel::over`] by another collective.
+    /// Does the same as [`DataParallel::over`] with another collective.
     pub(crate) fn with_exchange(
         comm: Comm<M>,
         parameters: ParameterSet,
         options: Options,
         exchange: Exchange,
     ) -> Result<Self> {
-        // Ranks are compared first: if only one has a wrong type, all should learn it instead of
-        // waiting.
+        // Ranks are compared first: if only one has a wrong type, all should get an error instead
+        // of waiting.
         check_parameters(&comm, &parameters)?;
         for parameter in parameters.sorted().iter().filter(|parameter| !parameter.is_frozen()) {
             ReduceOp::Avg.check(parameter.dtype()).map_err(comm_core::Error::from)?;
@@ -145,7 +145,7 @@ impl<M: Kernels> DataParallel<M> {
         self.reducer.check()?;
         let mut values: Vec<V> = values.into_iter().collect();
         self.parameters.check_values(&mut values)?;
-        // The buckets hold nothing between steps: they carry the parameters in a few large
+        // The buckets are unused between steps, so they can carry the parameters in a few large
         // messages.
         let sent = self.broadcast_in_buckets(&mut values);
         sent.map_err(|error| self.reducer.poison(error))
@@ -171,7 +171,7 @@ impl<M: Kernels> DataParallel<M> {
         packed::broadcast_once(&self.comm, &ParameterSet::new(parameters)?, self.options.limits, &mut values)
     }
 
-    /// Starts a step: one or several backward passes, then one average. The gradients of this rank
+    /// Starts a step: one or more backward passes, then one average. The gradients of this rank
     /// have a weight of 1.
     ///
     /// # Errors
@@ -184,9 +184,9 @@ impl<M: Kernels> DataParallel<M> {
     /// its samples or tokens: the average over all of them is the sum of each rank's weight times
     /// its gradients, divided by the sum of weights.
     ///
-    /// Gradients are means over this rank's samples, as those of a mean loss. With a weight of 0
-    /// they do not count, whatever they are: the mean over no samples is NaN. The total weight of
-    /// all ranks travels with the gradients, without another call.
+    /// Gradients are means over this rank's samples, like those of a mean loss. With a weight of 0
+    /// they are ignored whatever their values, because the mean over no samples is NaN. The total
+    /// weight of all ranks travels with the gradients, without another call.
     ///
     /// # Errors
     /// [`Error::Weight`] if the weight is negative or not finite; [`Error::Poisoned`] after an
@@ -198,9 +198,10 @@ impl<M: Kernels> DataParallel<M> {
         self.start(Status::new(weight * self.unit, true))
     }
 
-    /// Takes part in a step of the other ranks, as this rank has no batch left. Returns the
-    /// averages of those that have, which the optimizer uses as after any step, so that replicas
-    /// remain equal. Returns `None` when no rank has a batch: the epoch is over.
+    /// Takes part in a step of the other ranks when this rank has no batch left. Returns the
+    /// averages of the ranks that have one, which the optimizer applies as after any other step, so
+    /// that replicas remain equal. Returns `None` when no rank has a batch, which means that the
+    /// epoch is over.
     ///
     /// ```
     /// use comm_ddp::{DataParallel, Options, Parameter, ParameterSet, Result};
@@ -286,8 +287,8 @@ impl<M: Kernels> DataParallel<M> {
         Err(Error::Diverged { name: "the settings of the optimizer".into(), ranks })
     }
 
-    /// Learns which parameters are used, if the graph is static, and adds what was learned to the
-    /// status of a step. An error on every rank if some rank deviates from it.
+    /// Records which parameters are used, if the graph is static, and adds them to the status of a
+    /// step. Returns an error on every rank if some rank uses other parameters.
     pub(crate) fn check_graph(&mut self, status: &mut GroupStatus) -> Result<()> {
         if let Some(graph) = &self.graph {
             if status.deviates {
@@ -313,8 +314,8 @@ impl<M: Kernels> DataParallel<M> {
     }
 }
 
-/// Returns a power of two near the inverse of a weight, with which products are exact; 1 for what
-/// is no weight.
+/// Returns a power of two near the inverse of a weight, so that products with it are exact, or 1 if
+/// the weight is not positive and finite.
 pub(crate) fn unit_of(weight: f64) -> f64 {
     if !weight.is_finite() || weight <= 0.0 {
         return 1.0;

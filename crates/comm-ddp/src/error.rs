@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comm_core::DType;
 
-/// The result of anything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of data parallel training.
@@ -26,7 +26,7 @@ pub enum Error {
     /// A parameter index is out of range.
     #[error("parameter index {index} is out of range: {count} parameters are registered")]
     UnknownParameter {
-        /// The index asked for.
+        /// The requested index.
         index: usize,
         /// The number of parameters.
         count: usize,
@@ -63,7 +63,8 @@ pub enum Error {
         /// The weight.
         weight: f64,
     },
-    /// Some ranks have no batch left. Every rank gets this error, and may go on with the next step.
+    /// Some ranks have no batch left. Every rank gets this error, and may continue with the next
+    /// step.
     #[error("{} of {ranks} ranks had no batch in this step", .ranks - .active)]
     Exhausted {
         /// The number of ranks that had one.
@@ -73,15 +74,16 @@ pub enum Error {
     },
     /// A rank used other parameters than in its first step, under
     /// [`Options::static_graph`](crate::Options::static_graph). Every rank gets this error, and may
-    /// go on with the next step.
+    /// continue with the next step.
     #[error("parameter {name:?} {} on {}, unlike in the first step, but the graph is static",
         if *.is_used { "was used" } else { "was not used" }, list(.ranks))]
     GraphChanged {
         /// The first such parameter, by name.
         name: String,
-        /// Whether it was used now, and not in the first step, or the other way round.
+        /// True if it was used now but not in the first step, false if it was used only in the
+        /// first step.
         is_used: bool,
-        /// The ranks of which this is the first such parameter.
+        /// The ranks for which this is the first such parameter.
         ranks: Vec<usize>,
     },
     /// Too few or too many parameters were passed.
@@ -134,16 +136,16 @@ pub enum Error {
     /// Other ranks cannot begin or continue to train, because of errors in their arguments.
     #[error("{} cannot take part, because of errors that they report", list(.ranks))]
     Refused {
-        /// These ranks.
+        /// The ranks that cannot take part.
         ranks: Vec<usize>,
     },
     /// The next step of local training accesses the parameters, so it cannot be skipped.
     #[error("the next step sends or applies parameters and cannot be skipped")]
     SyncDue,
-    /// A communication hook was already registered; it stays.
+    /// A communication hook was already registered, and remains.
     #[error("the communication hook {registered:?} is registered; {refused:?} was refused")]
     HookRegistered {
-        /// The hook that stays.
+        /// The hook that remains.
         registered: String,
         /// The hook that was refused.
         refused: String,
@@ -166,7 +168,7 @@ pub enum Error {
     /// The communication hook of this rank failed.
     #[error("the communication hook {hook:?} failed in bucket {bucket}")]
     Hook {
-        /// The hook.
+        /// The description of the hook.
         hook: String,
         /// The position of the bucket.
         bucket: usize,

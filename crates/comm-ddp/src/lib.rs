@@ -4,7 +4,7 @@
 //! [`DataParallel`] averages the gradients over all ranks in buckets. A bucket is sent in the
 //! background as soon as all its gradients are ready, so communication overlaps with the rest of
 //! backward if the training loop reports each gradient when it is computed. The crate depends on no
-//! framework, tensor type or backend; gradients lie in any memory that has
+//! framework, tensor type or backend; gradients may be in any memory that has
 //! [`Kernels`](comm_core::Kernels).
 //!
 //! ```

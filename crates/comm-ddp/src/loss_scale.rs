@@ -1,6 +1,6 @@
 //! The scale of the loss in training with 16-bit floats.
 
-/// Scales the loss so that small gradients do not vanish in `f16`, as PyTorch's `GradScaler`.
+/// Scales the loss so that small gradients do not vanish in `f16`, like PyTorch's `GradScaler`.
 ///
 /// The loss is multiplied by [`LossScaler::scale`] before backward, and gradients are divided by it
 /// before the optimizer. After a step with a gradient that is not finite, the optimizer is skipped
@@ -56,7 +56,7 @@ impl LossScaler {
         self.scale
     }
 
-    /// Notes whether all gradients of a step were finite, and returns whether the optimizer is to
+    /// Records whether all gradients of a step were finite, and returns whether the optimizer is to
     /// run. Call it once per step, with the same answer on every rank.
     pub fn update(&mut self, is_finite: bool) -> bool {
         if !is_finite {

@@ -54,14 +54,15 @@ pub(crate) fn find(models: &[Vec<Parameter>]) -> Option<Mismatch> {
         let differences: Vec<Option<Difference>> =
             by_name.iter().map(|model| difference(by_name[reference].get(name), model.get(name))).collect();
         let first = differences.iter().flatten().next()?.clone();
-        // Ranks can differ in several ways; the error names those that differ as the first does.
+        // Ranks can differ in several ways; the error names those that differ in the same way as
+        // the first.
         let alike = differences.iter().enumerate().filter(|(_, other)| other.as_ref() == Some(&first));
         let ranks = alike.map(|(rank, _)| rank).collect();
         Some(Mismatch { name: name.to_owned(), difference: first, ranks, reference })
     })
 }
 
-/// Returns the lowest rank of those whose model occurs most often.
+/// Returns the lowest rank with the most common model.
 fn most_common(models: &[Vec<Parameter>]) -> Option<usize> {
     let occurrences = |rank: &usize| models.iter().filter(|model| **model == models[*rank]).count();
     (0..models.len()).rev().max_by_key(occurrences)

@@ -40,10 +40,10 @@ impl Scalar for f64 {
 /// An optimizer whose update of an element depends on that element alone: on its value, its
 /// gradient and its state.
 ///
-/// `Debug` prints all settings, the same on ranks with equal settings: that is how ranks compare
-/// them.
+/// `Debug` must print all settings, and the same text for equal settings, because ranks compare
+/// settings by that text.
 ///
-/// The result has the same bits wherever the element lies in the slices, so a sharded optimizer
+/// The result has the same bits wherever the element is in the slices, so a sharded optimizer
 /// equals an unsharded one.
 pub trait Optimizer<T: Scalar>: Debug + Send {
     /// The names of the numbers that the optimizer keeps per element, zero at first.
@@ -54,7 +54,7 @@ pub trait Optimizer<T: Scalar>: Debug + Send {
     fn update(&self, step: u64, parameters: &mut [T], gradients: &[T], states: &mut [&mut [T]]);
 }
 
-/// Stochastic gradient descent with momentum, as PyTorch's `SGD`.
+/// Stochastic gradient descent with momentum, like PyTorch's `SGD`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// Creates the optimizer without momentum and weight decay.
+    /// Creates the optimizer without momentum or weight decay.
     #[must_use]
     pub const fn new(learning_rate: f64) -> Self {
         Self { learning_rate, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
@@ -108,7 +108,8 @@ impl<T: Scalar> Optimizer<T> for Sgd {
     }
 }
 
-/// AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019), as PyTorch's.
+/// AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019), like PyTorch's
+/// `AdamW`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AdamW {

@@ -17,16 +17,16 @@ pub struct Options {
     pub follow_first_step: bool,
     /// The number by which the sum of gradients is divided.
     pub divisor: Divisor,
-    /// The weight that a rank typically has in a step. It is needed for the first step alone, with
+    /// The weight that a rank typically has in a step. It matters only in the first step and with
     /// 16-bit floats, whose products with large weights overflow.
     pub typical_weight: f64,
     /// The response to ranks with different numbers of batches.
     pub uneven: Uneven,
-    /// Whether every rank looks at its gradients before they are sent, so that all learn of
-    /// infinities and NaN also if compression hides them.
+    /// Whether every rank checks its gradients before they are sent, so that all ranks detect
+    /// infinities and NaN even if compression hides them.
     pub check_finite: bool,
-    /// Whether each rank uses the same parameters in every step. Then ranks tell each other only
-    /// in the first step which these are, and a step that deviates fails with
+    /// Whether each rank uses the same parameters in every step. Ranks then exchange the set of
+    /// these parameters only in the first step, and a step that deviates fails with
     /// [`Error::GraphChanged`](crate::Error::GraphChanged) on every rank.
     pub static_graph: bool,
     /// The lateness from which [`Stragglers`](crate::Stragglers) counts a rank as late in a step.
@@ -39,10 +39,10 @@ pub struct Options {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Divisor {
-    /// The total weight: the number of ranks that have a batch if no weights are given, else for
+    /// The total weight: the number of ranks that have a batch if no weights are given, or for
     /// example the number of samples or tokens of all ranks.
     Weights,
-    /// The number of ranks, also of those without a batch.
+    /// The number of ranks, including those without a batch.
     Ranks,
     /// This number.
     Number(f64),
@@ -52,7 +52,7 @@ pub enum Divisor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Uneven {
-    /// The others go on, and all get their averages: see
+    /// The others continue, and all get their averages: see
     /// [`DataParallel::join`](crate::DataParallel::join).
     Continue,
     /// The step fails with [`Error::Exhausted`](crate::Error::Exhausted) on every rank.

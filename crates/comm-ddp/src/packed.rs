@@ -5,7 +5,7 @@ use comm_core::{AsViewMut, Comm, Kernels, ReduceOp};
 use crate::bucket_buffer::{BucketBuffer, Exchange};
 use crate::{BucketLimits, BucketPlan, ParameterSet, Result};
 
-/// Memory into which values are copied to be sent, one type after the other.
+/// Memory into which values are copied to be sent, one type after another.
 #[derive(Debug)]
 pub(crate) struct Packed<M: Kernels> {
     pub(crate) set: ParameterSet,
@@ -38,8 +38,8 @@ impl<M: Kernels> Packed<M> {
         Ok(())
     }
 
-    /// Gives all ranks the mean of the values of those for which `counts` holds. Values without a
-    /// mean, such as integers, are those of the first of these ranks.
+    /// Gives all ranks the mean of the values of the ranks for which `counts` is true. Values
+    /// without a mean, such as integers, are taken from the first of these ranks.
     pub(crate) fn average<V: AsViewMut<M>>(
         &mut self,
         comm: &Comm<M>,

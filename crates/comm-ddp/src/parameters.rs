@@ -99,8 +99,8 @@ pub struct ParameterSet {
 }
 
 impl ParameterSet {
-    /// Creates a set of parameters, registered in this order. The order in which forward uses them
-    /// overlaps best.
+    /// Creates a set of parameters, registered in this order. Communication overlaps best if this
+    /// is the order in which forward uses them.
     ///
     /// # Errors
     /// [`Error::DuplicateName`] if two have the same name.

@@ -24,19 +24,19 @@ pub(crate) struct Reducer<M: Kernels> {
     worker: Worker<M>,
     plan: BucketPlan,
     queue: ReadyQueue,
-    /// The buckets of the plan, and another for the status unless the last one carries it. Hooks
-    /// never see the status, so with a hook there is another.
+    /// The buckets of the plan, and an additional one for the status unless the last bucket carries
+    /// it. Hooks never see the status, so with a hook there always is an additional one.
     buckets: Vec<ReducerBucket<M>>,
     /// The status of the current step on this rank.
     pub(crate) status: Status,
     exchange: Exchange,
     hook: Option<RegisteredHook<M>>,
     found_infinite: Option<Arc<AtomicBool>>,
-    /// The parameters that this rank uses in every step, by slot, if ranks do not exchange that.
+    /// The parameters that this rank uses in every step, by slot, if ranks no longer exchange them.
     expected: Option<Vec<bool>>,
     /// A digest that must be equal on all ranks, for [`Exchange::ReduceScatter`].
     pub(crate) digest: Option<u32>,
-    /// The completion of the last status.
+    /// The time at which the last status was complete.
     synchronized: Option<Instant>,
     began: Instant,
     clock: Clock,
@@ -61,7 +61,7 @@ enum BucketState<M: Kernels> {
 
 impl<M: Kernels> Reducer<M> {
     /// Creates a reducer with its own thread. The buckets are calls on `comm`: between the first
-    /// bucket of a step and the end of the step, the program must make no other call on it.
+    /// bucket of a step and the end of the step, the program must not make any other call on it.
     ///
     /// # Errors
     /// [`Error::Comm`] if there is no thread or no memory left.
@@ -149,7 +149,8 @@ impl<M: Kernels> Reducer<M> {
         }
     }
 
-    /// Stops telling other ranks in each step which parameters this one uses: the same as now.
+    /// Stops exchanging the parameters that ranks use in each step. From now on, this rank is
+    /// expected to use the same ones as in this step.
     pub(crate) fn fix_used(&mut self) -> Result<()> {
         self.expected = Some(self.status.used.clone());
         let (status, carrier) = (self.status_layout().len(), self.buckets.len().saturating_sub(1));
@@ -167,7 +168,7 @@ impl<M: Kernels> Reducer<M> {
         &self.queue
     }
 
-    /// Returns a gradient. An error if its bucket is in flight or was lost.
+    /// Returns a gradient, or an error if its bucket is in flight or was lost.
     pub(crate) fn view(&self, location: &Location) -> Result<M::View<'_>> {
         match self.buckets.get(location.bucket).map(|bucket| &bucket.state) {
             Some(BucketState::Idle(buffer)) => Ok(buffer.view(location.elements.clone())?),
@@ -186,7 +187,7 @@ impl<M: Kernels> Reducer<M> {
         }
     }
 
-    /// Returns the memory of a bucket. An error if it is in flight or was lost.
+    /// Returns the memory of a bucket, or an error if it is in flight or was lost.
     pub(crate) fn buffer_mut(&mut self, bucket: usize) -> Result<&mut BucketBuffer<M>> {
         self.plan_and_buffer_mut(bucket).map(|(_, buffer)| buffer)
     }
@@ -222,7 +223,7 @@ impl<M: Kernels> Reducer<M> {
         let released = !progress.released.is_empty();
         self.launch(progress.released);
         if released {
-            // If all cores compute, the communication thread would first run when this thread
+            // If all cores are busy, the communication thread would not run until this thread
             // blocks, after backward. Yielding lets it send the first bytes now, and costs nothing
             // if a core is idle.
             thread::yield_now();
@@ -286,7 +287,7 @@ impl<M: Kernels> Reducer<M> {
         }
     }
 
-    /// Waits until the blocks of a bucket are those of all ranks.
+    /// Waits until a bucket has the blocks of all ranks.
     ///
     /// # Errors
     /// [`Error::Comm`].
@@ -296,8 +297,8 @@ impl<M: Kernels> Reducer<M> {
         waited.map_err(|error| self.poison(error))
     }
 
-    /// Records `error` as the cause for which every later call fails, unless there is an earlier
-    /// one, and returns it.
+    /// Records `error` as the reason every later call fails, unless there is an earlier one, and
+    /// returns it.
     pub(crate) fn poison(&mut self, error: Error) -> Error {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
         error
@@ -338,7 +339,8 @@ impl<M: Kernels> Reducer<M> {
         }
     }
 
-    /// Returns the status of this rank when the last bucket is sent: all gradients are there.
+    /// Returns the status of this rank, which is sent with the last bucket, when all gradients are
+    /// ready.
     fn status_to_send(&self) -> Status {
         let mut status = self.status.clone();
         if self.exchange == Exchange::ReduceScatter {

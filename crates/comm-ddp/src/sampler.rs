@@ -31,7 +31,7 @@ pub struct SamplerState {
     pub consumed: usize,
 }
 
-/// Assigns the samples of a data set to ranks, in another order every epoch.
+/// Assigns the samples of a data set to ranks, in a different order in every epoch.
 ///
 /// It works as PyTorch's `DistributedSampler`: one permutation per epoch, equal on every rank, is
 /// extended or cut to a multiple of the number of ranks, and rank `r` takes every `size`-th sample
@@ -43,7 +43,7 @@ pub struct SamplerState {
 ///
 /// The order is not PyTorch's. It is a Fisher-Yates shuffle from the last position down, which
 /// swaps position `i` with `(r * (i + 1)) >> 64` where `r` runs through splitmix64 from the state
-/// `seed + epoch`; it will not change.
+/// `seed + epoch`. This algorithm will not change.
 ///
 /// ```
 /// use comm_core::{Group, GroupId, Membership};
@@ -140,7 +140,8 @@ impl DistributedSampler {
         self.len() == 0
     }
 
-    /// Returns the samples that this rank has yet to use in this epoch, in order of use. Uses none.
+    /// Returns the samples that this rank has yet to use in this epoch, in order of use, without
+    /// using them.
     #[must_use]
     pub fn indices(&mut self) -> Vec<usize> {
         self.take(self.len())
@@ -165,7 +166,7 @@ impl DistributedSampler {
         }
     }
 
-    /// Returns the next samples of this rank. There are at least as many.
+    /// Returns the next `count` samples of this rank, which must have that many left.
     fn take(&mut self, count: usize) -> Vec<usize> {
         if self.order.len() != self.samples {
             self.order = self.order();

@@ -20,8 +20,8 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         Self { averaged, shards }
     }
 
-    /// Returns the L2 norm of all gradients together, computed in `f64`. Not finite if any gradient
-    /// is. This is a collective: one all-reduce of a number.
+    /// Returns the L2 norm of all gradients together, computed in `f64`. It is not finite if any
+    /// gradient is not. This is a collective: one all-reduce of a number.
     ///
     /// # Errors
     /// [`Error::Comm`].
@@ -40,8 +40,8 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
     }
 
     /// Returns whether all gradients are finite, and with
-    /// [`Options::check_finite`](crate::Options::check_finite) also those of each rank. The answer
-    /// is the same on every rank, for example for
+    /// [`Options::check_finite`](crate::Options::check_finite) whether those of each rank were,
+    /// too. The answer is the same on every rank, for example for
     /// [`LossScaler::update`](crate::LossScaler::update). This is a collective: one all-reduce of a
     /// byte.
     ///
@@ -66,8 +66,8 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         self.averaged.scale(factor)
     }
 
-    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before, as
-    /// [`Averaged::clip_norm`]. This is a collective, as [`ShardedAverages::norm`].
+    /// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before
+    /// scaling, like [`Averaged::clip_norm`]. This is a collective, like [`ShardedAverages::norm`].
     ///
     /// # Errors
     /// As [`ShardedAverages::norm`].
@@ -85,9 +85,9 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         &self.averaged
     }
 
-    /// Updates the parameters, of which there is one buffer each, in the order of registration,
-    /// without those that are frozen. This is a collective. A parameter for which no rank had a
-    /// gradient in this step stays as it is.
+    /// Updates the parameters. Pass one buffer for each parameter that is not frozen, in the order
+    /// of registration. This is a collective. A parameter for which no rank had a gradient in this
+    /// step remains unchanged.
     ///
     /// # Errors
     /// [`Error::Count`], [`Error::Length`] and [`Error::WrongType`] if buffers do not match the
@@ -104,11 +104,11 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
     /// Does the same as [`ShardedAverages::update`] for parameters in memory that can be written
     /// only one at a time, such as the tensors of a framework. All have elements of type `T`.
     ///
-    /// `access` is called with the index of a parameter, several times for each, and calls the
-    /// function that it gets with the elements of that parameter.
+    /// `access` is called with the index of a parameter, several times for each, and must call the
+    /// function that it receives with the elements of that parameter.
     ///
     /// # Errors
-    /// The error of `access`, or [`Error::Length`] if it shows another number of elements. Either
+    /// The error of `access`, or [`Error::Length`] if it passes another number of elements. Either
     /// aborts the communicator, so that the other ranks do not wait. So does [`Error::WrongType`]
     /// for a parameter that does not hold `T`. [`Error::Comm`].
     pub fn update_with(
@@ -134,7 +134,7 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         })
     }
 
-    /// Updates the parameters, whose memory `access` passes to the function that it gets.
+    /// Updates the parameters, whose memory `access` passes to the function that it receives.
     fn update_slots(&mut self, access: Access<'_>) -> Result<()> {
         self.shards.steps += 1;
         for bucket in 0..self.shards.parts.len() {
@@ -188,7 +188,7 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
     }
 }
 
-/// Passes the memory of the parameter of a slot to the function that it gets.
+/// Passes the memory of the parameter of a slot to the function that it receives.
 type Access<'f> = &'f mut dyn FnMut(usize, &mut dyn FnMut(HostViewMut<'_>)) -> Result<()>;
 
 /// Sorts buffers by slot; `None` for parameters that are frozen. Returns an error if they do not

@@ -19,7 +19,7 @@ pub(crate) struct Shards<T, O> {
     pub(crate) has_masters: bool,
 }
 
-/// The part of a parameter that lies in this rank's block of a bucket.
+/// The part of a parameter that is in this rank's block of a bucket.
 #[derive(Debug)]
 pub(crate) struct Part<T> {
     pub(crate) slot: usize,
@@ -54,7 +54,7 @@ pub(crate) fn check_type<T: Scalar>(parameter: &Parameter) -> Result<()> {
 }
 
 impl<T: Scalar, O: Optimizer<T>> Shards<T, O> {
-    /// Creates the shards of this rank, with state that is zero.
+    /// Creates the shards of this rank, with zeroed state.
     pub(crate) fn new(replicas: &DataParallel, optimizers: Vec<O>) -> Self {
         let of_bucket = |bucket: &Bucket| {
             let slots = bucket.slots().iter().copied();
@@ -66,7 +66,7 @@ impl<T: Scalar, O: Optimizer<T>> Shards<T, O> {
 
     /// Returns a digest of all settings.
     pub(crate) fn digest(&self) -> u32 {
-        // The upper half: both halves of the words are well mixed.
+        // Either half would do, because both are well mixed.
         (digest(format!("{:?}", self.optimizers).as_bytes()) >> 32) as u32
     }
 
@@ -117,7 +117,7 @@ impl<T: Scalar> Part<T> {
         Some(Self { slot, elements, located, states, master })
     }
 
-    /// Takes over the values of a 16-bit parameter.
+    /// Copies the values of a 16-bit parameter.
     pub(crate) fn read_master(&mut self, comm: &Comm, value: HostView<'_>) -> Result<()> {
         if self.master.is_empty() {
             return Ok(());
@@ -150,7 +150,7 @@ impl<T: Scalar> Part<T> {
     }
 }
 
-/// Returns the error for a parameter that does not match its part, which is checked before.
+/// Returns the error for a parameter that does not match its part, which has been checked before.
 pub(crate) fn inconsistent() -> Error {
     comm_core::Error::Internal("a parameter does not match its shard".into()).into()
 }

@@ -16,13 +16,13 @@ pub(crate) struct Status {
     pub(crate) stops: bool,
     /// Whether all gradients of this rank are finite, as far as that is checked.
     pub(crate) is_finite: bool,
-    /// Whether this rank uses other parameters than it said it would.
+    /// Whether this rank uses other parameters than expected.
     pub(crate) deviates: bool,
     /// The time from the last status to the end of backward, zero if there was none.
     pub(crate) time: Duration,
-    /// A digest of what ranks must have in common, if there is anything.
+    /// A digest of the settings that all ranks must share, if there are any.
     pub(crate) digest: Option<u32>,
-    /// Whether this rank has a gradient, by slot. Empty if ranks do not exchange that.
+    /// Whether this rank has a gradient, by slot. Empty if ranks do not exchange it.
     pub(crate) used: Vec<bool>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct GroupStatus {
     pub(crate) stops: bool,
     /// Whether the gradients of all ranks are finite, as far as that is checked.
     pub(crate) is_finite: bool,
-    /// Whether any rank uses other parameters than it said it would.
+    /// Whether any rank uses other parameters than expected.
     pub(crate) deviates: bool,
     /// Whether the digests of ranks differ.
     pub(crate) digests_differ: bool,
@@ -89,8 +89,8 @@ impl Status {
         }
     }
 
-    /// Encodes the status of one of `ranks` ranks as elements of this type, of which averages can
-    /// be decoded.
+    /// Encodes the status of one of `ranks` ranks as elements of this type, whose averages can be
+    /// decoded.
     pub(crate) fn to_bytes(&self, rank: usize, ranks: usize, dtype: DType) -> Vec<u8> {
         let flag = |flag| f64::from(u8::from(flag));
         let head = [self.is_active, self.stops, !self.is_finite, self.deviates].map(flag);

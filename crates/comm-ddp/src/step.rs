@@ -46,7 +46,7 @@ impl<'a, M: Kernels> Step<'a, M> {
     }
 
     /// Returns the memory of a gradient with unspecified values, for a backward that overwrites all
-    /// of them: [`Step::view_mut`] without the pass that sets them to zero. What was accumulated in
+    /// of them: [`Step::view_mut`] without the pass that sets them to zero. The sum accumulated in
     /// this step is lost.
     ///
     /// # Errors
@@ -96,8 +96,9 @@ impl<'a, M: Kernels> Step<'a, M> {
         Ok(())
     }
 
-    /// Marks a parameter as ready without gradient on this rank, so that its bucket is not sent
-    /// last: for a parameter on which the loss does not depend. What was accumulated before counts.
+    /// Marks a parameter, on which the loss does not depend, as ready without a gradient on this
+    /// rank, so that its bucket does not have to wait for the end of the step. Gradients that were
+    /// accumulated before still count.
     ///
     /// # Errors
     /// As [`Step::view_mut`].
@@ -130,7 +131,8 @@ impl<'a, M: Kernels> Step<'a, M> {
     /// [`Error::Comm`] if a bucket could not be averaged. Every later call fails with
     /// [`Error::Poisoned`]. [`Error::Exhausted`] on every rank if some rank had no batch and
     /// [`Uneven::Refuse`] is set, and [`Error::GraphChanged`] if some rank used other parameters
-    /// under [`Options::static_graph`](crate::Options::static_graph); the next step is as usual.
+    /// under [`Options::static_graph`](crate::Options::static_graph); the next step can run as
+    /// usual.
     pub fn finish(mut self) -> Result<Averaged<'a, M>> {
         let Some(owner) = self.owner.take() else { return Err(Error::Abandoned) };
         for slot in 0..owner.parameters().len() {
@@ -169,7 +171,7 @@ impl<'a, M: Kernels> Step<'a, M> {
 }
 
 impl Step<'_, Host> {
-    /// Returns the memory of a gradient as a slice: [`Step::view_mut`] for a type that is known.
+    /// Returns the memory of a gradient as a slice: [`Step::view_mut`] for a known type.
     ///
     /// # Errors
     /// As [`Step::view_mut`], and [`Error::WrongType`] if the parameter has another type.
@@ -179,7 +181,7 @@ impl Step<'_, Host> {
     }
 
     /// Returns the memory of a gradient as a slice of unspecified values: [`Step::overwrite_view`]
-    /// for a type that is known.
+    /// for a known type.
     ///
     /// # Errors
     /// As [`Step::gradient_mut`].

@@ -5,16 +5,16 @@ use std::time::Duration;
 /// The lateness of every rank, the same report on every rank.
 ///
 /// In a step, each rank measures the time from the completion of the last collective of the
-/// previous step to the moment at which its backward passes on the last bucket: its time for the
+/// previous step to the moment at which backward hands over the last bucket: its time for the
 /// optimizer, the batch, forward and backward. These times travel with the averages, without
-/// another call. A rank is as late as it needed more time than the lower median of the ranks that
-/// have a batch.
+/// another call. The lateness of a rank is the time by which it exceeds the lower median of the
+/// ranks that have a batch.
 ///
 /// No common clock is needed. That collective completes on no rank before all ranks have entered
-/// it, and then on all within its own latency; so the ranks count from the same event, and compare
-/// durations only. A rank does not become late by waiting, because backward waits for no bucket.
-/// If the program itself makes all ranks wait for each other within a step, as batch normalization
-/// over all ranks does, the time before that wait is hidden from this report.
+/// it, and then on all within its own latency. So the ranks measure from the same event, and only
+/// durations are compared. A rank does not become late by waiting, because backward does not wait
+/// for any bucket. If the program itself makes all ranks wait for each other within a step, as
+/// batch normalization over all ranks does, the time before that wait is hidden from this report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stragglers {
     late_after: Duration,

@@ -15,12 +15,12 @@ use crate::{
 /// Gradients are sent in buckets while backward runs, as by [`DataParallel`]. Each rank gets the
 /// averages of its block of each bucket by a reduce-scatter, updates the parameters of the block,
 /// and shares them by an all-gather. That moves as many bytes as an all-reduce of the gradients. A
-/// rank keeps the state of its blocks alone: that of `n` elements takes `n / size` elements per
+/// rank keeps only the state of its blocks: for `n` elements, that is `n / size` elements per
 /// state, rounded up per bucket.
 ///
 /// The parameters of a model may have 16 bits. Then each rank also keeps the values of its blocks
-/// in `T`, which the optimizer updates, and the ranks share them rounded. These values start as
-/// those of the parameters in the first update.
+/// in `T`, which the optimizer updates, and the ranks share them rounded. The first update
+/// initializes these values from the parameters.
 ///
 /// The settings of the optimizer may change between steps, in the same way on every rank: see
 /// [`ZeroOptimizer::settings_mut`].
@@ -63,7 +63,7 @@ pub struct ZeroOptimizer<T: Scalar, O> {
 impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// Prepares an optimizer, and duplicates the communicator. `optimizer` returns the settings for
     /// each parameter, the same on every rank. This is a collective. Buckets follow the reverse
-    /// order of registration, whatever [`Options::follow_first_step`] says.
+    /// order of registration, regardless of [`Options::follow_first_step`].
     ///
     /// # Errors
     /// As [`DataParallel::new`]; [`Error::WrongType`](crate::Error::WrongType) if a parameter that
@@ -103,8 +103,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     }
 
     /// Registers a communication hook, as [`DataParallel::register_comm_hook`]. Hooks average whole
-    /// buckets, so a step moves more bytes than with an equal all-reduce alone: those of the hook,
-    /// and the parameters in full.
+    /// buckets, so a step moves the bytes of the hook and those of an all-gather of all parameters.
     ///
     /// # Errors
     /// As [`DataParallel::register_comm_hook`].
@@ -174,7 +173,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
     }
 
-    /// Takes over changes of settings.
+    /// Applies changes of settings.
     fn apply_settings(&mut self) {
         if std::mem::take(&mut self.is_modified) {
             self.shards.resize_states();
@@ -228,7 +227,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     }
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
-    /// parameter once, so they can be saved as shards and read into another number of ranks.
+    /// parameter once, so they can be saved as shards and read by another number of ranks.
     pub fn state(&mut self) -> impl Iterator<Item = StateShard<'_, T>> {
         self.apply_settings();
         self.shards.state(self.replicas.parameters().sorted())
@@ -276,7 +275,7 @@ impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
         self.step.mark_ready(index)
     }
 
-    /// Marks a parameter as ready without gradient on this rank, as [`Step::mark_unused`].
+    /// Marks a parameter as ready without a gradient on this rank, as [`Step::mark_unused`].
     ///
     /// # Errors
     /// As [`Step::mark_unused`].

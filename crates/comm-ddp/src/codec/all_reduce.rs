@@ -10,17 +10,17 @@ use crate::Result;
 /// An all-reduce that sends elements through a [`BlockCodec`], with the memory that it needs.
 ///
 /// Each rank encodes its elements, sums the decoded elements of all ranks for its chunk in `f32`,
-/// in rank order, and encodes the result for all. Every rank decodes every chunk, its own too, so
-/// all get the same bits. As many elements are sent as by a ring all-reduce, in 0.27 (int8) or 0.15
-/// (int4) of the bytes if there are many.
+/// in rank order, and encodes the result for all. Every rank decodes every chunk, including its
+/// own, so all get the same bits. It sends as many elements as a ring all-reduce, in 0.27 (int8) or
+/// 0.15 (int4) of the bytes if there are many elements.
 ///
-/// With error feedback, a rank adds to its elements what rounding took from them in the calls
-/// before. The sum of all results then stays near that of the exact results, within the rounding
-/// errors of one call. (Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., Error
-/// feedback fixes SignSGD, ICML 2019.) Without it, elements that are small in their block can be
-/// lost in every call.
+/// With error feedback, a rank adds the rounding errors of earlier calls to its elements. The sum
+/// of all results then differs from that of the exact results by no more than the rounding errors
+/// of one call. (Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., Error feedback
+/// fixes SignSGD, ICML 2019.) Without it, elements that are small in their block can be lost in
+/// every call.
 ///
-/// Elements are in host memory; the communicator can be one of any memory.
+/// The elements are in host memory, but the communicator can be one for any memory.
 ///
 /// ```
 /// use comm_core::ReduceOp;
@@ -30,7 +30,7 @@ use crate::Result;
 ///     let mut encoded = EncodedAllReduce::new(BlockCodec::Int8).error_feedback(true);
 ///     let mut total = 0.0;
 ///     for _ in 0..100 {
-///         // Next to 127, an integer of 8 bits has no value near 0.25.
+///         // In a block with 127, integers of 8 bits have no value near 0.25.
 ///         let mut elements = [127.0, 0.25];
 ///         encoded.all_reduce(&comm, &mut elements, ReduceOp::Avg)?;
 ///         assert!(elements[1] == 0.0 || elements[1] >= 0.5);
@@ -59,12 +59,12 @@ pub struct EncodedAllReduce<M: Kernels = Host> {
     decoded: Vec<f32>,
 }
 
-/// The chunks of elements of all ranks, of whole blocks but for the last. Encoded, all chunks are
-/// padded to the same length.
+/// The division of elements into a chunk for each rank. All chunks but the last consist of whole
+/// blocks. Encoded chunks are padded to the same length.
 #[derive(Debug, Clone, Copy)]
 struct Chunks {
     codec: BlockCodec,
-    /// The number of all elements.
+    /// The total number of elements.
     total: usize,
     /// The number of elements of a chunk.
     elements: usize,
@@ -93,8 +93,8 @@ impl Chunks {
 }
 
 impl<M: Kernels> EncodedAllReduce<M> {
-    /// Creates an all-reduce through a codec. Error feedback is on for [`BlockCodec::Int4`], else
-    /// off.
+    /// Creates an all-reduce through a codec. Error feedback is on for [`BlockCodec::Int4`], and
+    /// off otherwise.
     #[must_use]
     pub const fn new(codec: BlockCodec) -> Self {
         Self {
@@ -117,8 +117,8 @@ impl<M: Kernels> EncodedAllReduce<M> {
     }
 
     /// Returns the rounding errors of this rank that the next call will add, by element: none
-    /// before the first call, and without error feedback. A checkpoint from which training is to
-    /// continue exactly contains those of every rank.
+    /// before the first call or without error feedback. For training to continue exactly from a
+    /// checkpoint, the checkpoint must contain those of every rank.
     #[must_use]
     pub fn residual(&self) -> &[f32] {
         &self.residual
@@ -133,13 +133,13 @@ impl<M: Kernels> EncodedAllReduce<M> {
     /// all-gather.
     ///
     /// A block with an infinity or a NaN on any rank becomes NaN on all ranks. The rounding errors
-    /// of that block stay as they are on the ranks that have it there. All others become those of
-    /// this call, also if all ranks skip the step.
+    /// of that block remain unchanged on the ranks whose own block has one. All others become those
+    /// of this call, even if all ranks skip the step.
     ///
     /// # Errors
     /// [`Error::Comm`](crate::Error::Comm): invalid, before anything is sent, if `op` is neither
-    /// [`ReduceOp::Sum`] nor [`ReduceOp::Avg`], or if the number of elements is not that of the
-    /// residual. If communication fails, elements and residual are unspecified.
+    /// [`ReduceOp::Sum`] nor [`ReduceOp::Avg`], or if the number of elements differs from that of
+    /// the residual. If communication fails, elements and residual are unspecified.
     pub fn all_reduce(&mut self, comm: &Comm<M>, elements: &mut [f32], op: ReduceOp) -> Result<()> {
         let factor = match op {
             ReduceOp::Sum => 1.0,
@@ -154,7 +154,7 @@ impl<M: Kernels> EncodedAllReduce<M> {
             elements.iter_mut().zip(&self.residual).for_each(|(element, error)| *element += error);
         }
         let chunks = Chunks::new(self.codec, elements.len(), comm.size());
-        // Other elements or another operator can take as many bytes.
+        // Calls with other elements or another operator can have the same number of bytes.
         let call =
             [comm.extra_fingerprint(), self.codec as u64, factor.to_bits().into(), elements.len() as u64];
         let comm = &comm.with_extra_fingerprint(wire::digest(call));
@@ -209,7 +209,7 @@ impl<M: Kernels> EncodedAllReduce<M> {
         Ok(())
     }
 
-    /// Sends each rank its chunk of `bytes`, and receives this rank's chunks of all.
+    /// Sends each rank its chunk of `bytes`, and receives this rank's chunk from all.
     fn all_to_all(&mut self, comm: &Comm<M>) -> Result<()> {
         let mut sent = self.take_sent(comm)?;
         M::write(comm, sent.as_view_mut()?, &self.bytes)?;

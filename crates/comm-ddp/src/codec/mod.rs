@@ -1,8 +1,8 @@
 //! Block codecs: floats as small integers with a scale per block.
 //!
-//! A block has 64 elements, the last one of a slice perhaps fewer. It is encoded as its scale, an
-//! `f32` with the byte order of all elements, and an integer per element: in two's complement, of 8
-//! bits, or of 4 bits with the earlier element in the lower half of a byte. An element is its
+//! A block has 64 elements, but the last one of a slice may have fewer. It is encoded as its scale,
+//! an `f32` with the byte order of all elements, and an integer per element: in two's complement,
+//! of 8 bits, or of 4 bits with the earlier element in the lower half of a byte. An element is its
 //! integer times the scale. The largest magnitude of a block is the largest integer, so integers
 //! are symmetric around zero. (Dettmers, 8-bit approximations for parallelism in deep learning,
 //! 2015; by blocks as in Wang et al., ZeRO++, 2023.)
@@ -20,8 +20,8 @@ use crate::{Error, Result};
 const BLOCK: usize = 64;
 /// The bytes of a scale.
 const SCALE: usize = size_of::<f32>();
-/// 1.5 * 2^23. Adding it to a float of magnitude below 2^22 rounds that to an integer, ties to
-/// even, which then is in the lower bits.
+/// 1.5 * 2^23. Adding it to a float of magnitude below 2^22 rounds the float to an integer, ties to
+/// even, which is then in the lower bits.
 const ROUNDING: f32 = 12_582_912.0;
 
 /// An encoding of `f32` elements by blocks of 64, each as a scale and an integer per element.
@@ -180,16 +180,16 @@ impl FromStr for BlockCodec {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Setting`] for another text.
+    /// [`Error::Setting`] for any other text.
     fn from_str(name: &str) -> Result<Self> {
         let known = Self::ALL.into_iter().find(|codec| codec.name() == name);
         known.ok_or(Error::Setting { name: "codec", requirement: "int8 or int4" })
     }
 }
 
-/// Returns the largest magnitude of a block; not finite if an element is not.
+/// Returns the largest magnitude of a block, which is not finite if an element is not.
 fn largest(block: &[f32]) -> f32 {
-    // Magnitudes are ordered as their bits, and those that are not finite are above all others.
+    // Magnitudes have the same order as their bits, in which those that are not finite come last.
     let magnitude = |element: &f32| element.to_bits() & 0x7fff_ffff;
     f32::from_bits(block.iter().map(magnitude).fold(0, u32::max))
 }
@@ -200,7 +200,8 @@ fn scale(largest: f32, levels: f32) -> f32 {
         return f32::NAN;
     }
     let scale = largest / levels;
-    // A subnormal scale has few bits. Rounded down, the largest integer would be out of range.
+    // A subnormal scale has few bits. If it were rounded down, the largest integer would be out of
+    // range.
     let scale = if scale * levels < largest { scale.next_up() } else { scale };
     // The largest element must not be decoded as infinity.
     if scale * levels > f32::MAX { scale.next_down() } else { scale }

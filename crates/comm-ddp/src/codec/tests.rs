@@ -27,7 +27,7 @@ fn round_trip(codec: BlockCodec, elements: &[f32]) -> Vec<f32> {
     decoded
 }
 
-/// The encoding as the definition says, in `f64`: the scale, and the integers.
+/// Returns the encoding by its definition, computed in `f64`: the scale and the integers.
 fn reference(codec: BlockCodec, block: &[f32]) -> (f64, Vec<f64>) {
     let largest = block.iter().map(|element| f64::from(element.abs())).fold(0.0, f64::max);
     let scale = largest / f64::from(codec.levels());
@@ -135,7 +135,7 @@ fn errors_are_at_most_half_a_scale_from_the_smallest_to_the_largest_floats() {
                 noise(20, seed as u64, 0, 4).iter().map(|part| part * largest).collect();
             elements.extend([largest, -largest]);
             let decoded = round_trip(codec, &elements);
-            // A scale that is subnormal was rounded up.
+            // A subnormal scale was rounded up.
             let scale = f64::from(largest / levels) + f64::from(smallest);
             for (element, decoded) in elements.iter().zip(&decoded) {
                 let error = (f64::from(*element) - f64::from(*decoded)).abs();

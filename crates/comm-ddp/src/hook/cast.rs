@@ -23,12 +23,12 @@ fn chunk_bytes(links: Option<LinkModel>, ranks: usize) -> usize {
 ///
 /// Gradients are divided by the smallest power of two that is at least the number of ranks, so that
 /// no sum of them overflows, and rounded to nearest. Their sum is converted back and completes the
-/// average in `f32`. A gradient that is then out of the range of [`CastHook::f16`], above 65504
-/// times the power of two, becomes infinite on all ranks. Gradients of 16 bits are averaged as
-/// without a hook.
+/// average in `f32`. A gradient that even then exceeds the range of [`CastHook::f16`], which is
+/// 65504 times the power of two, becomes infinite on all ranks. Gradients of 16 bits are averaged
+/// as if there were no hook.
 pub struct CastHook<M: Kernels = Host> {
     dtype: DType,
-    /// Converted elements, as many as were sent at a time.
+    /// The memory for converted elements, and their number.
     buffer: Option<(M::Buffer, usize)>,
 }
 

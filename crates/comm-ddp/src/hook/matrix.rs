@@ -1,10 +1,10 @@
 //! Products of a matrix of gradients and matrices of few columns.
 
-/// The number of partial sums of a dot product: a vector register of additions that do not wait for
-/// each other.
+/// The number of partial sums of a dot product: one vector register, whose additions do not depend
+/// on each other.
 const LANES: usize = 8;
-/// The part of a column that must remain after the projections on earlier columns are subtracted.
-/// What is smaller consists of rounding errors.
+/// The fraction of a column that must remain after its projections onto earlier columns are
+/// subtracted. A smaller rest consists of rounding errors.
 const INDEPENDENT_MIN: f32 = 1e-5;
 
 /// A matrix of gradients, row by row, and the number of columns of its factors. Factors are stored

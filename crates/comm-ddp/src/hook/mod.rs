@@ -34,29 +34,29 @@ pub trait CommHook<M: Kernels = Host>: Send + 'static {
     /// Replaces the elements of a bucket by their average over all ranks. It is called on the
     /// communication thread, for every bucket of a step, in the same order on every rank.
     ///
-    /// The average is the sum divided by the number of ranks, as of [`ReduceOp::Avg`]. With weights
-    /// the elements have been multiplied by them, and the result is divided by their mean after the
-    /// step. All ranks must make the same calls on `comm` and return the same bits: otherwise
-    /// replicas diverge. If a gradient is infinite or NaN on any rank, the average should be on
-    /// all, or [`Options::check_finite`](crate::Options::check_finite) must be set, or ranks do not
-    /// notice.
+    /// The average is the sum divided by the number of ranks, as with [`ReduceOp::Avg`]. With
+    /// weights the elements have been multiplied by them, and the result is divided by their mean
+    /// after the step. All ranks must make the same calls on `comm` and return the same bits:
+    /// otherwise replicas diverge. If a gradient is infinite or NaN on any rank, the average should
+    /// be so on all ranks. Otherwise they do not notice it unless
+    /// [`Options::check_finite`](crate::Options::check_finite) is set.
     ///
     /// # Errors
     /// Any error ends training on all ranks: it is returned by
-    /// [`Step::finish`](crate::Step::finish) on this rank, and the others are told that this rank
-    /// aborted.
+    /// [`Step::finish`](crate::Step::finish) on this rank, and the calls of the others fail because
+    /// this rank aborted.
     fn average(&mut self, comm: &Comm<M>, bucket: &mut GradBucket<'_, M>) -> Result<(), HookError>;
 
     /// Adopts an assignment of gradients to buckets. It is called at registration, and between two
-    /// steps if the buckets are rebuilt in the order of the first step. A hook that keeps anything
-    /// per bucket moves or drops it here. `parameters` has those of the slots of the plan.
+    /// steps if the buckets are rebuilt in the order of the first step. A hook that keeps state per
+    /// bucket moves or drops it here. `parameters` has one entry per slot of the plan.
     fn set_plan(&mut self, parameters: &[Parameter], plan: &BucketPlan) {
         let _ = (parameters, plan);
     }
 
-    /// Multiplies by a factor what the hook keeps of gradients for later steps. It is called
-    /// between two steps if the weights of ranks change so much that gradients are multiplied by
-    /// another power of two, to keep them in range.
+    /// Multiplies the parts of gradients that the hook keeps for later steps by a factor. It is
+    /// called between two steps if the weights of ranks change so much that gradients are
+    /// multiplied by another power of two, to keep them in range.
     fn rescale(&mut self, factor: f64) {
         let _ = factor;
     }

@@ -17,16 +17,16 @@ use crate::{BucketPlan, Parameter};
 ///
 /// A parameter of shape `[n, ...]` is a matrix of `n` rows. It is sent as `rank * (rows + columns)`
 /// elements instead of `rows * columns`, if that is at most half of them. All others, such as
-/// biases, are averaged as they are, in the same call. Each bucket takes two all-reduces.
+/// biases, are averaged uncompressed in the same call. Each bucket takes two all-reduces.
 ///
-/// What a rank's gradient lacks in the result is added to its gradient in the next step (error
-/// feedback), and the first factor of a step starts from the second one of the step before. Both
-/// take memory: 4 bytes per element, and per element of a factor. If the loss is scaled and the
-/// scale changes, errors of the step before count by the old scale.
+/// The difference of a rank's gradient from the result is added to its gradient in the next step
+/// (error feedback), and the first factor of a step is computed from the second factor of the
+/// previous step. This takes 4 bytes per element of a matrix and of its second factor. If the loss
+/// is scaled and the scale changes, the errors of the previous step still have the old scale.
 ///
 /// The factors are computed in host memory in `f32`; gradients in other memory are copied there,
 /// and those of other types converted. A matrix with an infinity or a NaN on any rank becomes NaN
-/// on all, and its errors stay as they are.
+/// on all, and its errors remain unchanged.
 #[derive(Debug)]
 pub struct PowerSgdHook<M: Kernels = Host> {
     rank: usize,
@@ -35,7 +35,7 @@ pub struct PowerSgdHook<M: Kernels = Host> {
     steps: u64,
     /// The gradients of each bucket of the plan.
     buckets: Vec<Vec<Member>>,
-    /// By slot, of those that are compressed.
+    /// The state of each slot, or `None` if it is not compressed.
     matrices: Vec<Option<Matrix>>,
     host: HostElements<M>,
     /// The left factors of a bucket, then the elements that are not compressed.
@@ -57,7 +57,7 @@ struct Matrix {
     shape: MatrixShape,
     /// The difference of this rank's gradients from earlier results, for error feedback.
     error: Vec<f32>,
-    /// The right factor of the step before.
+    /// The right factor of the previous step.
     right: Vec<f32>,
 }
 
@@ -80,8 +80,8 @@ impl<M: Kernels> PowerSgdHook<M> {
         }
     }
 
-    /// Sets the number of steps that are not compressed. Gradients of the first steps change fast,
-    /// so errors harm there.
+    /// Sets the number of steps that are not compressed. Gradients change fast in the first steps,
+    /// so errors do more harm there.
     #[must_use]
     pub const fn start_step(mut self, start_step: u64) -> Self {
         self.start_step = start_step;
@@ -95,7 +95,8 @@ impl<M: Kernels> PowerSgdHook<M> {
         self
     }
 
-    /// Computes the left factors of a bucket, to whose gradients errors of earlier steps are added.
+    /// Adds the errors of earlier steps to the gradients of a bucket, and computes their left
+    /// factors.
     fn compute_lefts(&mut self, bucket: usize) {
         self.lefts.clear();
         for (at, member) in self.buckets[bucket].iter().enumerate() {
@@ -112,7 +113,7 @@ impl<M: Kernels> PowerSgdHook<M> {
     }
 
     /// Computes the right factors of a bucket from the left ones, which become orthonormal, and
-    /// stores the averages of what is not compressed.
+    /// stores the averages of the elements that are not compressed.
     fn compute_rights(&mut self, bucket: usize) {
         self.rights.clear();
         let mut start = 0;
@@ -135,7 +136,7 @@ impl<M: Kernels> PowerSgdHook<M> {
         }
     }
 
-    /// Stores the products of the factors, and what this rank's gradients lack in them.
+    /// Stores the products of the factors, and the differences of this rank's gradients from them.
     fn expand(&mut self, bucket: usize) {
         let (mut lefts, mut rights) = (&self.lefts[..], &self.rights[..]);
         for member in &self.buckets[bucket] {

@@ -8,9 +8,10 @@ use crate::{BlockCodec, BucketPlan, EncodedAllReduce, Parameter};
 
 /// Sends gradients through a [`BlockCodec`], by an [`EncodedAllReduce`] for each bucket.
 ///
-/// Rounding errors are carried to the next step unless [`QuantizationHook::error_feedback`] says
-/// otherwise: 4 bytes per element. They are moved with their gradients if buckets are rebuilt. If
-/// the loss is scaled and the scale changes, those of the step before count by the old scale.
+/// Rounding errors are carried to the next step, which takes 4 bytes per element, unless
+/// [`QuantizationHook::error_feedback`] is off. They are moved with their gradients if buckets are
+/// rebuilt. If the loss is scaled and the scale changes, those of the previous step still have the
+/// old scale.
 ///
 /// Integers are computed in host memory in `f32`; gradients in other memory are copied there, and
 /// those of other types converted.
@@ -19,7 +20,7 @@ pub struct QuantizationHook<M: Kernels = Host> {
     codec: BlockCodec,
     feedback: bool,
     plan: Option<BucketPlan>,
-    /// By bucket.
+    /// One per bucket.
     all_reduces: Vec<EncodedAllReduce<M>>,
     host: HostElements<M>,
 }

@@ -14,9 +14,9 @@ impl<M: Kernels> DataParallel<M> {
     /// collective: all ranks register hooks with the same
     /// [`description`](CommHook::description).
     ///
-    /// A step borrows the `DataParallel`, so a hook cannot be registered during one. The status of
-    /// a step, which includes weights and unused parameters, is never seen by hooks; with a hook it
-    /// takes an all-reduce of its own.
+    /// A step borrows the `DataParallel`, so a hook cannot be registered during one. Hooks never
+    /// see the status of a step, which includes weights and unused parameters. With a hook, the
+    /// status takes an all-reduce of its own.
     ///
     /// ```
     /// use comm::Comm;
@@ -66,9 +66,10 @@ impl<M: Kernels> DataParallel<M> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::HookRegistered`] if there is a hook already, which stays; nothing is sent.
+    /// [`Error::HookRegistered`] if there already is a hook, which remains; nothing is sent.
     /// [`Error::HookMismatch`] on every rank if hooks differ; then none is registered, and training
-    /// can go on without. [`Error::Comm`] if communication fails or memory is short.
+    /// can continue without one. [`Error::Comm`] if communication fails or there is not enough
+    /// memory.
     pub fn register_comm_hook(&mut self, hook: impl CommHook<M>) -> Result<()> {
         self.reducer.check()?;
         let refused = hook.description();
@@ -91,7 +92,7 @@ fn check_hooks<M: Kernels>(comm: &Comm<M>, description: &str) -> Result<()> {
     let Some(descriptions) = gather_unequal(comm, description.as_bytes())? else { return Ok(()) };
     let occurrences =
         |rank: &usize| descriptions.iter().filter(|other| **other == descriptions[*rank]).count();
-    // The lowest rank of those whose hook occurs most often.
+    // The lowest rank with the most common hook.
     let reference = (0..descriptions.len()).rev().max_by_key(occurrences).unwrap_or(0);
     let differs = |rank: &usize| descriptions[*rank] != descriptions[reference];
     let ranks: Vec<usize> = (0..descriptions.len()).filter(differs).collect();
@@ -120,12 +121,12 @@ impl<M: Kernels> RegisteredHook<M> {
         self.lock().rescale(factor);
     }
 
-    /// Averages a bucket. If that fails, the other ranks are told.
+    /// Averages a bucket. If that fails, aborts the communicator for all ranks.
     pub(crate) fn average(&self, comm: &Comm<M>, bucket: &mut GradBucket<'_, M>) -> Result<()> {
         let index = bucket.index();
         let outcome = self.lock().average(comm, bucket);
         outcome.map_err(|error| {
-            // The others may be in a call that the hook was to make.
+            // The others may be waiting in a call that the hook did not make.
             comm.abort(&format!(
                 "the communication hook {:?} failed in bucket {index}: {error}",
                 self.description
@@ -145,7 +146,7 @@ impl<M: Kernels> RegisteredHook<M> {
         }
     }
 
-    /// A panic in the hook aborts the communicator, so its state is used no more.
+    /// A panic in the hook aborts the communicator, so its state is no longer used.
     fn lock(&self) -> MutexGuard<'_, dyn CommHook<M>> {
         self.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -86,8 +86,8 @@ pub(super) fn agree(
     Ok(standings)
 }
 
-/// Returns the rank whose state all others continue from: the one that is most advanced. `None` if
-/// all ranks are new.
+/// Returns the rank from whose state all others continue, which is the most advanced one, or `None`
+/// if all ranks are new.
 ///
 /// # Errors
 /// The same on every rank: [`Error::Disagreement`] or [`Error::Diverged`] if a rank has another
@@ -121,7 +121,8 @@ fn compare(setting: &Setting, words: &[u64]) -> Result<()> {
     let Some((reference, odd)) = minority(words) else { return Ok(()) };
     let text = setting.text;
     let found = odd.first().map_or(0, |&rank| words[rank]);
-    // Ranks can differ in several ways; the error names those that differ as the first does.
+    // Ranks can differ in several ways; the error names those that differ in the same way as the
+    // first.
     let ranks = odd.into_iter().filter(|&rank| words[rank] == found).collect();
     let (expected, found) = (text(words[reference]), text(found));
     Err(Error::Disagreement(Box::new(Disagreement { what: setting.name, expected, found, ranks, reference })))

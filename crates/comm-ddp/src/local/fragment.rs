@@ -11,7 +11,7 @@ pub(super) struct Fragment<T> {
     pub(super) global: Vec<T>,
     /// Empty if the outer optimizer has none.
     pub(super) momentum: Vec<T>,
-    /// Empty while it is sent.
+    /// Empty while it is being sent.
     pub(super) outer_gradient: OuterGradient<T>,
     /// The call that averages the outer gradient in the background.
     pub(super) work: Option<Work<OuterGradient<T>>>,
@@ -47,7 +47,8 @@ impl<T: Scalar> Fragment<T> {
     ///
     /// # Errors
     /// The error of the call. The fragment is then as if it had not been sent: the difference
-    /// between local and global parameters still contains what was lost, but for rounding errors.
+    /// between local and global parameters still contains what was lost, except for rounding
+    /// errors.
     pub(super) fn receive(
         &mut self,
         averaged: comm_core::Result<OuterGradient<T>>,
@@ -75,7 +76,7 @@ impl<T: Scalar> Fragment<T> {
         outer.update(self.updates, &mut self.global, &self.outer_gradient.values, &mut states);
     }
 
-    /// Returns a digest of all that is equal on all ranks.
+    /// Returns a digest of the state that is equal on all ranks.
     pub(super) fn digest(&self) -> u64 {
         let pending = if self.due.is_some() { &self.outer_gradient.values[..] } else { &[] };
         let parts = [&self.global[..], &self.momentum, pending];

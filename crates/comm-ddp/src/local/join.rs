@@ -15,8 +15,8 @@ impl<T: Scalar> LocalTraining<T> {
     /// Begins or joins a run over the ranks of `comm`, which is duplicated. This is a collective:
     /// every rank of the group calls it, or [`LocalTraining::rejoin`] if it has trained before.
     ///
-    /// `values` holds one slice per parameter, in the order of registration. They become the
-    /// global parameters of the run, or those of rank 0 if the run begins.
+    /// `values` holds one slice per parameter, in the order of registration. They are set to the
+    /// global parameters of the run, or to those of rank 0 if the run begins.
     ///
     /// # Errors
     /// The same on every rank: [`Error::Mismatch`] if the parameters differ,
@@ -56,24 +56,24 @@ impl<T: Scalar> LocalTraining<T> {
     }
 
     /// Continues over the ranks of another communicator, which is duplicated: some ranks have left,
-    /// others come, or the last communicator failed. This is a collective: every rank of the group
-    /// calls it, or [`LocalTraining::new`] if it is new.
+    /// others have come, or the last communicator failed. This is a collective: every rank of the
+    /// group calls it, or [`LocalTraining::new`] if it is new.
     ///
-    /// Waits first for averages that are in flight. If they are lost, the next outer gradients
-    /// contain them. New ranks get the global parameters, the outer momentum and the
-    /// position of the run from a rank that has them. So does a rank whose last communicator
-    /// failed before it had received the last averages: it continues from the global parameters.
-    /// The parameters of other ranks do not change.
+    /// It first waits for averages that are in flight. If they are lost, the next outer gradients
+    /// contain them. New ranks get the global parameters, the outer momentum and the position of
+    /// the run from a rank that has them. So does a rank whose last communicator failed before it
+    /// had received the last averages: it continues from the global parameters. The parameters of
+    /// other ranks do not change.
     ///
     /// # Errors
-    /// As [`LocalTraining::new`]. This rank then stays as it was, and may try again; but if
-    /// communication fails while it receives the state of another, its global parameters are
+    /// As [`LocalTraining::new`]. This rank is then unchanged and may try again. But if
+    /// communication fails while it receives the state of another rank, its global parameters are
     /// unspecified until it has rejoined.
     pub fn rejoin<'p>(&mut self, comm: &Comm, values: impl IntoIterator<Item = &'p mut [T]>) -> Result<()>
     where
         T: 'p,
     {
-        // An error has been kept, and is part of the standing.
+        // The error has been recorded, and is part of the standing.
         let _ = self.wait_all();
         let comm = comm.duplicate()?;
         let values = by_slot(&self.parameters, values);
@@ -131,7 +131,7 @@ impl<T: Scalar> LocalTraining<T> {
         Ok(())
     }
 
-    /// Makes the state of all ranks that of one.
+    /// Gives all ranks the state of one.
     fn broadcast_state(&mut self, source: usize) -> Result<()> {
         let mut words = self.progress().to_words();
         self.comm.broadcast(source, &mut words)?;
@@ -161,7 +161,8 @@ impl<T: Scalar> LocalTraining<T> {
     }
 }
 
-/// Agrees with the other ranks that all can train together, also if this rank cannot.
+/// Agrees with the other ranks on whether all can train together. Every rank calls it, even if its
+/// arguments are wrong.
 fn meet<'p, T>(
     comm: &Comm,
     parameters: &ParameterSet,
@@ -194,7 +195,7 @@ impl<T: Scalar> LocalTraining<T> {
         first.map_err(|error| self.poison(error))
     }
 
-    /// Records the error for which every call fails until the rank rejoins, unless there is an
+    /// Records an error with which every call fails until the rank rejoins, unless there is an
     /// earlier one, and returns it.
     pub(super) fn poison(&mut self, error: Error) -> Error {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));

@@ -1,14 +1,15 @@
-//! Local training: inner steps on each rank alone, and an outer step of all ranks now and then.
+//! Local training: inner steps on each rank alone, and an outer step of all ranks from time to
+//! time.
 //!
 //! Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023
 //! (arXiv 2311.08105), and Streaming DiLoCo with overlapping communication, 2025 (arXiv
 //! 2501.18512).
 //!
-//! For the outer step of a fragment of `n` bytes, each of `k` ranks sends and receives
-//! `2 n (k - 1) / k` bytes, as in one all-reduce. Data parallel training sends as many for all
-//! parameters in every step; with `H` steps between two outer steps, local training sends `1 / H`
-//! of that, whatever the number of fragments. A codec of 4 bits with a scale of 32 bits for 64
-//! elements takes 4.5 bits instead of 32.
+//! For the outer step of a fragment of `n` bytes, each of `k` ranks sends and receives `2 n (k - 1)
+//! / k` bytes, as in one all-reduce. Data parallel training sends this for all parameters in every
+//! step. With `H` steps between two outer steps, local training sends `1 / H` of it, whatever the
+//! number of fragments. A codec of 4 bits with a scale of 32 bits for 64 elements takes 4.5 bits
+//! instead of 32.
 
 mod agreement;
 mod error;
@@ -43,15 +44,15 @@ use crate::{Error, ParameterSet, Result, Scalar, check_replicas};
 ///
 /// With [`LocalOptions::fragments`] the parameters are divided into fragments that are sent in
 /// turn, and with [`LocalOptions::delay`] a fragment is sent in the background while inner steps
-/// continue, and applied some steps later. This is Streaming DiLoCo. All fixed numbers of steps are
-/// counted by [`LocalTraining::step`], never by time: a run depends on its seed alone.
+/// continue, and applied some steps later. This is Streaming DiLoCo. All intervals are counted in
+/// calls of [`LocalTraining::step`], never in time, so a run depends on its seed alone.
 ///
 /// The global parameters have the same bits on every rank after every step. A rank's own
 /// parameters equal them after an outer step without delay and with `alpha` 0, and otherwise after
 /// [`LocalTraining::synchronize`].
 ///
 /// After [`Error::Comm`] every call fails with [`Error::Poisoned`], but the rank's parameters and
-/// the global ones are those before the outer step that failed. [`LocalTraining::rejoin`]
+/// the global ones are as they were before the outer step that failed. [`LocalTraining::rejoin`]
 /// continues with them in another group.
 ///
 /// ```
@@ -106,8 +107,8 @@ pub struct LocalStep {
 
 impl<T: Scalar> LocalTraining<T> {
     /// Counts an inner step, which the program has just made, and sends and applies the fragments
-    /// whose turn it is. Every rank calls it equally often. `values` holds the rank's parameters,
-    /// one slice each, in the order of registration.
+    /// whose turn it is. Every rank must call it the same number of times. `values` holds the
+    /// rank's parameters, one slice each, in the order of registration.
     ///
     /// # Errors
     /// [`Error::Count`] and [`Error::Length`] if `values` does not match the parameters: nothing
@@ -142,7 +143,7 @@ impl<T: Scalar> LocalTraining<T> {
             || self.fragments.iter().any(|fragment| fragment.due == Some(next))
     }
 
-    /// Counts an inner step as [`LocalTraining::step`], without the parameters.
+    /// Counts an inner step like [`LocalTraining::step`], without the parameters.
     ///
     /// # Errors
     /// [`Error::SyncDue`] if [`LocalTraining::is_due`]: nothing was counted. [`Error::Poisoned`]
@@ -157,9 +158,9 @@ impl<T: Scalar> LocalTraining<T> {
     }
 
     /// Makes an outer step of all parameters now, after which the parameters of all ranks are the
-    /// global ones: before an evaluation, at the end of training, or before ranks leave. This is a
-    /// collective. Fragments in flight are applied first. The turns of later steps do
-    /// not change.
+    /// global ones. Call it before an evaluation, at the end of training, or before ranks leave.
+    /// This is a collective. Fragments in flight are applied first. The turns of later steps do not
+    /// change.
     ///
     /// Returns the bytes that this rank sent.
     ///
@@ -187,7 +188,7 @@ impl<T: Scalar> LocalTraining<T> {
     }
 
     /// Copies the global parameters into a rank's own, for an evaluation of the global model or
-    /// after a state was read from a checkpoint. No communication.
+    /// after a state was read from a checkpoint. It does not communicate.
     ///
     /// # Errors
     /// [`Error::Count`] and [`Error::Length`] if `values` does not match the parameters.
@@ -207,7 +208,7 @@ impl<T: Scalar> LocalTraining<T> {
         })
     }
 
-    /// Returns an error if ranks have different bits in the global parameters, as
+    /// Returns an error if ranks have different bits in the global parameters, like
     /// [`check_replicas`]. This is a collective.
     ///
     /// # Errors
@@ -258,7 +259,7 @@ impl<T: Scalar> LocalTraining<T> {
             gradient.zip(pairs).for_each(|(gradient, (global, local))| *gradient = *global - *local);
         }
         fragment.due = Some(due);
-        // Ranks that have made different numbers of steps must not average.
+        // Ranks that have made different numbers of steps must not average with each other.
         let key = wire::digest([self.inner_steps, number as u64, fragment.updates]);
         let mut gradient = std::mem::replace(&mut fragment.outer_gradient, OuterGradient::new(0, None));
         let average = move |comm: &Comm| {

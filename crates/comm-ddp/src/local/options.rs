@@ -21,9 +21,9 @@ pub struct LocalOptions {
     /// continues from the global parameters, and discards the inner steps that ran during the
     /// delay. Streaming DiLoCo uses 0.5 with a delay.
     pub alpha: f64,
-    /// The encoding of outer gradients, or none to send them as they are. With
-    /// [`BlockCodec::Int4`] a rank adds the rounding errors of an outer gradient to its next one
-    /// (error feedback). Gradients of type `f64` are converted to `f32` first.
+    /// The encoding of outer gradients, or `None` to send them unencoded. With [`BlockCodec::Int4`]
+    /// a rank adds the rounding errors of an outer gradient to its next one (error feedback).
+    /// Gradients of type `f64` are converted to `f32` first.
     pub codec: Option<BlockCodec>,
     /// The outer optimizer.
     pub outer: Sgd,
@@ -33,8 +33,7 @@ impl LocalOptions {
     /// The outer optimizer of DiLoCo: Nesterov's momentum.
     pub const OUTER: Sgd = Sgd::new(0.7).momentum(0.9).nesterov(true);
 
-    /// Creates options with one fragment, without delay and codec, with the outer
-    /// optimizer of DiLoCo.
+    /// Creates options with one fragment, no delay, no codec, and the outer optimizer of DiLoCo.
     #[must_use]
     pub const fn new(sync_every: usize) -> Self {
         Self { sync_every, fragments: 1, delay: 0, alpha: 0.0, codec: None, outer: Self::OUTER }

@@ -9,7 +9,7 @@ use crate::{BlockCodec, EncodedAllReduce, Error, Scalar};
 pub(super) struct OuterGradient<T> {
     pub(super) values: Vec<T>,
     encoded: Option<EncodedAllReduce>,
-    /// The values in the type that codecs encode, if they have another.
+    /// The values in the type that codecs encode, if they have another type.
     converted: Vec<f32>,
 }
 
@@ -41,8 +41,8 @@ impl<T: Scalar> OuterGradient<T> {
         Ok(())
     }
 
-    /// Returns the bytes that each rank sends for the average. Without codec they are the least
-    /// that an all-reduce sends.
+    /// Returns the bytes that each rank sends for the average. Without a codec, this is the minimum
+    /// for an all-reduce.
     pub(super) const fn bytes_sent(codec: Option<BlockCodec>, len: usize, ranks: usize) -> u64 {
         // A rank's block has whole blocks of the codec.
         let block = match codec {
@@ -52,7 +52,7 @@ impl<T: Scalar> OuterGradient<T> {
                 codec.encoded_len(blocks * BlockCodec::BLOCK_LEN)
             }
         };
-        // One to each other rank to be reduced, and then the result to each.
+        // One block to each other rank to be reduced, and then the result to each.
         2 * block as u64 * (ranks as u64 - 1)
     }
 

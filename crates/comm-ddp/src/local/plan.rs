@@ -23,8 +23,8 @@ pub(super) struct Place {
 
 impl FragmentPlan {
     /// Deals out parameters in the order of slots, each to the smallest fragment so far. So
-    /// parameters of one size are strided, as the layers in Streaming DiLoCo, and the sizes of
-    /// fragments differ by at most the largest parameter.
+    /// parameters of the same size are strided, like the layers in Streaming DiLoCo, and the sizes
+    /// of fragments differ by at most the largest parameter.
     pub(super) fn new(sorted: &[Parameter], fragments: usize) -> Self {
         let mut lens = vec![0; fragments];
         let place = |parameter: &Parameter| {
@@ -53,7 +53,7 @@ impl FragmentPlan {
         members.map(|(slot, place)| (slot, place.elements.clone()))
     }
 
-    /// Returns the fragment that is sent after an inner step, of which the first is 1. Fragments
+    /// Returns the fragment that is sent after an inner step. Inner steps count from 1. Fragments
     /// are evenly spaced, and the last is sent after every multiple of `sync_every`.
     pub(super) fn launched_at(&self, step: u64, sync_every: usize) -> Option<usize> {
         let count = self.lens.len() as u128;

@@ -97,7 +97,7 @@ impl<T: Scalar> LocalTraining<T> {
 impl<T: Scalar> LocalTraining<T> {
     /// Returns the rounding errors that this rank will add to its next outer gradients: one per
     /// element of all parameters, in an unspecified order, or none if the codec has no error
-    /// feedback. They differ from rank to rank. Waits as [`LocalTraining::state`].
+    /// feedback. They differ from rank to rank. Waits like [`LocalTraining::state`].
     ///
     /// # Errors
     /// As [`LocalTraining::state`].
@@ -152,7 +152,7 @@ fn split<'v, T>(
 }
 
 impl LocalProgress {
-    /// Encodes the progress: the number of words depends on that of fragments alone.
+    /// Encodes the progress. The number of words depends only on the number of fragments.
     pub(super) fn to_words(&self) -> Vec<u64> {
         let due = self.due.iter().map(|due| due.unwrap_or(u64::MAX));
         [self.inner_steps].into_iter().chain(self.outer_steps.iter().copied()).chain(due).collect()
