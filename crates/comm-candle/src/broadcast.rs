@@ -8,8 +8,8 @@ use crate::Result;
 use crate::memory::write;
 use crate::variables::Variable;
 
-/// Broadcasts the values of rank 0. Packing copies at most the bytes of one bucket; larger
-/// variables are sent in place. Bytes are not computed with, so types share buckets.
+/// Broadcasts the values of rank 0. Packing takes memory for at most one bucket; larger variables
+/// are sent in place. Only bytes are sent, so different types share buckets.
 pub(crate) fn in_buckets(comm: &Comm, variables: &[Variable], bucket_bytes: usize) -> Result<()> {
     let bytes: Vec<usize> = variables.iter().map(bytes).collect();
     let mut bucket = Vec::new();

@@ -44,7 +44,7 @@ impl<'a> StepGradients<'a> {
         Ok(call)
     }
 
-    /// Returns gradients of which all ranks know whether any rank has them.
+    /// Returns gradients for which all ranks already know whether any rank has them.
     pub(crate) fn with_marks(
         variables: &'a [Variable],
         gradients: &'a mut GradStore,
@@ -96,8 +96,8 @@ impl<'a> StepGradients<'a> {
         Report { nowhere, elsewhere, norm: self.norm, timeline: self.timeline }
     }
 
-    /// Returns the floating point variables for which this rank has no gradient, and other ranks
-    /// have one or not.
+    /// Returns the floating point variables for which this rank has no gradient, and some other
+    /// rank has one or none has.
     fn lacking(&self, is_anywhere: bool) -> Vec<String> {
         let lacking = |at: &usize| {
             let is_float = self.variables[*at].dtype.is_float();
@@ -109,8 +109,8 @@ impl<'a> StepGradients<'a> {
 }
 
 /// Returns which gradients share their memory with no other gradient and no variable. candle's own
-/// backward makes no others, but a user may use one tensor twice, or a variable as its own
-/// gradient.
+/// backward creates only such gradients, but a user may use one tensor twice, or a variable as its
+/// own gradient.
 fn owned(variables: &[Variable], gradients: &[Option<&Tensor>]) -> Vec<bool> {
     let mut users = HashMap::<usize, usize>::new();
     for tensor in variables.iter().map(|variable| &*variable.var).chain(gradients.iter().copied().flatten()) {

@@ -1,8 +1,8 @@
 //! Checkpoints of models: the variables, and names for the state of optimizers.
 //!
 //! Each variable is saved under its own name, so that candle's readers of safetensors find it. The
-//! optimizers of this crate add their state with `save_to`, and a program adds what else it needs
-//! as serde values.
+//! optimizers of this crate add their state with `save_to`, and a program adds any other state that
+//! it needs as serde values.
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -60,9 +60,9 @@ use crate::{Error, Result};
 /// The name under which optimizers save the number of their steps.
 pub(crate) const STEPS: &str = "optimizer.steps";
 
-/// Saves variables and other state as the checkpoint of a step, as
-/// [`Checkpoints::save`](comm_checkpoint::Checkpoints::save). A collective. Variables are equal on
-/// all ranks, and one rank writes each.
+/// Saves variables and other state as the checkpoint of a step, like
+/// [`Checkpoints::save`](comm_checkpoint::Checkpoints::save). This is a collective. Variables must
+/// be equal on all ranks, and one rank writes each.
 ///
 /// # Errors
 /// [`Error::Checkpoint`]; [`Error::Type`] for a variable that safetensors files cannot hold;
@@ -71,9 +71,9 @@ pub fn save(checkpoints: &mut Checkpoints, step: u64, variables: &VarMap, state:
     with_variables(variables, state, |state| checkpoints.save(step, state))
 }
 
-/// Saves variables and other state in the background, as
+/// Saves variables and other state in the background, like
 /// [`Checkpoints::save_async`](comm_checkpoint::Checkpoints::save_async). Training may continue
-/// when it returns. A collective.
+/// when it returns. This is a collective.
 ///
 /// # Errors
 /// As [`save`]; errors of writing are returned by the next call on `checkpoints`.
@@ -86,13 +86,13 @@ pub fn save_async(
     with_variables(variables, state, |state| checkpoints.save_async(step, state))
 }
 
-/// Sets all variables of a map to the values in a checkpoint. No collective; what else is in the
-/// checkpoint is ignored. The variables may be on any device.
+/// Sets all variables of a map to the values in a checkpoint. This is not a collective. Other
+/// contents of the checkpoint are ignored. The variables may be on any device.
 ///
 /// # Errors
 /// [`Error::Stored`] for a variable of another shape and [`Error::Checkpoint`] for one that is
 /// missing or has another type, before any is changed; [`Error::Checkpoint`] for damaged files and
-/// [`Error::Candle`], and then the values are unspecified.
+/// [`Error::Candle`], after which the values are unspecified.
 pub fn load(checkpoint: &Checkpoint, variables: &VarMap) -> Result<()> {
     let variables = named(variables);
     for (name, var) in &variables {
@@ -140,7 +140,7 @@ pub(crate) fn state_name(state: &str, variable: &str) -> String {
     format!("optimizer.{state}.{variable}")
 }
 
-/// Reads the elements from `start` on of the state of a variable.
+/// Reads elements of the state of a variable, beginning at `start`.
 pub(crate) fn read_state<T: Element>(
     checkpoint: &Checkpoint,
     state: &str,

@@ -1,14 +1,13 @@
-//! Collectives of tensors in host memory, with a backward.
+//! Collectives on tensors in host memory, with a backward.
 //!
-//! Each takes a tensor of any strides and returns another, contiguous one of the same type. All
-//! ranks call the same collectives in the same order; a call with another shape on some rank fails
-//! on all, with an error that names both calls.
+//! Each takes a tensor with any strides and returns a new contiguous one of the same type. All
+//! ranks call the same collectives in the same order. If the shape differs on some rank, the call
+//! fails on all ranks, with an error that names both calls.
 //!
 //! Backward runs collectives as well, in the order of candle's traversal of the graph, which is a
 //! function of the graph alone. So ranks whose forward passes built equal graphs agree, and all of
-//! them must run backward. A failure in backward is a
-//! [`candle_core::Error::WrappedContext`] around an [`Error`]. Tensors without variables before
-//! them record nothing.
+//! them must run backward. A failure in backward is a [`candle_core::Error::WrappedContext`] around
+//! an [`Error`]. Nothing is recorded for tensors that depend on no variables.
 //!
 //! Gradients are those of the sum of the losses of all ranks. If instead all ranks compute the same
 //! loss from the result, as tensor parallel layers do, use [`reduce_from_group`] and
@@ -45,24 +44,25 @@ use crate::place::Sealed;
 use crate::variables::dtype;
 use crate::{Error, Form, Result};
 
-/// Combines the tensors of all ranks, element by element: the result is the same on every rank.
+/// Combines the tensors of all ranks element by element. The result is the same on every rank.
 /// Tensors of integers can be summed, but not averaged.
 ///
-/// Backward combines the gradients of all ranks in the same way. Only sums and averages have one.
+/// Backward combines the gradients of all ranks in the same way. It is defined only for sums and
+/// averages.
 ///
 /// # Errors
-/// [`Error::Tensor`] for a tensor on another device, or of 8-bit floats; [`Error::Ranks`] if the
+/// [`Error::Tensor`] for a tensor on another device or of 8-bit floats; [`Error::Ranks`] if the
 /// operator is not defined on the type, or communication fails; [`Error::Candle`].
 pub fn all_reduce(tensor: &Tensor, comm: &Comm, op: ReduceOp) -> Result<Tensor> {
     let backward = matches!(op, ReduceOp::Sum | ReduceOp::Avg).then_some(Kind::AllReduce(op));
     apply(tensor, comm, Kind::AllReduce(op), backward)
 }
 
-/// Returns the tensor of rank `root`. The tensors of the others have the same shape and type, and
+/// Returns the tensor of rank `root`. The tensors of the others must have the same shape and type;
 /// their elements are ignored.
 ///
-/// Backward sums the gradients of all ranks for the tensor of the root, and those of the others are
-/// zero.
+/// Backward gives the tensor of the root the sum of the gradients of all ranks, and those of the
+/// others zeros.
 ///
 /// # Errors
 /// As [`all_reduce`].
@@ -82,15 +82,15 @@ pub fn all_gather(tensor: &Tensor, comm: &Comm, dim: impl Dim) -> Result<Tensor>
     along(tensor, dim, |tensor| apply(tensor, comm, Kind::AllGather, backward))
 }
 
-/// Combines the tensors of all ranks and returns this rank's part: an equal share of a dimension,
-/// in rank order.
+/// Combines the tensors of all ranks and returns this rank's part: an equal part of a dimension, in
+/// rank order.
 ///
-/// Backward concatenates the gradients of all ranks; that of an average is divided by their number.
-/// Only sums and averages have one.
+/// Backward concatenates the gradients of all ranks; for an average, it divides them by the number
+/// of ranks. It is defined only for sums and averages.
 ///
 /// # Errors
-/// As [`all_reduce`]; [`Error::Indivisible`] if the length of the dimension is no multiple of the
-/// number of ranks.
+/// As [`all_reduce`]; [`Error::Indivisible`] if the length of the dimension is not a multiple of
+/// the number of ranks.
 pub fn reduce_scatter(tensor: &Tensor, comm: &Comm, op: ReduceOp, dim: impl Dim) -> Result<Tensor> {
     let dim = dim.to_index(tensor.shape(), "reduce_scatter")?;
     check_divisible("dimension", tensor.dims()[dim], comm.size())?;
@@ -98,9 +98,9 @@ pub fn reduce_scatter(tensor: &Tensor, comm: &Comm, op: ReduceOp, dim: impl Dim)
     along(tensor, dim, |tensor| apply(tensor, comm, Kind::ReduceScatter(op), backward))
 }
 
-/// Returns the same elements; backward sums the gradients of all ranks. The entry into tensor
-/// parallel layers, called *f* by Shoeybi et al. (Megatron-LM, 2019): the input is the same on all
-/// ranks, and each computes a part of what follows.
+/// Returns the same elements; backward sums the gradients of all ranks. This is the entry into
+/// tensor parallel layers, called *f* by Shoeybi et al. (Megatron-LM, 2019): the input is the same
+/// on all ranks, and each rank computes a part of the following layers.
 ///
 /// # Errors
 /// As [`all_reduce`].
@@ -108,9 +108,9 @@ pub fn copy_to_group(tensor: &Tensor, comm: &Comm) -> Result<Tensor> {
     apply(tensor, comm, Kind::Copy, Some(Kind::AllReduce(ReduceOp::Sum)))
 }
 
-/// Sums the tensors of all ranks; backward passes the gradient of the sum on as it is. The exit of
-/// tensor parallel layers, called *g* by Shoeybi et al. (Megatron-LM, 2019): what follows is the
-/// same on all ranks, and so is the loss, which counts once.
+/// Sums the tensors of all ranks; backward passes on the gradient of the sum unchanged. This is the
+/// exit of tensor parallel layers, called *g* by Shoeybi et al. (Megatron-LM, 2019): the following
+/// layers are the same on all ranks, and so is the loss, which counts once.
 ///
 /// # Errors
 /// As [`all_reduce`].
@@ -123,7 +123,7 @@ pub(crate) fn check_divisible(what: &'static str, len: usize, ranks: usize) -> R
     if len.is_multiple_of(ranks) { Ok(()) } else { Err(Error::Indivisible { what, len, ranks }) }
 }
 
-/// Calls a function on the first dimension for another dimension.
+/// Applies a function of the first dimension to another dimension.
 fn along(tensor: &Tensor, dim: usize, call: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     if dim == 0 {
         return call(tensor);
@@ -132,14 +132,14 @@ fn along(tensor: &Tensor, dim: usize, call: impl FnOnce(&Tensor) -> Result<Tenso
     Ok(result.transpose(0, dim)?.contiguous()?)
 }
 
-/// An exchange of elements, with the first dimension divided among the ranks if any is.
+/// An exchange of elements. If a dimension is divided among the ranks, it is the first one.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     /// None.
     Copy,
     AllReduce(ReduceOp),
     Broadcast(usize),
-    /// The sum on this rank, and zeros on the others.
+    /// The sum on the root, and zeros on the others.
     Reduce(usize),
     AllGather,
     ReduceScatter(ReduceOp),
@@ -148,7 +148,7 @@ enum Kind {
 /// Runs a collective, and records its backward.
 fn apply(tensor: &Tensor, comm: &Comm, forward: Kind, backward: Option<Kind>) -> Result<Tensor> {
     let result = forward.run(tensor, comm)?;
-    // The mean of several: the gradient of one of them is divided by their number.
+    // In a mean, the gradient of each operand is divided by their number.
     let divisor = match forward {
         Kind::ReduceScatter(ReduceOp::Avg) => comm.size() as f64,
         _ => 1.0,
@@ -216,7 +216,7 @@ impl Kind {
     }
 }
 
-/// Returns the shape of a tensor with another length of the first dimension.
+/// Returns the shape of a tensor with a changed first dimension.
 fn with_first(tensor: &Tensor, change: impl FnOnce(usize) -> usize) -> Shape {
     let mut dims = tensor.dims().to_vec();
     if let Some(first) = dims.first_mut() {
@@ -225,7 +225,8 @@ fn with_first(tensor: &Tensor, change: impl FnOnce(usize) -> usize) -> Shape {
     Shape::from(dims)
 }
 
-/// A collective in candle's graph. Its result was computed before, so that errors keep their types.
+/// A collective in candle's graph. Its result is computed beforehand, so that errors keep their
+/// types.
 struct Collective {
     result: Mutex<Option<(CpuStorage, Shape)>>,
     comm: Comm,

@@ -28,9 +28,9 @@ impl Sealed for Cuda {
         Ok(comm.clone())
     }
 
-    // Buffers that are not tensors are on the communicator's stream. On candle's, the host would
-    // wait for backward; and a stream of candle's context would make that context track the uses of
-    // every tensor.
+    // Buffers that are not tensors are on the communicator's stream. On candle's stream, the host
+    // would wait for backward. And another stream in candle's context would make that context track
+    // the uses of every tensor.
 
     fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()> {
         let mut gathered = DeviceBuffer::<u8>::zeros(comm.stream(), all.len())?;
@@ -56,7 +56,8 @@ impl Sealed for Cuda {
     }
 }
 
-/// Averages all gradients in groups of calls. The host waits only for the list of gradients.
+/// Averages all gradients in groups of calls. The host waits only until all ranks agree on the list
+/// of gradients.
 #[derive(Debug)]
 pub struct InPlace {
     comm: Comm<Cuda>,
@@ -88,12 +89,12 @@ fn write(
     tensors: &[&Tensor],
     call: impl FnOnce(Vec<CudaViewMut<'_>>) -> comm_core::Result<()>,
 ) -> Result<()> {
-    // cudarc makes streams of candle's context wait for the recorded last write of a tensor: first
-    // for work before the call, and then for the call, which is in the order of candle's stream by
-    // then.
+    // cudarc makes streams of candle's context wait for the last recorded write of a tensor. The
+    // first touch covers work before the call, and the second one the call itself, which is ordered
+    // in candle's stream by then.
     touch(tensors)?;
     let outcome = {
-        // Holding the locks keeps the tensors' memory in place meanwhile.
+        // Holding the locks keeps the tensors' memory in place during the call.
         let storages: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
         let places: Vec<DeviceSlice> = storages
             .iter()
@@ -105,7 +106,7 @@ fn write(
     Ok(outcome?)
 }
 
-/// Records in cudarc that tensors are written on candle's stream now.
+/// Tells cudarc that tensors are written on candle's stream at this point.
 fn touch(tensors: &[&Tensor]) -> Result<()> {
     Ok(tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&Touch))?)
 }
@@ -126,7 +127,7 @@ macro_rules! with_elements {
     };
 }
 
-/// Does nothing: candle lets operations write in place, and cudarc records the write.
+/// An in-place operation that does nothing, except that cudarc records a write.
 struct Touch;
 
 impl InplaceOp1 for Touch {
@@ -170,8 +171,8 @@ impl DeviceSlice {
 
     fn view(&self) -> CudaViewMut<'_> {
         // SAFETY: candle guarantees `len` aligned elements of this type. The owner of this value
-        // keeps the tensor from getting other memory; candle frees the memory, and does all its
-        // work on it, on this stream, which the call joins.
+        // prevents the tensor from getting other memory. candle frees the memory and does all its
+        // work on it on this stream, which the call joins.
         unsafe { CudaViewMut::from_raw(self.pointer, self.len, self.dtype, &self.stream) }
     }
 }

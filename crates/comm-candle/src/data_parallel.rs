@@ -19,8 +19,8 @@ use crate::{LostGradients, Options, Place, Report, Result, Segments};
 /// In host memory, gradients are packed into buckets, which are allocated once and sent by another
 /// thread while the next one is packed. On a GPU gradients are averaged in place.
 ///
-/// candle's backward returns all gradients at its end, and [`DataParallel::sync_gradients`]
-/// averages them then. [`DataParallel::backward`] runs backward in segments, and communication
+/// candle's backward returns all gradients at its end, after which [`DataParallel::sync_gradients`]
+/// averages them. [`DataParallel::backward`] runs backward in segments, so that communication
 /// overlaps with it.
 #[derive(Debug)]
 pub struct DataParallel<M: Place = Host> {
@@ -32,12 +32,12 @@ pub struct DataParallel<M: Place = Host> {
 }
 
 impl<M: Place> DataParallel<M> {
-    /// Prepares to train the model with these variables. A collective: every rank calls it, with
-    /// the same model. In host memory it duplicates the communicator; on GPUs, the communicator
-    /// must not be used for anything else while [`DataParallel::sync_gradients`] runs.
+    /// Prepares to train the model with these variables. This is a collective: every rank calls it
+    /// with the same model. In host memory it duplicates the communicator; on GPUs, the
+    /// communicator must not be used for anything else while [`DataParallel::sync_gradients`] runs.
     ///
-    /// All variables must exist by now; [`DataParallel::sync_gradients`] returns an error if one is
-    /// added later.
+    /// All variables must already exist; [`DataParallel::sync_gradients`] returns an error if one
+    /// is added later.
     ///
     /// # Errors
     /// [`Error::Ranks`](crate::Error::Ranks) with a [`Mismatch`](crate::Mismatch) if names, shapes
@@ -56,35 +56,35 @@ impl<M: Place> DataParallel<M> {
     }
 
     /// Sets the response to variables for which no rank has a gradient in the next step, the same
-    /// on all ranks. After that step, they are allowed.
+    /// on all ranks. After that step, missing gradients are allowed.
     pub const fn set_lost_gradients(&mut self, response: LostGradients) {
         self.lost_gradients = response;
     }
 
-    /// Broadcasts the variables of rank 0. A collective.
+    /// Broadcasts the variables of rank 0. This is a collective.
     ///
     /// # Errors
     /// [`Error::Changed`](crate::Error::Changed), and [`Error::Refused`](crate::Error::Refused) on
     /// the other ranks, before any variable is sent; [`Error::Ranks`](crate::Error::Ranks) if
-    /// communication fails, and then the variables are unspecified.
+    /// communication fails, after which the variables are unspecified.
     pub fn sync_model(&mut self) -> Result<()> {
         agree_to_continue(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
         self.variables.broadcast(&self.comm)
     }
 
-    /// Replaces gradients by their averages over all ranks: the same bits on every rank. A
-    /// collective.
+    /// Replaces gradients with their averages over all ranks, which have the same bits on every
+    /// rank. This is a collective.
     ///
     /// A gradient keeps its memory if nothing shares it, and is replaced by another tensor
-    /// otherwise. A variable of which any rank had a gradient has one on every rank afterwards, and
-    /// the others have none.
+    /// otherwise. Afterwards, a variable for which any rank had a gradient has one on every rank,
+    /// and the others have none.
     ///
     /// # Errors
     /// [`Error::Gradient`](crate::Error::Gradient), [`Error::Integers`](crate::Error::Integers) or
     /// [`Error::Changed`](crate::Error::Changed) before any gradient is sent, and
     /// [`Error::Refused`](crate::Error::Refused) on the other ranks: gradients are unchanged, and
     /// all ranks may call again; [`Error::LostGradients`](crate::Error::LostGradients) on all ranks
-    /// as well, if so set. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and
+    /// as well, if set to do so. [`Error::Ranks`](crate::Error::Ranks) if communication fails, and
     /// [`Error::Candle`](crate::Error::Candle), which aborts the communicator; then the gradients
     /// are unspecified, and every later call fails.
     pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
@@ -108,18 +108,19 @@ impl DataParallel<Host> {
         Ok(Self { comm, variables, averager, lost_gradients: options.lost_gradients })
     }
 
-    /// Runs backward in segments and averages gradients over all ranks while it runs. A collective.
+    /// Runs backward in segments and averages gradients over all ranks while it runs. This is a
+    /// collective.
     ///
-    /// Returns the averages: the same bits on every rank, and those of
-    /// [`DataParallel::sync_gradients`] after a backward that was not cut (see [`Segments`] for the
+    /// Returns the averages, which have the same bits on every rank, and the same as those of
+    /// [`DataParallel::sync_gradients`] after an uncut backward (see [`Segments`] for the
     /// exceptions). Buckets follow the order in which the gradients of rank 0 became ready in the
     /// first step.
     ///
     /// # Errors
-    /// [`Error::LostGradients`](crate::Error::LostGradients) on all ranks, and all may call again.
-    /// [`Error::Changed`](crate::Error::Changed) and [`Error::Candle`](crate::Error::Candle), which
-    /// abort this replica's communicator, so that no rank waits, and
-    /// [`Error::Ranks`](crate::Error::Ranks); then every later call fails.
+    /// [`Error::LostGradients`](crate::Error::LostGradients) on all ranks, after which all may call
+    /// again. [`Error::Changed`](crate::Error::Changed) and
+    /// [`Error::Candle`](crate::Error::Candle), which abort this replica's communicator so that no
+    /// rank waits, and [`Error::Ranks`](crate::Error::Ranks); then every later call fails.
     pub fn backward(&mut self, loss: &Tensor, segments: Segments) -> Result<(GradStore, Report)> {
         or_abort(&self.comm, self.variables.check_unchanged())?;
         let averaged = self.averager.backward(&self.variables, loss, segments, &mut self.lost_gradients);

@@ -5,10 +5,10 @@ use comm_core::{Comm, Memory};
 
 use crate::lost::list;
 
-/// The result of anything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of training a model on several ranks.
+/// An error of training a model on several ranks.
 ///
 /// [`Error::Ranks`], [`Error::Type`], [`Error::Place`], [`Error::NotUpdated`] and
 /// [`Error::LostGradients`] occur on every rank. [`Error::Gradient`], [`Error::Integers`] and
@@ -34,8 +34,8 @@ pub enum Error {
         /// Its element type.
         dtype: DType,
     },
-    /// A variable is in another memory than the communicator's.
-    #[error("variable {name:?} lies on {location:?}, and the communicator is for {place}")]
+    /// A variable is not in the memory of the communicator.
+    #[error("variable {name:?} is on {location:?}, but the communicator is for {place}")]
     Place {
         /// The variable.
         name: String,
@@ -51,8 +51,8 @@ pub enum Error {
         /// The form of the tensor.
         form: Box<Form>,
     },
-    /// A dimension cannot be divided into equal parts of all ranks.
-    #[error("the {what} is {len}, which is no multiple of {ranks}, the number of ranks")]
+    /// A dimension cannot be divided into equal parts for all ranks.
+    #[error("the {what} is {len}, which is not a multiple of {ranks}, the number of ranks")]
     Indivisible {
         /// The dimension.
         what: &'static str,
@@ -71,7 +71,7 @@ pub enum Error {
         dtype: comm_core::DType,
     },
     /// A tensor in a checkpoint has another shape than its variable.
-    #[error("{name:?} has shape {got:?} in the checkpoint, the variable has {expected:?}")]
+    #[error("{name:?} has shape {got:?} in the checkpoint, but the variable has {expected:?}")]
     Stored {
         /// The tensor.
         name: String,
@@ -80,7 +80,7 @@ pub enum Error {
         /// The shape in the checkpoint.
         got: Vec<usize>,
     },
-    /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
+    /// Another rank cannot continue, so no rank does. If several cannot, this is the lowest one.
     #[error("rank {rank} cannot continue: {why}")]
     Refused {
         /// The rank that cannot.
@@ -90,7 +90,7 @@ pub enum Error {
         /// The error of that rank.
         why: String,
     },
-    /// A gradient that does not match its variable. Nothing was sent.
+    /// A gradient does not match its variable. Nothing was sent.
     #[error("the gradient of {name:?} is {got}, the variable is {expected}")]
     Gradient {
         /// The variable.
@@ -100,7 +100,7 @@ pub enum Error {
         /// The form of the gradient.
         got: Box<Form>,
     },
-    /// A gradient of integers, which have no average. Nothing was sent.
+    /// A variable of integers, which have no average, has a gradient. Nothing was sent.
     #[error("variable {name:?} holds integers, and has a gradient")]
     Integers {
         /// The variable.
@@ -119,7 +119,7 @@ pub enum Error {
     LostGradients {
         /// The variables.
         names: Vec<String>,
-        /// The number of all floating point variables.
+        /// The total number of floating point variables.
         trained: usize,
     },
     /// A variable was added, removed or replaced since the model was prepared. Nothing was sent.
@@ -160,8 +160,7 @@ impl From<comm_core::Error> for Error {
     }
 }
 
-/// For models, whose functions return errors of candle. The error can be found again as the
-/// `wrapped` field.
+/// For models whose functions return candle's errors. The original error is in the `wrapped` field.
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
         match error {
@@ -174,7 +173,7 @@ impl From<Error> for candle_core::Error {
     }
 }
 
-/// Aborts the communicator if this rank alone failed while other ranks wait for it.
+/// Aborts the communicator if only this rank failed, because other ranks wait for it.
 pub(crate) fn or_abort<M: Memory, T>(comm: &Comm<M>, outcome: Result<T>) -> Result<T> {
     match &outcome {
         Err(Error::Candle(_)) => comm.abort("a tensor could not be read or written"),

@@ -47,7 +47,7 @@ impl Sealed for Host {
 #[derive(Debug)]
 pub struct Buckets {
     replicas: DataParallel,
-    /// The positions of their variables among all.
+    /// The positions of their variables among all variables.
     members: Vec<usize>,
     max_norm: Option<f64>,
 }
@@ -57,7 +57,8 @@ impl Buckets {
     pub(crate) fn new(comm: &Comm, variables: &[Variable], options: Options) -> Result<Self> {
         let members: Vec<usize> = (0..variables.len()).filter(|at| variables[*at].dtype.is_float()).collect();
         let described = ParameterSet::new(members.iter().map(|&at| variables[at].parameter()))?;
-        // Every call waits for its buckets before it returns, so no other call runs meanwhile.
+        // Every call waits for its buckets before it returns, so no other call runs at the same
+        // time.
         let replicas = DataParallel::over(comm.clone(), described, options.of_buckets())?;
         Ok(Self { replicas, members, max_norm: options.max_norm })
     }
@@ -93,7 +94,8 @@ impl Buckets {
 impl Average for Buckets {
     fn average(&mut self, call: &mut StepGradients<'_>) -> Result<()> {
         let mut step = self.replicas.step()?;
-        // In reverse, as buckets are filled: the first is sent while the second is packed.
+        // In reverse, the order in which buckets are filled, so that the first is sent while the
+        // second is packed.
         for (index, &at) in self.members.iter().enumerate().rev() {
             if let Some(gradient) = call.gradient(at) {
                 read(gradient, |elements| step.ready(index, &elements))??;
@@ -103,7 +105,7 @@ impl Average for Buckets {
     }
 }
 
-/// Replaces gradients by their averages, after clipping.
+/// Replaces gradients with their averages, after clipping.
 fn take(
     mut averaged: Averaged<'_>,
     max_norm: Option<f64>,

@@ -1,10 +1,10 @@
 //! Data-parallel training of [candle](https://github.com/huggingface/candle) models, over any
 //! communicator.
 //!
-//! Every rank holds a replica of a model, whose variables are in a [`VarMap`], and trains it on
-//! samples of its own. [`DataParallel`] gives all ranks the variables of rank 0, and averages the
-//! gradients of all ranks between backward and the step of the optimizer, so that equal optimizers
-//! keep the replicas equal to the last bit.
+//! Every rank holds a replica of a model, whose variables are in a [`VarMap`], and trains it on its
+//! own samples. [`DataParallel`] gives all ranks the variables of rank 0, and averages the
+//! gradients of all ranks between backward and the step of the optimizer, so equal optimizers keep
+//! the replicas equal bit for bit.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -39,28 +39,28 @@
 //! # Ok::<_, comm::Error>(())
 //! ```
 //!
-//! - **Names decide** which variables meet. A `VarMap` has another order in every process, so
+//! - **Variables are matched by name.** A `VarMap` has a different order in every process, so
 //!   variables are sorted by name, and names, shapes and element types of all ranks are compared
-//!   before anything else is sent. What is missing, extra or different on one rank is named on
-//!   every rank, as [`Mismatch`].
-//! - **Gradients are averaged, not variables.** The two differ as soon as an optimizer remembers
-//!   anything but a sum.
+//!   before anything else is sent. A variable that is missing, extra or different on some rank is
+//!   reported on every rank as a [`Mismatch`].
+//! - **Gradients are averaged, not variables.** The two differ as soon as the state of an optimizer
+//!   is more than a sum of gradients.
 //! - **Lost gradients are reported.** candle's fast `layer_norm`, `rms_norm` and `softmax_last_dim`
-//!   leave the variables before them without gradient, and without error. The first step warns of
-//!   variables for which no rank has one, or fails: see [`LostGradients`]. A gradient that only
-//!   some ranks have counts as zero on the others, which get the average too.
-//! - **Communication overlaps with backward** that runs in [`Segments`].
+//!   leave the variables before them without a gradient, and without an error. The first step warns
+//!   of variables for which no rank has a gradient, or fails: see [`LostGradients`]. A gradient
+//!   that only some ranks have counts as zero on the others, which also get the average.
+//! - **Communication overlaps with backward** if it runs in [`Segments`].
 //! - **Optimizers have state that can be saved.** [`ReplicatedOptimizer`] and [`ZeroOptimizer`],
-//!   which divides the state among the ranks, update variables by the optimizers of `comm-ddp`;
-//!   [`checkpoint`] saves variables and state, which any number of ranks restores.
+//!   which divides the state among the ranks, update variables with the optimizers of `comm-ddp`;
+//!   [`checkpoint`] saves variables and state, which can be restored on any number of ranks.
 //! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are
 //!   averaged; variables of integers take part in [`sync_model`].
-//! - **Models can be divided**: [`collectives`] of tensors have a backward, and
+//! - **Models can be divided**: [`collectives`] on tensors have a backward, and
 //!   [`ColumnParallelLinear`] and [`RowParallelLinear`] are linear layers of a group.
 //!
-//! Tensors lie in the memory of the communicator: on the CPU for a `Comm`, and with feature `cuda`
-//! on the GPU for a `Comm<comm_nccl::Cuda>`, which [`DataParallel`] takes. Nothing is copied from
-//! one to the other.
+//! Tensors must be in the memory of the communicator: on the CPU for a `Comm`, and with the feature
+//! `cuda` on the GPU for a `Comm<comm_nccl::Cuda>`, which [`DataParallel`] accepts. Nothing is
+//! copied between the two.
 //!
 //! | subject | file |
 //! |---|---|
@@ -71,7 +71,7 @@
 //! | averaging, per memory | `place.rs`, `host.rs`, `cuda.rs` |
 //! | optimizers and checkpoints | `replicated.rs`, `zero.rs`, `checkpoint.rs` |
 //! | the broadcast of rank 0's variables | `broadcast.rs`, `cuda.rs` |
-//! | collectives of tensors, and layers of a group | `collectives.rs`, `parallel.rs` |
+//! | collectives on tensors, and layers of a group | `collectives.rs`, `parallel.rs` |
 //! | access to the memory of a tensor | `memory.rs`, `cuda.rs` |
 
 #![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
@@ -119,12 +119,12 @@ pub use report::Report;
 pub use segments::Segments;
 pub use zero::ZeroOptimizer;
 
-/// Gives every rank the variables of rank 0. A collective: every rank calls it, with the same
-/// model.
+/// Gives every rank the variables of rank 0. This is a collective: every rank calls it with the
+/// same model.
 ///
-/// Variables keep their identity, so that an optimizer may be made before or after. Besides at the
-/// start, this is how variables that no optimizer sees, such as the running means of a batch norm,
-/// become the same again.
+/// Variables keep their identity, so an optimizer may be created before or after. It is called at
+/// the start, and whenever variables that no optimizer updates, such as the running means of a
+/// batch norm, are to become the same again.
 ///
 /// # Errors
 /// As [`DataParallel::new`] and [`DataParallel::sync_model`].
@@ -133,11 +133,11 @@ pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
 }
 
 /// Returns an error if the ranks have different bits in a variable, for example because one of them
-/// left out a step of its optimizer. A collective: every rank calls it, with the same model, as
-/// often as it likes, outside of other calls.
+/// skipped a step of its optimizer. This is a collective: every rank calls it with the same model,
+/// at any time between other calls.
 ///
-/// Variables that no optimizer updates count as well: the running means of a batch norm are those
-/// of each rank's samples until [`sync_model`] copies them.
+/// Variables that no optimizer updates are also compared. The running means of a batch norm, for
+/// example, are those of each rank's samples until [`sync_model`] copies them.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -174,15 +174,15 @@ fn collect<T>(results: impl Iterator<Item = candle_core::Result<T>>) -> Result<V
     Ok(results.collect::<candle_core::Result<_>>()?)
 }
 
-/// Whether [`sync_gradients`] was called, which warns of lost gradients in its first call.
+/// Whether [`sync_gradients`] was called before. Its first call warns of lost gradients.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Replaces gradients by their averages over all ranks. A collective: every rank calls it, with the
-/// same model, between backward and the step of its optimizer.
+/// Replaces gradients with their averages over all ranks. This is a collective: every rank calls it
+/// with the same model, between backward and the step of its optimizer.
 ///
 /// To accumulate over several backward passes, add up their gradients with `GradStore::extend` and
-/// call this once. The communicator must not be used for anything else meanwhile. The first call in
-/// a process warns of lost gradients: see [`LostGradients`].
+/// call this once. The communicator must not be used for anything else during the call. The first
+/// call in a process warns of lost gradients: see [`LostGradients`].
 ///
 /// # Errors
 /// As [`DataParallel::new`] and [`DataParallel::sync_gradients`].

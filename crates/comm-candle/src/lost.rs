@@ -7,18 +7,18 @@ use crate::{Error, Result};
 ///
 /// candle gives no gradient, and no error, to variables before an operation without backward:
 /// `layer_norm`, `rms_norm`, `softmax_last_dim`, `rope`, `rope_i`, `rope_thd` and `sdpa` of
-/// candle-nn, and the layers `RmsNorm` and `LayerNorm` with a bias on contiguous input. They are
-/// never trained. But frozen variables and running means have no gradient either.
+/// candle-nn, and the layers `RmsNorm` and `LayerNorm` with a bias on contiguous input. Such
+/// variables are never trained. But frozen variables and running means have no gradient either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum LostGradients {
-    /// Says nothing. [`Report::without_gradient`](crate::Report::without_gradient) lists the
+    /// Ignores them. [`Report::without_gradient`](crate::Report::without_gradient) lists the
     /// variables.
     Allow,
     /// Logs a warning with the names.
     #[default]
     Warn,
-    /// The step fails on every rank, with [`Error::LostGradients`], before any variable or gradient
+    /// Fails the step on every rank with [`Error::LostGradients`], before any variable or gradient
     /// has changed.
     Refuse,
 }
@@ -26,8 +26,8 @@ pub enum LostGradients {
 impl LostGradients {
     pub(crate) const ALL: [Self; 3] = [Self::Allow, Self::Warn, Self::Refuse];
 
-    /// Responds to the variables without gradient on any rank, the same on every rank, and then
-    /// allows them in later steps.
+    /// Responds to variables for which no rank has a gradient, which are the same on every rank,
+    /// and then allows them in later steps.
     pub(crate) fn check(&mut self, names: &[String], trained: usize) -> Result<()> {
         if !names.is_empty() {
             let error = Error::LostGradients { names: names.to_vec(), trained };
@@ -51,7 +51,7 @@ pub(crate) fn trained(variables: &[Variable]) -> usize {
 /// The number of names in the text of an error.
 const LISTED: usize = 10;
 
-/// Lists the first names, and the number of the others.
+/// Lists the first names, and counts the others.
 pub(crate) fn list(names: &[String]) -> String {
     let listed: Vec<String> = names.iter().take(LISTED).map(|name| format!("{name:?}")).collect();
     let more = names.len().saturating_sub(LISTED);

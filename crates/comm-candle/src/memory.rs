@@ -42,14 +42,14 @@ macro_rules! map_elements {
     };
 }
 
-/// Calls `visit` with the elements of a tensor, in the order of its indices.
+/// Calls `visit` with the elements of a tensor in row-major order.
 pub(crate) fn read<R>(tensor: &Tensor, visit: impl FnOnce(HostView<'_>) -> R) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let elements = elements(&tensor)?;
     Ok(visit(elements.view()?))
 }
 
-/// The elements of a contiguous tensor, which cannot be written meanwhile.
+/// The elements of a contiguous tensor, which is locked against writing.
 pub(crate) struct Elements<'t, S> {
     /// Locked.
     storage: S,
@@ -114,7 +114,7 @@ pub(crate) fn write<R>(tensor: &Tensor, visit: impl FnOnce(HostViewMut<'_>) -> R
     write.result.take().ok_or(Error::UnwrapNone)
 }
 
-/// An in-place operation for candle, which calls it by reference, and once.
+/// An in-place operation for candle, which calls it by reference and only once.
 struct Write<F, R> {
     visit: Cell<Option<F>>,
     result: Cell<Option<R>>,

@@ -14,8 +14,8 @@ use crate::{LostGradients, Result};
 pub struct Options {
     /// The sizes at which buckets of gradients are full.
     pub limits: BucketLimits,
-    /// The largest norm of all averaged gradients together. If it is larger, all are scaled so that
-    /// it is this.
+    /// The maximum norm of all averaged gradients together. If their norm is larger, all are scaled
+    /// down to it.
     pub max_norm: Option<f64>,
     /// The response to variables for which no rank has a gradient in the first step.
     pub lost_gradients: LostGradients,
@@ -25,7 +25,7 @@ pub struct Options {
 
 /// Setters, as in `Options::DEFAULT.max_norm(Some(1.0))`.
 impl Options {
-    /// Returns buckets of 1 MiB, then 25 MiB, no largest norm, a warning for lost gradients, and
+    /// Returns buckets of 1 MiB, then 25 MiB, no maximum norm, a warning for lost gradients, and
     /// the system clock.
     pub const DEFAULT: Self = Self {
         limits: BucketLimits::DEFAULT,
@@ -41,7 +41,7 @@ impl Options {
         clock: Clock
     );
 
-    /// Returns the options of rank 0, with this clock. The limits are left to `comm-ddp`. A
+    /// Returns the options of rank 0, with this clock. The limits are left to `comm-ddp`. This is a
     /// collective.
     pub(crate) fn agree(self, comm: &Comm) -> Result<Self> {
         let lost = LostGradients::ALL.iter().position(|policy| *policy == self.lost_gradients);

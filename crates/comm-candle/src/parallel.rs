@@ -7,11 +7,11 @@ use comm_core::Comm;
 use crate::Result;
 use crate::collectives::{check_divisible, copy_to_group, reduce_from_group};
 
-/// A linear layer of which each rank computes some outputs.
+/// A linear layer whose outputs are divided among the ranks.
 ///
-/// Its input is the same on all ranks, and its output has this rank's share of the features. With
-/// an activation and a [`RowParallelLinear`] after it, the group computes a whole perceptron with
-/// one all-reduce in forward and one in backward. All ranks compute the same loss.
+/// Its input is the same on all ranks, and its output has this rank's part of the features.
+/// Followed by an activation and a [`RowParallelLinear`], it forms a perceptron that the group
+/// computes with one all-reduce in forward and one in backward. All ranks compute the same loss.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -53,7 +53,7 @@ impl ColumnParallelLinear {
     /// layer get the gradients of this rank's part.
     ///
     /// # Errors
-    /// [`Error::Indivisible`](crate::Error::Indivisible) if the outputs are no multiple of the
+    /// [`Error::Indivisible`](crate::Error::Indivisible) if the outputs are not a multiple of the
     /// number of ranks; [`Error::Candle`](crate::Error::Candle).
     pub fn part_of(whole: &Linear, comm: &Comm) -> Result<Self> {
         let weight = part(whole.weight(), 0, comm)?;
@@ -80,9 +80,9 @@ impl Module for ColumnParallelLinear {
     }
 }
 
-/// A linear layer of which each rank has some inputs.
+/// A linear layer whose inputs are divided among the ranks.
 ///
-/// Its input is this rank's share of the features, as a [`ColumnParallelLinear`] returns them, and
+/// Its input is this rank's part of the features, as returned by a [`ColumnParallelLinear`], and
 /// its output is the same on all ranks. The bias, which every rank has, is added once, after the
 /// sum.
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ impl RowParallelLinear {
         Self { linear: Linear::new(weight, None), bias, comm: comm.clone() }
     }
 
-    /// Creates a layer from a whole one, as [`ColumnParallelLinear::part_of`].
+    /// Creates a layer from a whole one, like [`ColumnParallelLinear::part_of`].
     ///
     /// # Errors
     /// As [`ColumnParallelLinear::part_of`], for the inputs.
@@ -128,12 +128,12 @@ impl Module for RowParallelLinear {
     }
 }
 
-/// Creates a [`ColumnParallelLinear`] with variables `weight` and `bias` of this rank's part,
-/// initialized as by [`candle_nn::linear()`], with other numbers on each rank.
+/// Creates a [`ColumnParallelLinear`] with the variables `weight` and `bias` for this rank's part.
+/// They are initialized as by [`candle_nn::linear()`], with different numbers on each rank.
 ///
 /// # Errors
-/// [`Error::Indivisible`](crate::Error::Indivisible) if the outputs are no multiple of the number
-/// of ranks; [`Error::Candle`](crate::Error::Candle).
+/// [`Error::Indivisible`](crate::Error::Indivisible) if the outputs are not a multiple of the
+/// number of ranks; [`Error::Candle`](crate::Error::Candle).
 pub fn column_parallel_linear(
     inputs: usize,
     outputs: usize,
@@ -148,9 +148,9 @@ pub fn column_parallel_linear(
     Ok(ColumnParallelLinear::new(weight, Some(bias), comm))
 }
 
-/// Creates a [`RowParallelLinear`] with variables `weight` of this rank's part, initialized as by
-/// [`candle_nn::linear()`] with other numbers on each rank, and `bias`, which is zero, because it
-/// must be the same on all ranks.
+/// Creates a [`RowParallelLinear`] with the variables `weight`, for this rank's part, and `bias`.
+/// The weight is initialized as by [`candle_nn::linear()`], with different numbers on each rank.
+/// The bias is zero, because it must be the same on all ranks.
 ///
 /// # Errors
 /// As [`column_parallel_linear`], for the inputs.
@@ -161,7 +161,7 @@ pub fn row_parallel_linear(
     comm: &Comm,
 ) -> Result<RowParallelLinear> {
     check_divisible("number of inputs", inputs, comm.size())?;
-    // The deviation depends on all inputs of a sum, not on this rank's.
+    // The deviation depends on all inputs of a sum, not only on this rank's.
     let weight = Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
     let weight = builder.get_with_hints((outputs, inputs / comm.size()), "weight", weight)?;
     let bias = builder.get_with_hints(outputs, "bias", init::ZERO)?;

@@ -10,7 +10,7 @@ use crate::call::StepGradients;
 use crate::variables::Variable;
 
 /// A memory in which candle has tensors and a communicator has buffers: [`Host`](comm_core::Host),
-/// and with feature `cuda` `comm_nccl::Cuda`.
+/// and with the feature `cuda` also `comm_nccl::Cuda`.
 ///
 /// The trait is sealed.
 pub trait Place: Sealed {}
@@ -28,20 +28,21 @@ pub trait Sealed: Memory {
     /// Returns whether tensors at this location are in this memory.
     fn holds(location: DeviceLocation) -> bool;
 
-    /// Returns a communicator for training alone, if buckets are sent in the background.
+    /// Returns a communicator that is used only for training, if buckets are sent in the
+    /// background.
     fn duplicate(comm: &Comm<Self>) -> comm_core::Result<Comm<Self>>;
 
     /// Gathers the bytes of all ranks, in rank order, on every rank. All ranks pass the same number
     /// of bytes.
     fn all_gather(comm: &Comm<Self>, own: &[u8], all: &mut [u8]) -> comm_core::Result<()>;
 
-    /// Replaces each byte by the largest of all ranks at its position.
+    /// Replaces each byte with the largest one of all ranks at its position.
     fn largest(comm: &Comm<Self>, bytes: &mut [u8]) -> comm_core::Result<()>;
 
     /// Broadcasts the values of rank 0.
     fn broadcast(comm: &Comm<Self>, variables: &[Variable]) -> Result<()>;
 
-    /// Creates the averager of the gradients of these variables. A collective.
+    /// Creates the averager of the gradients of these variables. This is a collective.
     fn averager(comm: &Comm<Self>, variables: &[Variable]) -> Result<Self::Averager>;
 }
 

@@ -13,15 +13,15 @@ use crate::memory::{read, write};
 use crate::variables::{Variable, Variables};
 use crate::{Error, Result};
 
-/// Updates the variables of a model by an optimizer of `comm-ddp`, such as
+/// Updates the variables of a model with an optimizer of `comm-ddp`, such as
 /// [`AdamW`](comm_ddp::AdamW), and keeps the whole state on every rank.
 ///
-/// It takes the place of candle's optimizers, whose state cannot be saved. Variables of `f32` and
-/// `f64` are updated in place, with state of the same type; they must be in host memory. One that
-/// has no gradient stays as it is.
+/// It replaces candle's optimizers, whose state cannot be saved. Variables of `f32` and `f64` are
+/// updated in place, with state of the same type; they must be in host memory. A variable without a
+/// gradient remains unchanged.
 ///
 /// [`ZeroOptimizer`](crate::ZeroOptimizer) divides the state among the ranks, and its checkpoints
-/// are the same.
+/// have the same format.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -56,7 +56,7 @@ struct Trained<O> {
     states: States,
 }
 
-/// The numbers that an optimizer keeps of a variable, by state.
+/// The numbers that an optimizer keeps for a variable, by state.
 #[derive(Debug)]
 enum States {
     F32(Vec<Vec<f32>>),
@@ -65,9 +65,9 @@ enum States {
 
 impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     /// Creates an optimizer of the floating point variables in a map. `optimizer` returns the
-    /// settings for each. This is no collective; all ranks use the same settings.
+    /// settings for each. This is not a collective, but all ranks must use the same settings.
     ///
-    /// All variables must exist by now; [`ReplicatedOptimizer::step`] returns an error if one is
+    /// All variables must already exist; [`ReplicatedOptimizer::step`] returns an error if one is
     /// added later.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     /// Updates all variables that have a gradient.
     ///
     /// # Errors
-    /// [`Error::Gradient`] and [`Error::Changed`], and then no variable has changed;
-    /// [`Error::Candle`] if memory is missing.
+    /// [`Error::Gradient`] and [`Error::Changed`], in which case no variable has changed;
+    /// [`Error::Candle`] if there is not enough memory.
     pub fn step(&mut self, gradients: &GradStore) -> Result<()> {
         self.variables.check_unchanged()?;
         let own = |trained: &Trained<O>| Ok(trained.variable.gradient(gradients)?.cloned());
@@ -109,13 +109,13 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     }
 
     /// Returns the name and the settings of each variable for changes, for example of the learning
-    /// rate. All ranks make the same.
+    /// rate. All ranks must make the same changes.
     pub fn settings_mut(&mut self) -> impl Iterator<Item = (&str, &mut O)> {
         self.trained.iter_mut().map(|trained| (trained.variable.name.as_str(), &mut trained.optimizer))
     }
 
-    /// Adds the state and the number of steps to what is saved: the state `mean` of the variable
-    /// `layer.weight` under the name `optimizer.mean.layer.weight`.
+    /// Adds the state and the number of steps to the state that is saved. For example, the state
+    /// `mean` of the variable `layer.weight` has the name `optimizer.mean.layer.weight`.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if a name is taken.
@@ -139,7 +139,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
     /// [`ZeroOptimizer`](crate::ZeroOptimizer), on any number of ranks.
     ///
     /// # Errors
-    /// [`Error::Stored`] and [`Error::Checkpoint`]; then the state is unspecified.
+    /// [`Error::Stored`] and [`Error::Checkpoint`], after which the state is unspecified.
     pub fn load_from(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         self.trained.iter_mut().for_each(Trained::resize_states);
         for trained in &mut self.trained {
@@ -164,7 +164,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> Trained<O> {
         }
     }
 
-    /// Gives the variable as many states as its optimizer has, whose settings may have changed.
+    /// Gives the variable as many states as its optimizer needs, whose settings may have changed.
     fn resize_states(&mut self) {
         let (count, len) = (self.state_names().len(), self.variable.var.elem_count());
         match &mut self.states {
@@ -203,7 +203,7 @@ fn slices<T>(states: &mut [Vec<T>]) -> Vec<&mut [T]> {
 
 /// Calls `update` with the elements of a variable and of its gradient, whose types are known.
 fn with_both<T: Scalar>(var: &Tensor, gradient: &Tensor, update: impl FnOnce(&mut [T], &[T])) -> Result<()> {
-    // candle locks the memory that is written: it must not be read meanwhile.
+    // candle locks memory that is written, so it must not be read at the same time.
     let is_shared = storage(var) == storage(gradient);
     let gradient = if is_shared { gradient.copy()? } else { gradient.clone() };
     read(&gradient, |gradient| {

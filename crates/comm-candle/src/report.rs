@@ -5,9 +5,9 @@ use comm_ddp::Timeline;
 /// The gradients that were missing in a step, the norm of their averages, and its times. Names are
 /// sorted.
 ///
-/// Both lists are usually empty. A variable without gradient on any rank is one on which the loss
-/// does not depend, or one before an operation without backward, which candle does not report;
-/// running means of a batch norm are among the former. Check it after the first step.
+/// Both lists are usually empty. If no rank has a gradient for a variable, either the loss does not
+/// depend on it, as for the running means of a batch norm, or it is before an operation without
+/// backward, which candle does not report. Check the report after the first step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     pub(crate) nowhere: Vec<String>,
@@ -17,22 +17,22 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the variables for which no rank had a gradient, and which have none now. The same on
-    /// every rank. Variables of integers, which never have one, are left out.
+    /// Returns the variables for which no rank had a gradient, and which have none now. The list is
+    /// the same on every rank. It omits variables of integers, which never have one.
     #[must_use]
     pub fn without_gradient(&self) -> &[String] {
         &self.nowhere
     }
 
-    /// Returns the variables for which other ranks had a gradient and this one had none: it counted
-    /// as zero, and this rank has the average now.
+    /// Returns the variables for which other ranks had a gradient but this one had none. It counted
+    /// as zero, and this rank now has the average.
     #[must_use]
     pub fn counted_as_zero(&self) -> &[String] {
         &self.elsewhere
     }
 
     /// Returns the L2 norm of all averages together before they were clipped, the same on every
-    /// rank: with [`Options::max_norm`](crate::Options::max_norm).
+    /// rank, if [`Options::max_norm`](crate::Options::max_norm) is set.
     #[must_use]
     pub const fn norm(&self) -> Option<f64> {
         self.norm

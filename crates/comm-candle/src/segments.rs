@@ -9,19 +9,19 @@ use crate::variables::Variable;
 
 /// The places at which the graph of a forward pass is cut, so that its backward runs in segments.
 ///
-/// candle's backward returns all gradients at its end. Cut into segments, it returns those of the
-/// last segment first, and their communication overlaps with the backward of the others:
+/// candle's backward returns all gradients at its end. If it is cut into segments, it returns those
+/// of the last segment first, and their communication overlaps with the backward of the others:
 /// [`DataParallel::backward`](crate::DataParallel::backward) and
 /// [`ZeroOptimizer::backward_step`](crate::ZeroOptimizer::backward_step). A few segments of equal
 /// cost suffice, for example one per block of a transformer.
 ///
-/// The forward pass calls [`Segments::cut`] between two layers and goes on with the tensor that it
-/// returns. candle's own backward of such a loss would end at the last cut. Each cut costs a copy
-/// of its tensor. If all paths from one segment to the next lead through one cut, gradients have
-/// the bits of an uncut backward; except for a variable that is used in several segments and
-/// several times in an earlier one, for which the order of additions differs. A path around a cut,
-/// such as a skip connection that uses the tensor before the cut, is correct as well, but the order
-/// of additions differs and there is less to overlap.
+/// The forward pass calls [`Segments::cut`] between two layers and continues with the tensor that
+/// it returns. candle's own backward of such a loss would end at the last cut. Each cut costs a
+/// copy of its tensor. If all paths from one segment to the next lead through one cut, gradients
+/// have the same bits as in an uncut backward. The exception is a variable that is used in several
+/// segments and several times in an earlier one, for which the order of additions differs. A path
+/// around a cut, such as a skip connection that uses the tensor before the cut, also gives correct
+/// gradients, but the order of additions differs and there is less overlap.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -72,7 +72,7 @@ pub(crate) enum Event<'g> {
 }
 
 impl Segments {
-    /// Creates segments of a forward pass that begins.
+    /// Creates the segments of a forward pass that is about to begin.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -94,9 +94,8 @@ impl Segments {
         Ok(next)
     }
 
-    /// Runs backward and returns all gradients. `notify` is called once for each of the variables
-    /// that the loss does not use, before backward, and for each other one as soon as its gradient
-    /// is complete.
+    /// Runs backward and returns all gradients. `notify` is called once for each variable: before
+    /// backward if the loss does not use it, and otherwise as soon as its gradient is complete.
     pub(crate) fn backward(
         self,
         loss: &Tensor,
@@ -110,7 +109,7 @@ impl Segments {
         let mut gradients = loss.backward()?;
         let mut cuts = self.cuts.into_iter().rev();
         for segment in 0.. {
-            // In reverse, as buckets are filled.
+            // In reverse, the order in which buckets are filled.
             for (at, variable) in variables.iter().enumerate().rev() {
                 if last.get(&variable.var.id()) != Some(&segment) {
                     continue;
@@ -121,9 +120,9 @@ impl Segments {
                 }
             }
             let Some(Cut { end, start }) = cuts.next() else { break };
-            // No gradient if the loss does not depend on this tensor.
+            // There is no gradient if the loss does not depend on this tensor.
             if let Some(gradient) = gradients.remove(&start) {
-                // The gradient has a graph itself, through the segments after this one.
+                // The gradient itself has a graph, through the segments after this one.
                 let gradient = gradient.detach();
                 // The derivative of this sum with respect to `end` is `gradient`, to the bit.
                 let sum = (end * &gradient)?.sum_all()?;

@@ -32,11 +32,12 @@ impl Variables {
         Ok(Self { map: map.clone(), sorted: find::<M>(map).into_iter().collect::<Result<_>>()? })
     }
 
-    /// Returns the variables of a map, after checking that all ranks have the same. A collective.
+    /// Returns the variables of a map, after checking that all ranks have the same. This is a
+    /// collective.
     pub(crate) fn agree<M: Place>(map: &VarMap, comm: &Comm<M>) -> Result<Self> {
         let found = find::<M>(map);
-        // Variables that cannot take part are described by their error, and refused after the
-        // comparison of ranks: if only one rank had them, the others would wait for that one.
+        // Variables that cannot take part are described by their error, and refused only after the
+        // comparison of ranks. Otherwise, if only one rank had them, the others would wait for it.
         let parameters = ParameterSet::new(found.iter().map(describe))?;
         let all_gather = |own: &[u8], all: &mut [u8]| M::all_gather(comm, own, all);
         comm_ddp::check_parameters_by(&parameters, comm.size(), all_gather)?;
@@ -58,14 +59,14 @@ impl Variables {
         or_abort(comm, M::broadcast(comm, &self.sorted))
     }
 
-    /// Returns an error for a map with other variables than those that all ranks have: gradients of
-    /// new ones would not be averaged.
+    /// Returns an error if the map no longer has the variables that all ranks agreed on, because
+    /// gradients of new ones would not be averaged.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let map = lock(&self.map);
         let is_same = |ours: &Variable| map.get(&ours.name).is_some_and(|var| var.id() == ours.var.id());
         let other = self.sorted.iter().find(|variable| !is_same(variable)).map(|variable| &variable.name);
         let is_known = |name: &str| self.sorted.binary_search_by(|ours| ours.name.as_str().cmp(name)).is_ok();
-        // If the numbers are equal and none is missing, none was added.
+        // If the counts are equal and no variable is missing, none was added.
         let more = map.len() > self.sorted.len();
         let added = map.keys().filter(|name| more && !is_known(name)).min();
         other.or(added).map_or(Ok(()), |name| Err(Error::Changed { name: name.clone() }))
@@ -94,7 +95,8 @@ impl Variable {
         Parameter::with_dtype(&self.name, self.var.dims(), self.dtype)
     }
 
-    /// Returns its gradient, if there is one, or an error if that does not match the variable.
+    /// Returns its gradient, if there is one, or an error if the gradient does not match the
+    /// variable.
     pub(crate) fn gradient<'g>(&self, gradients: &'g GradStore) -> Result<Option<&'g Tensor>> {
         let Some(gradient) = gradients.get(&self.var) else { return Ok(None) };
         let (expected, got) = (Form::of(&self.var), Form::of(gradient));
@@ -155,7 +157,7 @@ pub(crate) const fn dtype(dtype: candle_core::DType) -> Option<DType> {
 }
 
 fn lock(map: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
-    // Ignores poisoning: a panic leaves a variable in the map, or not, and no state in between.
+    // Ignores poisoning, because a panic leaves a variable either in the map or not in it.
     map.data().lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -18,13 +18,13 @@ use crate::{Error, LostGradients, Options, Report, Result, Segments};
 /// Averages gradients over all ranks and updates the variables, with the state of the optimizer
 /// divided among the ranks: the first stage of ZeRO (Rajbhandari et al., SC 2020).
 ///
-/// It takes the place of [`DataParallel`](crate::DataParallel) and an optimizer, moves as many
-/// bytes, and keeps the state of its share of every variable alone: see
-/// [`comm_ddp::ZeroOptimizer`]. The floating point variables are all `f32` or all `f64`, and
-/// in host memory. They have the same bits on every rank after each step, and under
+/// It replaces [`DataParallel`](crate::DataParallel) and an optimizer, moves as many bytes, and
+/// keeps only the state of its part of the variables: see [`comm_ddp::ZeroOptimizer`]. The floating
+/// point variables must be all `f32` or all `f64`, and in host memory. They have the same bits on
+/// every rank after each step, and under
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) those that
-/// [`DataParallel`](crate::DataParallel) and a
-/// [`ReplicatedOptimizer`](crate::ReplicatedOptimizer) give.
+/// [`DataParallel`](crate::DataParallel) and a [`ReplicatedOptimizer`](crate::ReplicatedOptimizer)
+/// give.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -77,16 +77,16 @@ macro_rules! with_sharded {
 }
 
 impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
-    /// Prepares to train the model with these variables, and duplicates the communicator. A
-    /// collective: every rank calls it, with the same model. `optimizer` returns the settings for
+    /// Prepares to train the model with these variables, and duplicates the communicator. This is a
+    /// collective: every rank calls it with the same model. `optimizer` returns the settings for
     /// each variable, the same on every rank.
     ///
-    /// All variables must exist by now; [`ZeroOptimizer::step`] returns an error if one is added
+    /// All variables must already exist; [`ZeroOptimizer::step`] returns an error if one is added
     /// later.
     ///
     /// # Errors
     /// As [`DataParallel::new`](crate::DataParallel::new); [`Error::NotUpdated`] for variables of
-    /// 16-bit floats, and of another type than the first.
+    /// 16-bit floats, and for those of another type than the first.
     pub fn new(variables: &VarMap, comm: &Comm, optimizer: impl Fn(&Parameter) -> O) -> Result<Self> {
         Self::with_options(variables, comm, Options::DEFAULT, optimizer)
     }
@@ -118,18 +118,18 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
         Ok(Self { comm, variables, trained, sharded, max_norm, lost_gradients })
     }
 
-    /// Averages gradients over all ranks and updates the variables. A collective, called after
-    /// backward.
+    /// Averages gradients over all ranks and updates the variables. This is a collective, called
+    /// after backward.
     ///
-    /// A variable that has no gradient on any rank stays as it is. With [`Options::max_norm`],
+    /// A variable that has no gradient on any rank remains unchanged. With [`Options::max_norm`],
     /// averages are clipped; if their norm is not finite, no variable changes on any rank, and the
     /// step is not counted.
     ///
     /// # Errors
     /// [`Error::Gradient`] or [`Error::Changed`], and [`Error::Refused`] on the other ranks:
     /// nothing was sent, and all ranks may call again; [`Error::LostGradients`] on all ranks as
-    /// well, if so set. [`Error::Ranks`] if communication fails, and [`Error::Candle`], which fails
-    /// the call on all ranks; then the variables are unspecified, and every later call fails.
+    /// well, if set to do so. [`Error::Ranks`] if communication fails, and [`Error::Candle`], which
+    /// fails the call on all ranks; then the variables are unspecified, and every later call fails.
     pub fn step(&mut self, gradients: &GradStore) -> Result<Report> {
         let own = |variable: &Variable| Ok(variable.gradient(gradients)?.cloned());
         let checked = self.variables.check_unchanged();
@@ -143,15 +143,15 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
     }
 
     /// Runs backward in segments, averages gradients over all ranks while it runs, and updates the
-    /// variables, as [`ZeroOptimizer::step`]. A collective.
+    /// variables, like [`ZeroOptimizer::step`]. This is a collective.
     ///
     /// Buckets are sent in the reverse order of names, each when it is full, and the last ones
     /// after backward.
     ///
     /// # Errors
-    /// [`Error::LostGradients`] on all ranks, and all may call again. [`Error::Changed`] and
-    /// [`Error::Candle`], which fail the call on all ranks, and [`Error::Ranks`]; then every later
-    /// call fails.
+    /// [`Error::LostGradients`] on all ranks, after which all may call again. [`Error::Changed`]
+    /// and [`Error::Candle`], which fail the call on all ranks, and [`Error::Ranks`]; then every
+    /// later call fails.
     pub fn backward_step(&mut self, loss: &Tensor, segments: Segments) -> Result<Report> {
         or_abort(&self.comm, self.variables.check_unchanged())?;
         let (trained, max_norm, lost) = (&self.trained[..], self.max_norm, &mut self.lost_gradients);
@@ -169,15 +169,15 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
     }
 
     /// Returns the settings of each variable for changes, for example of the learning rate. All
-    /// ranks make the same.
+    /// ranks must make the same changes.
     pub fn settings_mut(&mut self) -> impl Iterator<Item = (&str, &mut O)> {
         let settings: Vec<(&Parameter, &mut O)> =
             with_sharded!(&mut self.sharded, |zero| zero.settings_mut().collect());
         settings.into_iter().map(|(parameter, optimizer)| (parameter.name(), optimizer))
     }
 
-    /// Adds this rank's part of the state, and the number of steps, to what is saved, under the
-    /// names of [`ReplicatedOptimizer::save_to`](crate::ReplicatedOptimizer::save_to).
+    /// Adds this rank's part of the state, and the number of steps, to the state that is saved,
+    /// under the names of [`ReplicatedOptimizer::save_to`](crate::ReplicatedOptimizer::save_to).
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if a name is taken.
@@ -188,10 +188,10 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
 
     /// Restores this rank's part of the state, and the number of steps, saved by an optimizer of
     /// this type or by a [`ReplicatedOptimizer`](crate::ReplicatedOptimizer), on any number of
-    /// ranks. No collective; every rank calls it.
+    /// ranks. This is not a collective, but every rank calls it.
     ///
     /// # Errors
-    /// [`Error::Stored`] and [`Error::Checkpoint`]; then the state is unspecified.
+    /// [`Error::Stored`] and [`Error::Checkpoint`], after which the state is unspecified.
     pub fn load_from(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let steps = checkpoint.value(STEPS)?;
         with_sharded!(&mut self.sharded, |zero| {
@@ -276,12 +276,12 @@ impl Update<'_> {
     }
 }
 
-/// Passes the gradients of a backward pass that has ended.
+/// Passes the gradients of a completed backward pass.
 fn pass_all<T: Scalar, O: Optimizer<T>>(
     step: &mut ZeroStep<'_, T, O>,
     gradients: &[Option<Tensor>],
 ) -> Result<Vec<bool>> {
-    // In reverse, as buckets are filled.
+    // In reverse, the order in which buckets are filled.
     for (index, gradient) in gradients.iter().enumerate().rev() {
         if let Some(gradient) = gradient {
             ready(step, index, gradient)?;
@@ -290,7 +290,7 @@ fn pass_all<T: Scalar, O: Optimizer<T>>(
     Ok(gradients.iter().map(Option::is_some).collect())
 }
 
-/// Runs backward, and passes gradients meanwhile.
+/// Runs backward, and passes gradients as they become ready.
 fn pass_segments<T: Scalar, O: Optimizer<T>>(
     step: &mut ZeroStep<'_, T, O>,
     trained: &[Variable],
