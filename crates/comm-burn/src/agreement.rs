@@ -1,19 +1,19 @@
-//! The agreement of all ranks before data moves: all can continue, or the first rank that cannot
-//! and its error.
+//! The agreement of all ranks before data moves: either all can continue, or all learn the first
+//! rank that cannot and its error.
 
 use comm_core::{Comm, ReduceOp};
 
 use crate::{Error, Result};
 
 /// The size in bytes of a parameter's name and of an error text that ranks exchange; longer ones
-/// are cut.
+/// are truncated.
 const TEXT_MAX: usize = 4096;
 
 /// Returns this rank's result if all ranks can continue. If one cannot, none does: that rank
-/// returns its own error, and the others return it as [`Error::Refused`]. A collective; without
-/// errors it costs one all-reduce of a few bytes.
+/// returns its own error, and the others return it as [`Error::Refused`]. This is a collective;
+/// without errors it costs one all-reduce of a few bytes.
 ///
-/// Each of `marks`, of which all ranks have the same number, becomes the largest of any rank.
+/// Each of `marks` becomes the largest value of any rank. All ranks pass the same number of them.
 pub(crate) fn agree_to_continue<T>(comm: &Comm, own: Result<T>, marks: &mut Vec<u8>) -> Result<T> {
     marks.push(u8::from(own.is_err()));
     comm.all_reduce(&mut marks[..], ReduceOp::Max)?;

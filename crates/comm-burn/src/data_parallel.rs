@@ -31,8 +31,8 @@ impl Options {
 
 /// A replica of a module that is trained together with those of all other ranks.
 ///
-/// Parameters are identified by their path in the module, as in `encoder.0.weight`: the ids of burn
-/// are different in every process.
+/// Parameters are identified by their path in the module, as in `encoder.0.weight`, because burn's
+/// ids are different in every process.
 ///
 /// Gradients are packed into buckets, which are allocated once and sent by another thread while the
 /// next one is packed. Communication begins when backward has ended, because burn's backward does
@@ -42,17 +42,17 @@ pub struct DataParallel {
     comm: Comm,
     parameters: Parameters,
     averager: Averager,
-    /// Whether parameters may have no gradient on any rank: as in the options in the first step,
-    /// and always in later ones.
+    /// Whether parameters may have no gradient on any rank. The options decide for the first step;
+    /// in later steps they may.
     allow_unused: bool,
 }
 
 impl DataParallel {
-    /// Prepares to train a module. A collective: every rank calls it, with the same module.
+    /// Prepares to train a module. This is a collective: every rank calls it with the same module.
     ///
-    /// Parameters that require gradients on any rank are trained; later changes of that have no
-    /// effect on the replicas. While a call runs, the communicator must not be used for anything
-    /// else.
+    /// Parameters that require gradients on any rank are trained; later changes of `require_grad`
+    /// have no effect on the replicas. While a call runs, the communicator must not be used for
+    /// anything else.
     ///
     /// # Errors
     /// [`Error::Ranks`] with a [`Mismatch`](crate::Mismatch) if paths, shapes or types of
@@ -75,11 +75,11 @@ impl DataParallel {
         Ok(Self { comm: comm.clone(), parameters, averager, allow_unused })
     }
 
-    /// Returns the module with the values of rank 0. A collective.
+    /// Returns the module with the values of rank 0. This is a collective.
     ///
-    /// All parameters are copied, also integers, booleans, frozen ones and running statistics. They
-    /// keep their ids, so that an optimizer may be made and used before or after, their devices and
-    /// whether they require gradients.
+    /// All parameters are copied, including integers, booleans, frozen ones and running statistics.
+    /// They keep their ids, so an optimizer may be created and used before or after. They also keep
+    /// their devices and whether they require gradients.
     ///
     /// # Errors
     /// [`Error::Changed`], and [`Error::Refused`] on the other ranks, before any value is sent;
@@ -90,10 +90,10 @@ impl DataParallel {
         self.broadcast(module, &all)
     }
 
-    /// Replaces gradients by their averages over all ranks: the same bits on every rank. A
-    /// collective, called between backward and the step of the optimizer.
+    /// Replaces gradients with their averages over all ranks, which have the same bits on every
+    /// rank. This is a collective, called between backward and the step of the optimizer.
     ///
-    /// A parameter of which any rank had a gradient has one on every rank afterwards, and the
+    /// Afterwards, a parameter for which any rank had a gradient has one on every rank, and the
     /// others have none.
     ///
     /// # Errors
@@ -130,8 +130,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns the module with the buffers of rank 0: running statistics, integers and booleans. A
-    /// collective.
+    /// Returns the module with the buffers of rank 0: running statistics, integers and booleans.
+    /// This is a collective.
     ///
     /// Every rank computes the statistics of its own samples. Call this before validation, or
     /// before a checkpoint is saved.
@@ -143,11 +143,11 @@ impl DataParallel {
         self.broadcast(module, &buffer)
     }
 
-    /// Returns the module with the averages over all ranks of its running statistics, computed in
-    /// `f64`. A collective.
+    /// Returns the module with its running statistics averaged over all ranks, computed in `f64`.
+    /// This is a collective.
     ///
-    /// Integers and booleans keep their values. An average of variances lacks the variance between
-    /// the means of the ranks.
+    /// Integers and booleans keep their values. An average of variances does not include the
+    /// variance between the means of the ranks.
     ///
     /// # Errors
     /// As [`DataParallel::sync_module`].
@@ -179,7 +179,7 @@ impl DataParallel {
     }
 }
 
-/// Replaces the selected values in a module by those of rank 0. A collective.
+/// Replaces the selected values in a module with those of rank 0. This is a collective.
 pub(crate) fn broadcast<M: Module>(
     comm: &Comm,
     module: M,

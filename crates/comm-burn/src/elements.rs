@@ -3,8 +3,8 @@
 use burn::tensor::{DType, DataError, Element, TensorData, bf16, f16};
 use comm_core::{DType as SentType, HostView, HostViewMut};
 
-/// Returns the type as which elements are sent: their own, and bytes for booleans, which backends
-/// store in different types. `None` for types that cannot be sent.
+/// Returns the type in which elements are sent: their own, except that booleans, which backends
+/// store in different types, are sent as bytes. Returns `None` for types that cannot be sent.
 pub(crate) const fn sent_type(dtype: DType) -> Option<SentType> {
     Some(match dtype {
         DType::F64 => SentType::F64,
@@ -23,7 +23,7 @@ pub(crate) const fn sent_type(dtype: DType) -> Option<SentType> {
     })
 }
 
-/// Converts a value to the type as which it is sent.
+/// Converts a value to the type in which it is sent.
 pub(crate) fn to_sent(data: TensorData) -> TensorData {
     if data.dtype().is_bool() {
         let bytes: Vec<u8> = data.iter::<bool>().map(u8::from).collect();
@@ -32,13 +32,14 @@ pub(crate) fn to_sent(data: TensorData) -> TensorData {
     data
 }
 
-/// Converts a value from the type as which it was sent to booleans.
+/// Converts a value from the type in which it was sent to booleans.
 pub(crate) fn to_bools(data: &TensorData) -> TensorData {
     let bools: Vec<bool> = data.as_bytes().iter().map(|byte| *byte != 0).collect();
     TensorData::new(bools, data.shape().clone())
 }
 
-/// Creates a value from the bytes of its elements. `None` for types that burn does not have.
+/// Creates a value from the bytes of its elements. Returns `None` for types that burn does not
+/// have.
 pub(crate) fn from_bytes(dtype: SentType, shape: &[usize], bytes: &[u8]) -> Option<TensorData> {
     let create = match dtype {
         SentType::F64 => typed::<f64>,

@@ -3,10 +3,10 @@
 use burn::tensor::{DType, TensorReadError};
 use comm_core::Comm;
 
-/// The result of anything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error of training a module on several ranks.
+/// An error of training a module on several ranks.
 ///
 /// [`Error::Ranks`] and [`Error::LostGradients`] occur on every rank. [`Error::Type`],
 /// [`Error::Gradient`], [`Error::NotTrained`] and [`Error::Changed`] occur on one rank, and the
@@ -33,7 +33,7 @@ pub enum Error {
         /// Its element type.
         dtype: DType,
     },
-    /// Another rank cannot continue, so no rank does. If several cannot, this is the first.
+    /// Another rank cannot continue, so no rank does. If several cannot, this is the lowest one.
     #[error("rank {rank} cannot continue: {why}")]
     Refused {
         /// The rank that cannot.
@@ -43,7 +43,7 @@ pub enum Error {
         /// The error of that rank.
         why: String,
     },
-    /// A gradient that does not match its parameter. Nothing was sent.
+    /// A gradient does not match its parameter. Nothing was sent.
     #[error("the gradient of {name:?} is {got}, the parameter is {expected}")]
     Gradient {
         /// The parameter.
@@ -53,7 +53,7 @@ pub enum Error {
         /// The form of the gradient.
         got: Box<Form>,
     },
-    /// A gradient of a parameter that required none on any rank when the replicas were prepared.
+    /// A parameter that required no gradient on any rank when the replicas were prepared has one.
     /// Nothing was sent.
     #[error(
         "{name:?} has a gradient, but required none on any rank when the replicas were prepared; \
@@ -66,7 +66,7 @@ pub enum Error {
     /// Parameters that require gradients have none on any rank in the first step, so that they
     /// would never be trained. Nothing was sent.
     #[error(
-        "no rank has a gradient for {}; freeze what the loss does not depend on, or allow it by \
+        "no rank has a gradient for {}; freeze what the loss does not depend on, or allow it with \
          `Options::allow_unused`",
         .names.join(", ")
     )]

@@ -24,7 +24,8 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Checks all gradients, and determines which parameters have one on any rank. A collective.
+    /// Checks all gradients, and determines which parameters have one on any rank. This is a
+    /// collective.
     pub(crate) fn agree<M: Module>(
         comm: &Comm,
         parameters: &Parameters,
@@ -84,8 +85,8 @@ struct FindGradients<'g> {
     parameters: &'g Parameters,
     gradients: &'g GradientsParams,
     here: Vec<bool>,
-    /// The parameters visited so far. A clone of a parameter has the same id, and like burn's
-    /// optimizers the first one gets the gradient.
+    /// The parameters visited so far. A clone of a parameter has the same id. As in burn's
+    /// optimizers, the first one gets the gradient.
     seen: HashSet<ParamId>,
     refused: Option<Error>,
 }
@@ -120,7 +121,7 @@ struct TakeGradients<'g> {
 impl ReadParameters for TakeGradients<'_> {
     fn float<const D: usize>(&mut self, name: String, parameter: &Param<Tensor<D>>) {
         let Some(at) = self.parameters.position(&name) else { return };
-        // Without another owner of its memory, a gradient becomes data without a copy.
+        // If its memory has no other owner, a gradient is converted to data without a copy.
         match self.gradients.remove::<D>(parameter.id).map(Tensor::try_into_data) {
             Some(Ok(data)) => self.values[at] = Some(data),
             Some(Err(error)) => self.failed = self.failed.take().or(Some(Error::read(&name, error))),
@@ -139,7 +140,7 @@ impl ReadParameters for PutGradients<'_> {
     fn float<const D: usize>(&mut self, name: String, parameter: &Param<Tensor<D>>) {
         let value = self.parameters.position(&name).and_then(|at| self.values[at].take());
         if let Some(value) = value {
-            // Optimizers expect gradients outside of autodiff.
+            // Optimizers expect gradients outside autodiff.
             let options = (&parameter.device().without_autodiff(), value.dtype());
             self.gradients.register::<D>(parameter.id, Tensor::from_data(value, options));
         }

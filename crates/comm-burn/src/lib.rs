@@ -1,10 +1,10 @@
 //! Data-parallel training of [burn](https://github.com/tracel-ai/burn) modules, over any
 //! communicator.
 //!
-//! Every rank holds a replica of a module and trains it on samples of its own.
+//! Every rank holds a replica of a module and trains it on its own samples.
 //! [`DataParallel::sync_module`] gives all ranks the parameters of rank 0;
 //! [`DataParallel::sync_gradients`] averages the gradients of all ranks, between backward and the
-//! optimizer's step, so that equal optimizers keep the replicas equal to the last bit.
+//! optimizer's step, so equal optimizers keep the replicas equal bit for bit.
 //!
 //! ```no_run
 //! use burn::nn::loss::CrossEntropyLoss;
@@ -22,7 +22,7 @@
 //!     let mut optimizer = AdamWConfig::new().init();
 //!     let loss = CrossEntropyLoss::new(None, &device);
 //!     for step in 0..100 {
-//!         // Each rank has other samples: `comm_ddp::DistributedSampler` shares them out.
+//!         // Each rank has its own samples, which `comm_ddp::DistributedSampler` can assign.
 //!         let (images, labels) = batch(step * comm.size() + comm.rank(), &device);
 //!         let gradients = loss.forward(module.forward(images), labels).backward();
 //!         let mut gradients = GradientsParams::from_grads(gradients, &module);
@@ -33,26 +33,26 @@
 //! }
 //! ```
 //!
-//! - **Paths decide** which parameters meet, as in `encoder.0.weight`. The ids of burn are
-//!   different in every process, and the order of fields does not matter. Paths, shapes and element
-//!   types of all ranks are compared before anything else is sent. What is missing, extra or
-//!   different on one rank is named on every rank, as [`Mismatch`].
+//! - **Parameters are matched by path**, as in `encoder.0.weight`. burn's ids are different in
+//!   every process, and the order of fields does not matter. Paths, shapes and element types of all
+//!   ranks are compared before anything else is sent. A parameter that is missing, extra or
+//!   different on some rank is reported on every rank as a [`Mismatch`].
 //! - **Ids are kept.** A module from [`sync_module`] has the ids that it had before, so the state
 //!   of an optimizer stays with it.
-//! - **Gradients are averaged, not parameters.** The two differ as soon as an optimizer remembers
-//!   anything but a sum.
-//! - **A gradient that no rank has** stays absent, and is an error in the first step, because a
-//!   parameter without gradient is never trained; one that only some ranks have counts as zero on
-//!   the others, which get the average too. [`Report`] names both kinds.
+//! - **Gradients are averaged, not parameters.** The two differ as soon as the state of an
+//!   optimizer is more than a sum of gradients.
+//! - **A gradient that no rank has** remains absent, and is an error in the first step, because a
+//!   parameter without a gradient is never trained. One that only some ranks have counts as zero on
+//!   the others, which also get the average. [`Report`] names both kinds.
 //! - **Element types are kept.** `f16`, `bf16`, `f32` and `f64` are averaged in their own type;
 //!   integers and booleans take part in [`sync_module`].
 //!
-//! Communicators are those of host memory, and tensors may be on any device of burn: gradients on
-//! other devices are copied to the host and back.
+//! Communicators are for host memory, but tensors may be on any device of burn: gradients on other
+//! devices are copied to the host and back.
 //!
 //! | subject | file |
 //! |---|---|
-//! | the interface of users | `data_parallel.rs`, `report.rs`, `error.rs` |
+//! | the public interface | `data_parallel.rs`, `report.rs`, `error.rs` |
 //! | the parameters, equal on all ranks, and which of them are trained | `parameters.rs` |
 //! | the agreement of all ranks before data moves | `agreement.rs` |
 //! | the gradients of one step | `gradients.rs` |
@@ -85,8 +85,8 @@ pub use data_parallel::{DataParallel, Options};
 pub use error::{Error, Form, Result};
 pub use report::Report;
 
-/// Compares paths, shapes and element types of the parameters of a module across all ranks. A
-/// collective.
+/// Compares paths, shapes and element types of the parameters of a module across all ranks. This is
+/// a collective.
 ///
 /// # Errors
 /// [`Error::Ranks`] with a [`Mismatch`], the same on every rank, if the modules differ, or if
@@ -97,7 +97,7 @@ pub fn check_parameters<M: Module>(module: &M, comm: &Comm) -> Result<()> {
 }
 
 /// Returns the module with the values of rank 0, as [`DataParallel::sync_module`] does, without
-/// preparing to train it. A collective: every rank calls it, with the same module.
+/// preparing to train it. This is a collective: every rank calls it with the same module.
 ///
 /// # Errors
 /// As [`check_parameters`] and [`DataParallel::sync_module`].
@@ -108,11 +108,11 @@ pub fn sync_module<M: Module>(module: M, comm: &Comm) -> Result<M> {
 }
 
 /// Returns an error if the ranks have different bits in a parameter, for example because one of
-/// them left out a step of its optimizer. A collective: every rank calls it, with the same module,
-/// outside of other calls.
+/// them skipped a step of its optimizer. This is a collective: every rank calls it with the same
+/// module, between other calls.
 ///
-/// Frozen parameters, integers and booleans count as well, and running statistics, which are those
-/// of each rank's samples until [`DataParallel::broadcast_buffers`] copies them.
+/// Frozen parameters, integers and booleans are also compared. So are running statistics, which are
+/// those of each rank's samples until [`DataParallel::broadcast_buffers`] copies them.
 ///
 /// # Errors
 /// [`Error::Ranks`] with [`comm_ddp::Error::Diverged`], the same on every rank, which names the

@@ -40,10 +40,11 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Returns the parameters of a module, after checking that all ranks have the same. A
+    /// Returns the parameters of a module, after checking that all ranks have the same. This is a
     /// collective.
     pub(crate) fn agree<M: Module>(module: &M, comm: &Comm) -> Result<Self> {
-        // Ranks whose modules cannot take part are found first: the others would wait for them.
+        // Ranks whose modules cannot take part are found first, because the others would wait for
+        // them.
         let sorted = agree_to_continue(comm, find(module), &mut Vec::new())?;
         let described = ParameterSet::new(sorted.iter().map(ModuleParameter::describe))?;
         comm_ddp::check_parameters(comm, &described)?;
@@ -55,7 +56,7 @@ impl Parameters {
     fn agree_on_roles<M: Module>(&mut self, module: &M, comm: &Comm) -> Result<()> {
         let trained = self.require_grad(module);
         // Running statistics are floats too, but cannot require gradients. A copy without autodiff
-        // accepts the change for every parameter, also for results of tracked operations.
+        // accepts the change for every parameter, even for results of tracked operations.
         let is_weight = self.require_grad(&module.valid().set_require_grad(true).train());
         let buffer = is_weight.into_iter().map(|is_weight| !is_weight);
         let mut marks: Vec<u8> = trained.into_iter().chain(buffer).map(u8::from).collect();
@@ -78,7 +79,7 @@ impl Parameters {
         self.sorted.binary_search_by(|parameter| parameter.name.as_str().cmp(name)).ok()
     }
 
-    /// Returns an error for a module with other parameters.
+    /// Returns an error if the module has other parameters.
     pub(crate) fn check_unchanged<M: Module>(&self, module: &M) -> Result<()> {
         let now = find(module)?;
         if self.sorted == now {

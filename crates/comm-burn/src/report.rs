@@ -11,15 +11,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the parameters for which no rank had a gradient, and which have none now. The same
-    /// on every rank.
+    /// Returns the parameters for which no rank had a gradient, and which have none now. The list
+    /// is the same on every rank.
     #[must_use]
     pub fn without_gradient(&self) -> &[String] {
         &self.nowhere
     }
 
-    /// Returns the parameters for which other ranks had a gradient and this one had none: it
-    /// counted as zero, and this rank has the average now.
+    /// Returns the parameters for which other ranks had a gradient but this one had none. It
+    /// counted as zero, and this rank now has the average.
     #[must_use]
     pub fn counted_as_zero(&self) -> &[String] {
         &self.elsewhere

@@ -18,12 +18,12 @@ const BUCKET_BYTES: usize = BucketLimits::DEFAULT.bytes;
 /// affected.
 pub(crate) type Values = Vec<Option<TensorData>>;
 
-/// Writes what forward passes left for later into the running statistics of a module.
+/// Applies the updates that forward passes have deferred to the running statistics of a module.
 ///
-/// burn keeps the newest update of a statistic apart until the next forward pass. Until then it
-/// cannot be read, and would replace a value that is put into the module.
+/// burn keeps the newest update of a statistic separate until the next forward pass. Until then the
+/// update cannot be read, and it would later replace a value that is put into the module.
 pub(crate) fn flush_statistics<M: Module>(module: &M) {
-    // The only public function that does it without replacing the statistics by others.
+    // This is the only public function that applies them without replacing the statistics.
     drop(module.valid());
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn put<M: Module>(module: M, parameters: &Parameters, values: Values)
     walk::replace(module, &mut PutValues { parameters, values })
 }
 
-/// Replaces the selected values in a module by those of rank 0, which are packed into buckets so
-/// that small ones do not cost a call each. Bytes are not computed with, so types share buckets. A
-/// collective.
+/// Replaces the selected values in a module with those of rank 0, which are packed into buckets so
+/// that small ones do not cost a call each. Only bytes are sent, so different types share buckets.
+/// This is a collective.
 pub(crate) fn broadcast<M: Module>(
     comm: &Comm,
     module: M,

@@ -1,4 +1,4 @@
-//! Walks over the parameters of a module with their paths.
+//! Visits the parameters of a module along with their paths.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
