@@ -11,9 +11,9 @@ use crate::{Error, Result, dtype, shard};
 
 /// A complete checkpoint, saved by any number of ranks.
 ///
-/// Reading is no collective: every rank reads what it needs. All bytes are verified by their
-/// checksums as they are read. The value can be used from several threads. Checkpoints that are
-/// saved later may remove its files: see [`Options::keep`](crate::Options::keep).
+/// Reading is not a collective: every rank reads what it needs. All bytes are verified against
+/// their checksums as they are read. A `Checkpoint` can be used from several threads. Later saves
+/// may remove its files: see [`Options::keep`](crate::Options::keep).
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     folder: PathBuf,
@@ -49,8 +49,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Missing`]; [`Error::Length`] if the buffer has another number of elements and
-    /// [`Error::WrongType`] if it has another type; [`Error::Corrupt`] and [`Error::Io`], and then
-    /// the contents of the buffer are unspecified.
+    /// [`Error::WrongType`] if it has another type; [`Error::Corrupt`] and [`Error::Io`], after
+    /// which the contents of the buffer are unspecified.
     pub fn read(&self, name: &str, buffer: &mut (impl AsViewMut + ?Sized)) -> Result<()> {
         let buffer = buffer.as_view_mut()?;
         let (expected, got) = (elements(self.entry(name)?), buffer.len());
@@ -60,8 +60,8 @@ impl Checkpoint {
         self.read_view(name, 0, buffer)
     }
 
-    /// Reads the elements from `start` on of a tensor in row-major order, as many as the buffer
-    /// has. The ranks that saved the tensor may have held other parts of it.
+    /// Reads elements of a tensor in row-major order, beginning at `start`, until the buffer is
+    /// full. The range need not match the parts that the ranks saved.
     ///
     /// # Errors
     /// As [`Checkpoint::read`]; [`Error::Length`] if the range ends beyond the tensor.

@@ -18,8 +18,8 @@ pub enum Placement {
     /// All ranks write to the same folder, on one host or a shared file system.
     #[default]
     Shared,
-    /// Every host has a folder of its own under the same path. Loading copies the files that a host
-    /// lacks over the communicator.
+    /// Every host has its own folder at the same path. Loading copies the files that a host lacks
+    /// over the communicator.
     PerHost,
 }
 
@@ -27,8 +27,8 @@ pub enum Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The number of checkpoints to keep, at least 1. Older ones are removed after each save, but
-    /// not the one that was saved.
+    /// The number of checkpoints to keep, at least 1. Older ones are removed after each save,
+    /// except for the one that was just saved.
     pub keep: usize,
     /// The relation between the folders of the ranks.
     pub placement: Placement,
@@ -48,11 +48,12 @@ impl Options {
 
 /// The checkpoints of a training run in a folder, which no other run uses.
 ///
-/// All methods but [`Checkpoints::wait`] are collectives: every rank calls them in the same order.
+/// All methods except [`Checkpoints::wait`] are collectives: every rank calls them in the same
+/// order.
 ///
-/// A save that is interrupted at any point, on any rank or on all, leaves the earlier checkpoints
-/// as they were. Its own files count for nothing without the manifest, which is written last, and
-/// are removed by a later save.
+/// A save that is interrupted at any point, on one rank or on all, leaves earlier checkpoints
+/// intact. Its own files are ignored without the manifest, which is written last, and a later save
+/// removes them.
 #[derive(Debug)]
 pub struct Checkpoints {
     comm: Comm,
@@ -79,23 +80,23 @@ impl Checkpoints {
     /// is on disk.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a checkpoint of the step whose files are all there, of the
-    /// right length: any other is replaced; [`Error::Mismatch`] and [`Error::Coverage`],
+    /// [`Error::Exists`] if there already is a checkpoint of the step whose files are all present
+    /// with the right length (any other is replaced); [`Error::Mismatch`] and [`Error::Coverage`],
     /// on every rank, if the states of the ranks are inconsistent; [`Error::Io`] on a rank that
     /// cannot write and [`Error::Peer`] on the others; [`Error::Comm`]. After an error there is no
-    /// checkpoint of this step. The error of an earlier [`Checkpoints::save_async`] is returned
-    /// instead, if there is one, and then nothing is saved.
+    /// checkpoint of this step. If an earlier [`Checkpoints::save_async`] failed, its error is
+    /// returned instead and nothing is saved.
     pub fn save(&mut self, step: u64, state: &State<'_>) -> Result<()> {
         self.join()?;
         save::save(&self.comm, &self.folder, self.options, step, state)
     }
 
     /// Saves the state of all ranks in the background. The buffers are copied before it returns, so
-    /// the caller may change them. If an earlier save is under way, it is completed first.
+    /// the caller may change them. An earlier save that is still running is completed first.
     ///
     /// # Errors
-    /// The error of the earlier save, and then nothing is saved; [`Error::Io`] if the system cannot
-    /// start a thread. Errors of this save are returned by the next call.
+    /// The error of the earlier save, in which case nothing is saved; [`Error::Io`] if the system
+    /// cannot start a thread. Errors of this save are returned by the next call.
     pub fn save_async(&mut self, step: u64, state: &State<'_>) -> Result<()> {
         self.join()?;
         let state = state.clone().into_owned();
@@ -106,7 +107,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Waits until the save in the background has completed, if one is under way.
+    /// Waits until the save in the background has completed, if one is running.
     ///
     /// # Errors
     /// As [`Checkpoints::save`].
@@ -150,7 +151,7 @@ impl Checkpoints {
 }
 
 impl Drop for Checkpoints {
-    /// Waits for a save in the background.
+    /// Waits for a save in the background, and logs its error.
     fn drop(&mut self) {
         if let Err(error) = self.join() {
             tracing::error!(%error, "a checkpoint was not saved");

@@ -3,7 +3,7 @@
 use comm_core::DType;
 use safetensors::Dtype;
 
-/// The element types of both sides.
+/// The corresponding element types.
 const TYPES: [(DType, Dtype); 14] = [
     (DType::I8, Dtype::I8),
     (DType::U8, Dtype::U8),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use comm_core::DType;
 
-/// The result of anything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a checkpoint.
 ///
-/// After every error but [`Error::Comm`] the communicator stays usable, and all earlier checkpoints
-/// can still be loaded.
+/// After every error except [`Error::Comm`] the communicator remains usable, and all earlier
+/// checkpoints can still be loaded.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,7 +46,7 @@ pub enum Error {
     Length {
         /// The tensor.
         name: String,
-        /// The number of elements by the shape, or from the start of the range to the end of the
+        /// The number of elements of the shape, or from the start of the range to the end of the
         /// tensor.
         expected: usize,
         /// The number of elements in the buffer.
@@ -79,12 +79,12 @@ pub enum Error {
     Coverage {
         /// The tensor.
         name: String,
-        /// The first elements that no rank or several ranks have.
+        /// The first elements that no rank has, or that several ranks have.
         elements: Range<usize>,
         /// Whether they are missing or duplicated.
         fault: Coverage,
     },
-    /// The step was saved before, and its files are all there.
+    /// The step has already been saved, and all its files are present.
     #[error("step {step} was saved before")]
     Exists {
         /// The step.
@@ -142,7 +142,7 @@ pub enum Error {
     Comm(#[from] comm_core::Error),
 }
 
-/// The reason why the shards of a tensor are inconsistent.
+/// The reason the shards of a tensor are inconsistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Coverage {
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// Returns a conversion of errors of the system during an operation on a path.
+    /// Returns a function that converts errors of the system in an operation on a path.
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { doing, path, source: Arc::new(source) }

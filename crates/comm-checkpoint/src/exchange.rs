@@ -26,11 +26,11 @@ pub(crate) fn all_gather<T: Serialize + DeserializeOwned>(comm: &Comm, value: &T
     counts.iter().enumerate().map(decode).collect()
 }
 
-/// Gathers the results of all ranks. If one failed, all ranks return an error: a rank that failed
-/// its own, the others [`Error::Peer`].
+/// Gathers the results of all ranks. If any failed, all ranks return an error: ranks that failed
+/// return their own, and the others [`Error::Peer`].
 pub(crate) fn agree<T: Serialize + DeserializeOwned>(comm: &Comm, result: Result<T>) -> Result<Vec<T>> {
     let (own, error) = match result {
-        // A communicator that has failed cannot carry the news.
+        // A communicator that has failed cannot report the error.
         Err(error @ Error::Comm(_)) => return Err(error),
         Err(error) => (Err(error.chain()), Some(error)),
         Ok(value) => (Ok(value), None),

@@ -1,4 +1,4 @@
-//! The folder of checkpoints, and the order of its changes that makes each of them complete or
+//! The folder of checkpoints. The order of its changes makes every checkpoint either complete or
 //! absent.
 
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ pub(crate) struct Folder {
     root: PathBuf,
 }
 
-/// Identifies a folder among all hosts. Ranks with equal ids write to the same folder.
+/// Identifies a folder across all hosts. Ranks with equal ids write to the same folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FolderId {
     boot: String,
@@ -57,8 +57,8 @@ impl Folder {
         self.manifest_path(step).exists()
     }
 
-    /// Creates an empty folder for a checkpoint. Removes what an interrupted save has left there,
-    /// or a damaged checkpoint.
+    /// Creates an empty folder for a checkpoint. Removes the files of an interrupted save or a
+    /// damaged checkpoint.
     pub(crate) fn begin(&self, step: u64) -> Result<()> {
         let folder = self.of(step);
         self.discard(step)?;
@@ -66,7 +66,7 @@ impl Folder {
         sync(&self.root)
     }
 
-    /// Makes a checkpoint complete. All its shards are on disk before.
+    /// Makes a checkpoint complete. All its shards must already be on disk.
     pub(crate) fn commit(&self, step: u64, manifest: &str) -> Result<()> {
         write_atomically(&self.manifest_path(step), manifest.as_bytes())
     }
@@ -78,7 +78,8 @@ impl Folder {
         Ok(steps)
     }
 
-    /// Returns the steps of all folders, also of incomplete checkpoints, in ascending order.
+    /// Returns the steps of all folders, including those of incomplete checkpoints, in ascending
+    /// order.
     fn all_steps(&self) -> Result<Vec<u64>> {
         let entries = fs::read_dir(&self.root).map_err(Error::io("read", &self.root))?;
         let mut steps = Vec::new();
@@ -100,8 +101,8 @@ impl Folder {
         Manifest::decode(&text, &path)
     }
 
-    /// Removes all complete checkpoints but the newest `keep` and the one of step `saved`, and
-    /// incomplete ones that are older than the newest.
+    /// Removes all complete checkpoints except the newest `keep` and the one of step `saved`, and
+    /// all incomplete ones that are older than the newest.
     pub(crate) fn prune(&self, keep: usize, saved: u64) -> Result<()> {
         let complete = self.steps()?;
         let Some(newest) = complete.last() else { return Ok(()) };
@@ -114,7 +115,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes a checkpoint: first the manifest, so that no part of it counts as complete.
+    /// Removes a checkpoint, first its manifest, so that a partly removed one never counts as
+    /// complete.
     pub(crate) fn discard(&self, step: u64) -> Result<()> {
         let manifest = self.manifest_path(step);
         match fs::remove_file(&manifest) {
@@ -126,7 +128,8 @@ impl Folder {
     }
 }
 
-/// Writes a file that is either complete or absent, whenever the process or the machine stops.
+/// Writes a file so that it is either complete or absent, whenever the process or the machine
+/// stops.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     let write = || -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Checkpoints of distributed training.
 //!
-//! Every rank writes the tensors that are assigned to it into a safetensors file of its own. When
+//! Every rank writes the tensors that are assigned to it into its own safetensors file. When
 //! all files are on disk, rank 0 writes a manifest, whose appearance makes the checkpoint complete.
 //! A checkpoint can be loaded on any number of ranks, and its files with any reader of safetensors.
 //!

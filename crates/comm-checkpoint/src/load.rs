@@ -1,5 +1,4 @@
-//! The choice of a checkpoint by all ranks, and the copies of its files to the hosts that lack
-//! them.
+//! Selects a checkpoint on all ranks, and copies its files to the hosts that lack them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,7 +22,7 @@ struct Found {
     step: u64,
     /// The fingerprint of the manifest.
     digest: u32,
-    /// Whether each file is there in full.
+    /// Whether each file is present with the right length.
     present: Vec<bool>,
 }
 
@@ -51,7 +50,7 @@ fn has(all: &[Option<Found>], rank: usize, file: usize) -> bool {
     all[rank].as_ref().is_some_and(|found| found.present.get(file) == Some(&true))
 }
 
-/// Returns the manifest on ranks that lack it too.
+/// Returns the manifest, even on ranks that lack it.
 fn share_manifest(comm: &Comm, step: u64, own: Option<Manifest>, all: &[Option<Found>]) -> Result<Manifest> {
     let mut digests = all.iter().flatten().map(|found| found.digest);
     let Some(first) = digests.next() else { return Err(Error::NoSuchStep { step }) };
@@ -87,7 +86,7 @@ fn copy_missing(comm: &Comm, folder: &Folder, manifest: &Manifest, all: &[Option
     agree(comm, if lacks { commit() } else { Ok(()) }).map(drop)
 }
 
-/// Returns the manifest of a step, and which of its files are there.
+/// Returns the manifest of a step, and which of its files are present.
 fn find(folder: &Folder, step: u64) -> Result<(Manifest, Found)> {
     let manifest = folder.manifest(step)?;
     let is_present = |file: &FileEntry| {
@@ -98,26 +97,27 @@ fn find(folder: &Folder, step: u64) -> Result<(Manifest, Found)> {
     Ok((manifest, Found { step, digest, present }))
 }
 
-/// Returns whether the checkpoint of a step is complete and undamaged, as [`newest`]. A collective.
+/// Returns whether the checkpoint of a step is complete and undamaged, like [`newest`]. This is a
+/// collective.
 pub(crate) fn is_complete(comm: &Comm, folder: &Folder, step: u64) -> Result<bool> {
     let steps = if folder.has(step) { vec![step] } else { Vec::new() };
     Ok(newest_of(comm, folder, Ok(steps))?.is_some())
 }
 
-/// Returns the newest step whose checkpoint is complete and undamaged as far as names and lengths
-/// of its files show, on this rank or another. A collective.
+/// Returns the newest step whose checkpoint is complete and undamaged, as far as the names and
+/// lengths of its files on all ranks show. This is a collective.
 pub(crate) fn newest(comm: &Comm, folder: &Folder) -> Result<Option<u64>> {
     newest_of(comm, folder, folder.steps())
 }
 
-/// Does the same as [`newest`] for some steps of which this rank's folder has manifests.
+/// Does the same as [`newest`] for steps whose manifests are in this rank's folder.
 fn newest_of(comm: &Comm, folder: &Folder, steps: Result<Vec<u64>>) -> Result<Option<u64>> {
     let found = || -> Result<Vec<Found>> {
         let mut all = Vec::new();
         for step in steps? {
             match find(folder, step) {
                 Ok((_, found)) => all.push(found),
-                Err(error @ Error::Corrupt { .. }) => tracing::warn!(step, %error, "a checkpoint is skipped"),
+                Err(error @ Error::Corrupt { .. }) => tracing::warn!(step, %error, "skipping a checkpoint"),
                 Err(error) => return Err(error),
             }
         }
@@ -131,7 +131,7 @@ fn newest_of(comm: &Comm, folder: &Folder, steps: Result<Vec<u64>>) -> Result<Op
         if files.all(|file| of_step.iter().any(|found| found.present.get(file) == Some(&true))) {
             return Ok(Some(step));
         }
-        tracing::warn!(step, "a checkpoint is skipped, as files are missing or have the wrong length");
+        tracing::warn!(step, "skipping a checkpoint, because files are missing or have the wrong length");
     }
     Ok(None)
 }
@@ -167,7 +167,7 @@ fn copy(comm: &Comm, folder: &Path, file: &FileEntry, source: usize, lacks: bool
     while left > 0 {
         let length = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
         let piece = &mut piece[..length];
-        // After an error the pieces are broadcast all the same, so that all ranks stay in step.
+        // After an error the pieces are still broadcast, so that all ranks make the same calls.
         if let (true, Some(from), Ok(())) = (comm.rank() == source, &mut handle, &outcome) {
             outcome = from.read_exact(piece).map_err(Error::io("read", &path));
         }

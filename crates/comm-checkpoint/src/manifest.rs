@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// The version of the format.
 const VERSION: u32 = 1;
-/// The number of bytes of a shard for each checksum, so that a part of a shard can be verified.
+/// The number of bytes per checksum, so that parts of a shard can be verified.
 pub(crate) const BLOCK_BYTES: usize = 4 << 20;
 
 /// The contents of a checkpoint.
@@ -22,7 +22,7 @@ pub(crate) struct Manifest {
     pub(crate) step: u64,
     pub(crate) values: BTreeMap<String, serde_json::Value>,
     pub(crate) tensors: BTreeMap<String, Entry>,
-    /// The safetensors file of each rank that saved.
+    /// The safetensors file of each rank that wrote one.
     pub(crate) files: Vec<FileEntry>,
 }
 
@@ -88,7 +88,7 @@ impl Manifest {
             let version = manifest.version;
             return Err(Error::corrupt(
                 path,
-                format!("its format is {version}, and this version reads {VERSION}"),
+                format!("its format has version {version}, but this program reads version {VERSION}"),
             ));
         }
         Ok(manifest)

@@ -29,7 +29,7 @@ pub(crate) struct Offered {
     bytes: u64,
 }
 
-/// A tensor, and the ranks that write it, each with its elements, in the order of elements.
+/// A tensor and the ranks that write it, each with its elements, sorted by element.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Assigned {
     pub(crate) dtype: Dtype,
@@ -69,8 +69,9 @@ impl Offered {
     }
 }
 
-/// Assigns every tensor to the ranks that write it. Replicated tensors, largest first, go to the
-/// rank that writes the fewest bytes. All ranks get the same result from the same offers.
+/// Assigns every tensor to the ranks that write it. Replicated tensors, largest first, are assigned
+/// to the rank that so far writes the fewest bytes. All ranks get the same result from the same
+/// offers.
 ///
 /// # Errors
 /// [`Error::Mismatch`] and [`Error::Coverage`].

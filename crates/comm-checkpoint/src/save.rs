@@ -23,7 +23,8 @@ pub(crate) fn save(
 ) -> Result<()> {
     let rank = comm.rank();
     let offers = agree(comm, Ok(Offer::new(state, rank, folder.has(step))))?;
-    // What is damaged is replaced: a run that went on from an earlier step comes back to it.
+    // A damaged checkpoint is replaced: a run that continued from an earlier step reaches this step
+    // again.
     if offers.iter().any(|offer| offer.exists) && load::is_complete(comm, folder, step)? {
         return Err(Error::Exists { step });
     }
@@ -36,7 +37,7 @@ pub(crate) fn save(
     let saved = agree(comm, shard::write(&path, state, &assigned, rank)).and_then(|written| {
         let values = offers.into_iter().next().map(|offer| offer.values).unwrap_or_default();
         let manifest = manifest(step, values, assigned, &written).encode()?;
-        // Rank 0 is last: what it completes is complete in all folders.
+        // Rank 0 is last, so a checkpoint that it completes is complete in all folders.
         agree(comm, as_leader(&|| if rank == 0 { Ok(()) } else { folder.commit(step, &manifest) }))?;
         agree(comm, if rank == 0 { folder.commit(step, &manifest) } else { Ok(()) })
     });
@@ -50,7 +51,8 @@ pub(crate) fn save(
     if leads && let Err(error) = folder.prune(options.keep, step) {
         tracing::warn!(step, %error, "old checkpoints remain");
     }
-    // No rank sees a folder in which another rank still removes checkpoints.
+    // The barrier ensures that no rank sees a folder in which another rank is still removing
+    // checkpoints.
     if let Err(error) = comm.barrier() {
         tracing::warn!(step, %error, "the communicator failed after the checkpoint was complete");
     }

@@ -17,7 +17,8 @@ use crate::offer::Assigned;
 use crate::state::State;
 use crate::{Error, Result};
 
-/// The length of the number at the beginning of a safetensors file: the length of the header.
+/// The size of the number at the beginning of a safetensors file, which is the length of the
+/// header.
 const HEADER_LENGTH_BYTES: usize = 8;
 
 /// A description of a file that was written, for the manifest.
@@ -34,7 +35,7 @@ pub(crate) fn file_name(rank: usize, size: usize) -> String {
     format!("shard-{rank:05}-of-{size:05}.safetensors")
 }
 
-/// Writes the tensors that are assigned to `rank`, and has the file on disk before it returns.
+/// Writes the tensors that are assigned to `rank`. The file is on disk when it returns.
 pub(crate) fn write(
     path: &Path,
     state: &State<'_>,
@@ -92,9 +93,9 @@ fn read_header(path: &Path) -> Result<(u64, Metadata)> {
     Ok((data, header))
 }
 
-/// Reads a range of a shard's bytes, and verifies the checksums of the blocks that it touches.
+/// Reads a range of a shard's bytes, and verifies the checksums of the blocks that contain it.
 ///
-/// `range` counts from the first byte of the shard, which has `length` bytes.
+/// `range` is relative to the first byte of the shard, which has `length` bytes.
 pub(crate) fn read(
     path: &Path,
     name: &str,

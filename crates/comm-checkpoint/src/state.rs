@@ -12,11 +12,11 @@ use crate::{Error, Result, dtype};
 /// The state that a rank saves: named tensors and values.
 ///
 /// A *replicated* tensor ([`State::tensor`]) is equal on all ranks, and one of them writes it. The
-/// elements of a *sharded* one ([`State::shard`]) are divided among the ranks, for example the
+/// elements of a *sharded* tensor ([`State::shard`]) are divided among the ranks, for example the
 /// moments of a sharded optimizer. Values are anything that serde can convert to JSON: counters,
-/// the state of a sampler or a loss scaler; those of rank 0 are saved.
+/// the state of a sampler or a loss scaler. The values of rank 0 are saved.
 ///
-/// The state borrows the buffers.
+/// A `State` borrows the buffers.
 #[derive(Debug, Clone, Default)]
 pub struct State<'a> {
     pub(crate) tensors: BTreeMap<String, Tensor<'a>>,
@@ -54,9 +54,9 @@ impl<'a> State<'a> {
         self.add(name.into(), shape, None, buffer)
     }
 
-    /// Adds the part of a tensor that this rank holds: the elements from `start` on, of the tensor
-    /// in row-major order. The parts of all ranks cover the tensor without overlap; an empty part
-    /// may be left out.
+    /// Adds the part of a tensor that this rank holds: its elements in row-major order, beginning
+    /// at `start`. The parts of all ranks must cover the tensor without overlap; an empty part may
+    /// be omitted.
     ///
     /// # Errors
     /// [`Error::Length`] if the part extends beyond the shape; [`Error::NameTaken`] and
@@ -104,7 +104,7 @@ impl<'a> State<'a> {
         if dtype::to_safetensors(dtype).is_none() {
             return Err(Error::Unsupported { name, dtype });
         }
-        // Safetensors keeps its own data under this name.
+        // Safetensors files use this name for metadata.
         if name == "__metadata__" || self.tensors.contains_key(&name) {
             return Err(Error::NameTaken { name });
         }
