@@ -52,9 +52,9 @@ pub struct Shift {
 
 /// A communicator whose ranks form a grid, in row-major order: the last coordinate varies fastest.
 ///
-/// It is a group of its own, so its messages and collectives are separate from those of its parent.
-/// It dereferences to its [`Comm`], so all calls are methods of it, except [`Comm::finalize`],
-/// which takes its handle by value: `grid.comm().clone().finalize()`.
+/// It has its own group, so its messages and collectives are separate from those of its parent. It
+/// dereferences to its [`Comm`], so all calls are methods of it, except [`Comm::finalize`], which
+/// takes its handle by value: `grid.comm().clone().finalize()`.
 ///
 /// The halo exchange of a grid that is cut along one axis takes one line:
 ///

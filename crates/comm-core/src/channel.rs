@@ -101,7 +101,7 @@ pub trait Fabric: Send + Sync {
     /// Returns the current time of the channels' clock.
     fn now(&self) -> Instant;
 
-    /// Returns the cost of messages over these channels, as far as it is known without measuring.
+    /// Returns an estimate of the cost of messages over these channels, without measuring it.
     fn links(&self) -> LinkModel;
 
     /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in

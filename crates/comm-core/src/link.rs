@@ -43,7 +43,7 @@ pub struct LinkModel {
 }
 
 impl LinkModel {
-    /// Creates a model with one kind of link between all ranks, each on a host of its own.
+    /// Creates a model with one kind of link between all ranks, each on its own host.
     #[must_use]
     pub const fn uniform(link: Link, reduce: f64) -> Self {
         Self { within: link, between: link, reduce, ranks_per_host: 1, processors: 0, staged_from: None }

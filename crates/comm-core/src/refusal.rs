@@ -8,12 +8,12 @@ use crate::error;
 pub enum Refusal {
     /// The other side does not speak this protocol, or is not the expected process.
     #[error(
-        "it does not speak the protocol of comm, or is not the process that was meant; check the address and the port"
+        "it does not speak the protocol of comm, or is not the expected process; check the address and the port"
     )]
     NotAPeer,
     /// The other side speaks another version of it.
     #[error(
-        "it speaks protocol version {theirs}, and this process {ours}; use one version of comm on all ranks"
+        "it speaks protocol version {theirs}, but this process speaks {ours}; use one version of comm on all ranks"
     )]
     Version {
         /// This side's version.
@@ -25,7 +25,7 @@ pub enum Refusal {
     #[error("it belongs to another job; the job id (COMM_JOB_ID) must be equal on all ranks")]
     Job,
     /// The ranks disagree on the size of the world.
-    #[error("its world size is {theirs}, and that of this process {ours}; it must be equal on all ranks")]
+    #[error("its world size is {theirs}, but that of this process is {ours}; it must be equal on all ranks")]
     WorldSize {
         /// This side's world size.
         ours: usize,

@@ -131,8 +131,8 @@ impl Names {
         }
     }
 
-    /// Checks that the receive buffer has a block for each rank, and that the length that this rank
-    /// sends is that of its own block.
+    /// Checks that the receive buffer has a block for each rank, and that this rank sends as many
+    /// elements as its own block has.
     fn gathered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -149,8 +149,8 @@ impl Names {
         }
     }
 
-    /// Checks that the send buffer has a block for each rank, and that the length that this rank
-    /// receives is that of its own block.
+    /// Checks that the send buffer has a block for each rank, and that this rank receives as many
+    /// elements as its own block has.
     fn scattered<M: Memory>(
         &self,
         buffers: &Buffers<'_, M>,
@@ -190,7 +190,7 @@ fn exchanged<M: Memory>(
     let sent = sends.check(names[0], send, None, group)?;
     let received = recvs.check(names[1], recv, None, group)?;
     if let Buffers::InPlace(_) = buffers {
-        let what = "what comes from a rank in place";
+        let what = "the block received from a rank in place";
         (0..group.size())
             .try_for_each(|rank| check_len(what, recvs.of(rank, received), sends.of(rank, sent)))?;
     }

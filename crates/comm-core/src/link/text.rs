@@ -96,7 +96,7 @@ fn link(text: &str) -> Result<Link, String> {
 fn whole(key: &str, value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(format!("{key} must be a whole number from 1 on, not {value:?}")),
+        _ => Err(format!("{key} must be a whole number from 1 up, not {value:?}")),
     }
 }
 
