@@ -37,7 +37,7 @@ where
 fn join<T>(started: std::io::Result<thread::ScopedJoinHandle<'_, T>>) -> thread::Result<T> {
     match started {
         Ok(thread) => thread.join(),
-        Err(error) => Err(Box::new(format!("no thread could be started: {error}"))),
+        Err(error) => Err(Box::new(format!("cannot start a thread: {error}"))),
     }
 }
 

@@ -107,7 +107,7 @@ pub fn run<T: Send>(
     results
 }
 
-/// Ends the turns of a rank when it is dropped, so also if the rank panics.
+/// Ends the turns of a rank when it is dropped, which includes a panic of the rank.
 struct TurnsOf {
     rank: usize,
     world: SharedWorld,
