@@ -1,4 +1,4 @@
-//! The uses of earlier libraries, through `Comm`.
+//! The use cases of earlier libraries, through `Comm`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -10,7 +10,7 @@ use comm_nccl::{Cuda, DeviceBuffer, NcclCommunicator, Stream};
 
 use common::{devices, faults_of, world};
 
-/// Two ranks, as users see them.
+/// Two ranks, through the public interface.
 fn pair(body: impl Fn(Comm<Cuda>, &dyn Fn(&[f32]) -> DeviceBuffer<f32>) + Sync) {
     let devices = devices(2);
     world(&devices, |rank| {

@@ -12,7 +12,7 @@ use comm_sim::exact::{self, Small, elements};
 
 use common::{Rank, SOON, control, devices, faults_of, in_all_worlds, options, world};
 
-/// Calls are recorded for the whole process, and so tests take turns.
+/// Calls are recorded for the whole process, so tests run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn buffer<T: Small>(rank: &Rank, op: ReduceOp, len: usize) -> DeviceBuffer<T> {
@@ -97,7 +97,7 @@ fn if_one_is_refused_nothing_is_done_with_any() {
     world(&devices, |rank| {
         let (mut floats, mut words) = (rank.buffer(&[1.0_f32; 10]), rank.buffer(&[1_i16; 10]));
         let mut empty: Vec<DeviceBuffer<f32>> = (0..300).map(|_| rank.zeros(0)).collect();
-        // More than go together: those that could go are in a group of their own.
+        // More tensors than one group holds. The invalid one is not in the first group.
         let mut views = vec![floats.view_mut()];
         views.extend(empty.iter_mut().map(DeviceBuffer::view_mut));
         views.push(words.view_mut());
@@ -123,7 +123,7 @@ fn a_handle_gives_its_options() {
         comm.all_reduce_coalesced(vec![buffer.view_mut()], ReduceOp::Sum).unwrap();
         comm.broadcast_coalesced(1, vec![buffer.view_mut()]).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2; 10]);
-        // Only one rank comes, with little time.
+        // Only one rank makes the call, with a short timeout.
         if number == 0 {
             let short = comm.with_timeout(Duration::from_millis(300));
             short.all_reduce_coalesced(vec![buffer.view_mut()], ReduceOp::Sum).unwrap();

@@ -50,8 +50,7 @@ fn ranks_in_different_calls_get_an_error_with_both_calls() {
     assert!(began.elapsed() < SOON / 2, "long before the deadline");
 }
 
-/// A root has done its part before others begin, so that its call looks as if it had been the right
-/// one.
+/// A root completes its part before others begin, so that its call appears to be correct.
 #[test]
 fn a_rank_that_has_gone_on_compares_its_past() {
     let errors =
@@ -143,7 +142,7 @@ fn groups_are_apart_from_their_parent() {
     }
 }
 
-/// Not all ranks send messages: what one makes more does not count among the calls that all make.
+/// Not all ranks send messages, so they do not count as calls that all ranks make.
 #[test]
 fn messages_do_not_count_as_calls_of_all() {
     let errors = over_host(3, |rank| {
@@ -155,7 +154,8 @@ fn messages_do_not_count_as_calls_of_all() {
                 _ => {}
             }
         }
-        // The last rank is late, so that the others ask who they wait for, and find nothing wrong.
+        // The last rank is late, so that the others query the state of the ranks, and find no
+        // failure.
         thread::sleep(Duration::from_millis(if rank.rank == 2 { 1500 } else { 0 }));
         let (send, mut recv) = (rank.zeros::<u8>(1), rank.zeros::<u8>(3));
         let buffers = Buffers::Separate { send: send.view(), recv: recv.view_mut() };

@@ -14,7 +14,7 @@ use common::{
     Rank, SOON, config, connect_over_host, control, devices, library, options, within, world, world_with,
 };
 
-/// Long enough for a device to do something, and short enough for a test to wait for.
+/// Long enough for a device to make progress, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn all_reduce(rank: &Rank, buffer: &mut DeviceBuffer<f32>, options: &CallOptions) -> Result<()> {
@@ -22,7 +22,7 @@ fn all_reduce(rank: &Rank, buffer: &mut DeviceBuffer<f32>, options: &CallOptions
         .run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, options)
 }
 
-/// The communicator is of no use any more, and says why.
+/// The communicator is unusable, and reports the reason.
 fn assert_poisoned(rank: &Rank, cause: &str) {
     let mut buffer = rank.zeros(1);
     for refused in [all_reduce(rank, &mut buffer, &options()), rank.comm.run(Call::Barrier, &options())] {
@@ -31,8 +31,7 @@ fn assert_poisoned(rank: &Rank, cause: &str) {
     }
 }
 
-/// Makes one rank's device do something bad in its second call, and returns what each rank was
-/// told.
+/// Injects a fault into the second call of one rank's device, and returns the error of each rank.
 fn in_second_call(trouble: impl FnOnce(usize), timeout: Duration) -> Vec<Error> {
     let devices = devices(2);
     trouble(devices[0]);
@@ -66,7 +65,7 @@ fn unknown_codes_keep_their_number() {
         let errors = in_second_call(plan, SHORT);
         assert_eq!(code(&errors[0]), Some(i64::from(number)), "{}", errors[0]);
         assert!(errors[0].to_string().contains("ncclAllReduce"), "{}", errors[0]);
-        // The other rank is not told, and hears nothing.
+        // The other rank is not notified.
         assert!(
             matches!(&errors[1], Error::Timeout { waiting_for, .. } if waiting_for == &[0]),
             "{}",
@@ -117,7 +116,7 @@ fn copies_to_the_host_do_not_wait_for_ever_for_a_call_that_hangs() {
     world(&devices, |rank| {
         let mut buffer = rank.buffer(&[1.0]);
         all_reduce(&rank, &mut buffer, &within(SHORT)).unwrap();
-        // The watchdog ends it: no other thread checks.
+        // The watchdog ends it, because no other thread checks.
         assert!(matches!(buffer.to_vec(), Err(Error::Poisoned(_))));
     });
 }
@@ -170,7 +169,7 @@ fn an_initialization_that_never_ends_ends_at_its_deadline() {
     assert!((SHORT..SOON).contains(&began.elapsed()));
 }
 
-/// The others wait for it in NCCL, which does not tell them.
+/// The others wait for it in NCCL, which does not report the failure.
 #[test]
 fn ranks_waiting_for_a_rank_that_cannot_connect_get_its_error() {
     let devices = devices(3);
@@ -190,7 +189,7 @@ fn a_group_that_is_being_made_ends_with_its_parent() {
     let began = Instant::now();
     world(&devices(3), |rank| {
         if rank.rank > 0 {
-            // One of them should make the group too.
+            // One of the others should take part in creating the group.
             return thread::sleep(3 * SHORT);
         }
         let error = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Groups made of groups, messages, batches, and buffers that NCCL knows.
+//! Subgroups, messages, batches, and buffers that are registered with NCCL.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -11,10 +11,10 @@ use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
 use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
 
-/// Long enough for a device to do something, and short enough for a test to wait for.
+/// Long enough for a device to make progress, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// The sum over all ranks of a group of what each gives.
+/// Returns the sum of a value over all ranks of a group.
 fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
     let mut buffer = rank.buffer(&[ours]);
     comm.run(Call::AllReduce { buffers: Buffers::InPlace(buffer.view_mut()), op: ReduceOp::Sum }, &options())
@@ -98,8 +98,8 @@ fn messages_arrive_in_their_order() {
     });
 }
 
-/// Everybody sends to the next rank and receives from the one before: one call after the other
-/// would wait for ever.
+/// Every rank sends to the next rank and receives from the previous one. Consecutive calls would
+/// wait forever.
 #[test]
 fn a_batch_of_messages_goes_around_in_a_circle() {
     in_all_worlds(|rank| {
@@ -178,7 +178,7 @@ fn a_registered_buffer_is_a_buffer_like_others() {
             )
             .unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0]);
-        // NCCL is told before the memory goes, in whatever order they are dropped.
+        // The memory is deregistered from NCCL before it is freed, in either order of drops.
         drop((buffer, empty));
         drop(registered);
     });
@@ -197,7 +197,7 @@ fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0, 1.0]);
         let empty = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 0).unwrap();
         assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
-        // While work on it is under way, and before NCCL has forgotten it.
+        // While work on it is in progress, and before it is deregistered.
         let whole = Buffers::InPlace(buffer.view_mut());
         rank.comm.run(Call::AllReduce { buffers: whole, op: ReduceOp::Sum }, &options()).unwrap();
         drop((buffer, registered));
@@ -240,7 +240,7 @@ fn a_handle_waits_for_its_device() {
             let error = comm.synchronize().unwrap_err();
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
         } else {
-            // Until the other one has given up.
+            // Until the other rank has timed out.
             std::thread::sleep(2 * SHORT);
         }
     });

@@ -1,4 +1,4 @@
-//! The kernels of devices give the bits of the host's, and respect the order of other work.
+//! Device kernels give the same bits as the host, and respect the order of other work.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -47,7 +47,7 @@ fn kernels_give_the_bits_of_the_host() {
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
 
-/// Returns the errors of calls that are refused on any memory.
+/// Returns the errors of calls that are rejected on any memory.
 fn refused<M: Kernels>(comm: &Comm<M>) -> Vec<String> {
     let buffer = |dtype, len| M::allocate(comm, dtype, len).unwrap();
     let (mut three, mut ints, mut small) =
@@ -110,7 +110,8 @@ fn kernels_run_between_the_uses_of_their_memory() {
             for round in 1..10 {
                 fill(&mut terms, round as f32).unwrap();
                 fill(&mut sums, 1.0).unwrap();
-                // All is enqueued while both streams are held up, and so is the kernel behind them.
+                // Everything is enqueued while both streams are blocked, including the kernel after
+                // them.
                 let held = [hold(&first), hold(&second)];
                 terms.as_mut_slice().write_on(&first, |_| Ok(())).unwrap();
                 sums.as_mut_slice().write_on(&second, |_| Ok(())).unwrap();

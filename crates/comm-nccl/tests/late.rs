@@ -1,4 +1,4 @@
-//! NCCL that puts a call on the stream late, when the communicator has failed meanwhile.
+//! NCCL enqueues a call late, after the communicator has failed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -30,7 +30,7 @@ fn memory_of_an_aborted_call_is_kept_until_the_call_is_over() {
                 rank.comm.run(Call::AllReduce { buffers, op: ReduceOp::Sum }, &options()).unwrap_err();
             assert!(matches!(&error, Error::Aborted { reason, .. } if reason == "enough"), "{error}");
             drop(buffer);
-            // What comes later finds the memory gone, if it was given back too early.
+            // Later work would access freed memory if it was released too early.
             thread::sleep(Duration::from_millis(2 * LATE));
             rank.device.new_stream().unwrap().synchronize().unwrap();
         });

@@ -1,5 +1,5 @@
-//! A library that lacks calls, as an older one does. It is that of the whole process, so that this
-//! test has one of its own.
+//! A library that lacks functions, like an older one. The whole process uses it, so that this test
+//! runs in a separate one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use comm_core::Error;

@@ -1,4 +1,4 @@
-//! The order of work on a device: buffers, streams, and memory of others.
+//! The order of work on a device, for buffers, streams, and memory of other libraries.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{JITTERS, control, devices, faults_of, options, world};
 use gpu_emu::Setting;
 use hold::hold;
 
-/// Enqueues a write of bytes on a stream, as a kernel of the user would.
+/// Enqueues a write of bytes on a stream, like a kernel of the user.
 fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) {
     let len = buffer.len();
     let write = |pointer| {
@@ -89,7 +89,7 @@ fn calls_are_asynchronous_and_a_barrier_is_not() {
     });
 }
 
-/// One rank's device is late: no rank leaves the barrier before it.
+/// The device of one rank is late, and no rank leaves the barrier before it.
 #[test]
 fn a_barrier_waits_for_all_devices() {
     world(&devices(3), |rank| {
@@ -127,7 +127,7 @@ fn a_buffer_is_freed_after_the_call_that_uses_it() {
     assert_eq!(faults_of(&devices), Vec::<String>::new(), "nothing was used after it was freed");
 }
 
-/// As a framework does: memory and a stream that are its own, known to us as numbers.
+/// Like a framework, the test owns the memory and the stream, and passes them as addresses.
 #[test]
 fn memory_of_others_is_used_in_the_order_of_their_stream() {
     let devices = devices(2);
@@ -144,8 +144,8 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
                 // SAFETY: the memory has 64 bytes.
                 unsafe { cudarc::driver::result::memset_d8_async(pointer, round, 64, theirs.cu_stream()) }
                     .unwrap();
-                // SAFETY: the memory lives to the end of the test, and is used on their stream
-                // alone.
+                // SAFETY: the memory lives to the end of the test, and is used only on the
+                // framework's stream.
                 let view = unsafe { CudaViewMut::from_raw(pointer, 64, DType::U8, &stream) };
                 rank.comm
                     .run(Call::AllReduce { buffers: Buffers::InPlace(view), op: ReduceOp::Sum }, &options())

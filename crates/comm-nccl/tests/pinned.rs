@@ -1,5 +1,5 @@
-//! Copies between devices and pinned memory: what is copied, who waits for whom, and what is
-//! refused.
+//! Copies between devices and pinned memory: the copied bytes, the order of streams, and rejected
+//! calls.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -21,14 +21,14 @@ use hold::hold;
 const BRIEFLY: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Pinned memory is counted for the whole process, so that tests which allocate some take turns.
+/// Pinned memory is counted for the whole process, so tests that allocate some run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     // Another test may have panicked while it held the lock.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device of a test's own, and what copies on it need.
+/// A separate device for a test, with the streams and memory for copies.
 fn device() -> (Device, Stream, CopyStreams) {
     let device = Device::open(devices(1)[0]).unwrap();
     let (stream, streams) = (device.new_stream().unwrap(), CopyStreams::new(&device).unwrap());
@@ -64,7 +64,7 @@ fn parts_are_copied_to_where_they_belong_in_both_directions() {
             let mut to = DeviceBuffer::<u16>::zeros(&stream, len).unwrap();
             let mut through = PinnedBuffer::new(&device, 2 * len + 2).unwrap();
             let middle = len / 2;
-            // The halves change places on the way down, and again on the way up.
+            // The halves are swapped in the copy to the host, and again in the copy to the device.
             let halves = [part(0..middle, len - middle), part(middle..len, 0)];
             read(&from).transfer(&streams).unwrap().download(&halves, &mut through).unwrap();
             assert_eq!(
@@ -90,7 +90,7 @@ fn a_piece_follows_the_last_one_in_the_same_memory() {
     let mut through = PinnedBuffer::new(&device, 20).unwrap();
     let (mut down, mut up) =
         (read(&from).transfer(&streams).unwrap(), write(&mut to).transfer(&streams).unwrap());
-    // The host does not wait: the streams do.
+    // The streams wait, but not the host.
     for start in (0..1000).step_by(10) {
         down.download(&[part(start..start + 10, 0)], &mut through).unwrap();
         up.upload(&[part(start..start + 10, 0)], &mut through).unwrap();
@@ -100,7 +100,7 @@ fn a_piece_follows_the_last_one_in_the_same_memory() {
     assert_eq!(faults_of(&[device.ordinal()]), Vec::<String>::new());
 }
 
-/// Enqueues a write on a stream, as a kernel of the user would.
+/// Enqueues a write on a stream, like a kernel of the user.
 fn fill(buffer: &mut DeviceBuffer<u16>, stream: &Stream) {
     let bytes = 2 * buffer.len();
     let write = |pointer| {
@@ -165,7 +165,8 @@ fn memory_of_a_device_is_freed_after_the_copies() {
     let held = hold(&stream);
     fill(&mut buffer, &stream);
     let mut transfer = write(&mut buffer).transfer(&streams).unwrap();
-    // The later copy up does not make the copy down forgotten, which is on another stream.
+    // The later copy to the device does not replace the record of the copy to the host, which is on
+    // another stream.
     transfer.download(&[part(0..50, 0)], &mut through).unwrap();
     transfer.upload(&[part(50..60, 0)], &mut through).unwrap();
     transfer.download(&[part(50..100, 100)], &mut through).unwrap();
@@ -192,7 +193,7 @@ fn an_upload_that_fails_after_it_was_enqueued_returns_when_its_source_was_read()
             drop(held);
         });
         let refused = buffer.copy_from_host(from.bytes().unwrap());
-        // As safe code may, once it has its buffer back.
+        // Safe code may do this after it gets its buffer back.
         from.bytes_mut().unwrap().fill(2);
         refused
     });

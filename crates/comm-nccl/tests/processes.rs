@@ -1,4 +1,4 @@
-//! Ranks as processes that this program starts from itself; one of them is killed.
+//! Ranks as processes, for which this program starts itself; one of them is killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -14,7 +14,7 @@ use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, Shrink
 use common::process::{self, RankTask};
 use common::{SOON, library, options};
 
-/// The body of the processes that other tests start; it passes at once in any other process.
+/// The body of the processes that other tests start; it passes immediately in any other process.
 #[test]
 fn run_as_a_rank() {
     let Some(RankTask { task, rank, size, host }) = process::task() else { return };
@@ -40,7 +40,7 @@ fn run_as_a_rank() {
     let error = sum.to_vec().unwrap_err();
     match error.root_cause() {
         Error::PeerLost { peer: 1, during: During::Call { sequence: 2, .. }, .. } => {}
-        // The other one that waits was first to find out.
+        // The other waiting rank was the first to detect it.
         Error::Aborted { reason, .. } if reason.contains("rank 1 was lost") => {}
         other => panic!("{other}"),
     }

@@ -2,7 +2,7 @@
 //! creating a communicator returns a typed error.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-// Where the tests of the bindings find their libraries, and with which settings they run them.
+// The libraries and the settings of the tests of the bindings.
 #[path = "../../../nccl-sys/tests/libraries/mod.rs"]
 mod libraries;
 
@@ -41,7 +41,7 @@ fn a_real_library_makes_ids_that_differ() {
     });
 }
 
-/// The device that a rank would take; there is none to see, with or without a driver.
+/// The device that a rank would use; none is visible, with or without a driver.
 fn no_device() -> Result<Device> {
     let device = Device::from_env();
     let error = device.as_ref().map(|_| ()).unwrap_err();

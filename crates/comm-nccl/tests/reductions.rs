@@ -1,4 +1,4 @@
-//! Averages and sums of floats of 16 bits.
+//! Averages and sums of 16-bit floats.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

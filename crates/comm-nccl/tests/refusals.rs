@@ -11,8 +11,7 @@ use comm_nccl::{CudaView, Device, DeviceBuffer, NcclConfig, ShrinkMode};
 
 use common::{Rank, control, devices, options, world};
 
-/// Runs calls that must all be refused with these words, on a pair of ranks that is as good as
-/// before.
+/// Runs calls that must all be rejected with these messages, on a pair of ranks that keeps working.
 fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
     let devices = devices(2);
     world(&devices, |rank| {
@@ -44,7 +43,7 @@ fn two<'a, T: Element>(
     Buffers::Separate { send: send.view(), recv: recv.view_mut() }
 }
 
-/// All of it in one test, as calls are recorded for the whole process.
+/// All in one test, because calls are recorded for the whole process.
 #[test]
 fn invalid_arguments_fail_before_the_call() {
     operators_and_types_that_nccl_lacks();
@@ -147,7 +146,7 @@ fn buffers_of_another_device() {
     refused(|rank| {
         let mut there = DeviceBuffer::<f32>::zeros(&stream, 2).unwrap();
         let here = rank.zeros::<f32>(2);
-        // SAFETY: nothing comes of it: it is refused.
+        // SAFETY: the call is rejected, and has no effect.
         let raw = unsafe { CudaView::from_raw(16, 2, DType::F32, &stream) };
         vec![
             (

@@ -13,10 +13,10 @@ use nccl_sys::ncclResult_t;
 
 use common::{Rank, SOON, control, devices, faults_of, options, within, world_over_host};
 
-/// Long enough for a device to do something, and short enough for a test to wait for.
+/// Long enough for a device to make progress, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Ranks that were connected over the host. At the end, nothing has gone wrong on their devices.
+/// Ranks that were connected over the host. At the end, their devices have no faults.
 fn world<T: Send>(ordinals: &[usize], body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     let outcomes = world_over_host(ordinals, body);
     assert_eq!(faults_of(ordinals), Vec::<String>::new());
@@ -38,7 +38,7 @@ fn abort(rank: &Rank, without: &[usize], options: &CallOptions) -> Result<NcclCo
     rank.comm.shrink(without, ShrinkMode::Abort, options)
 }
 
-/// The group of those that are left works.
+/// The group of the remaining ranks works.
 #[track_caller]
 fn assert_left(left: &NcclCommunicator, rank: &Rank, position: usize, members: &[usize]) {
     assert_eq!((left.group().rank(), left.group().size()), (position, members.len()));
@@ -63,7 +63,7 @@ fn the_remaining_ranks_shrink_whichever_rank_is_gone() {
             let position = members.iter().position(|member| *member == rank.rank).unwrap();
             let left = abort(&rank, &[gone], &options()).unwrap();
             assert_left(&left, &rank, position, &members);
-            // The parent is as it was.
+            // The parent is unchanged.
             let refused = sum(&rank.comm, &rank, 1, &options()).unwrap_err();
             assert!(matches!(refused, Error::Poisoned(_)), "{refused}");
         });
@@ -78,7 +78,7 @@ fn a_group_shrinks_again_and_again_until_one_is_left() {
             if rank.rank == last {
                 return;
             }
-            // The one that is gone takes no part in this.
+            // The failed rank does not take part.
             let all = Buffers::InPlace(buffer.view_mut());
             let lost = rank.comm.run(Call::AllReduce { buffers: all, op: ReduceOp::Sum }, &within(SHORT));
             assert!(lost.and_then(|()| rank.comm.synchronize()).is_err());
@@ -111,7 +111,8 @@ fn a_rank_that_cannot_be_connected_is_named_as_it_was() {
     });
 }
 
-/// One rank finds an error, and one waits in a call. The third is in no call, and knows of nothing.
+/// One rank detects an error, and one waits in a call. The third is not in a call, and has not
+/// detected anything.
 #[test]
 fn ranks_that_have_not_noticed_give_up_the_group_too() {
     let devices = devices(3);
@@ -121,7 +122,7 @@ fn ranks_that_have_not_noticed_give_up_the_group_too() {
         if rank.rank < 2 {
             assert!(sum(&rank.comm, &rank, 1, &options()).is_err());
         }
-        // Nobody is left out: all are there.
+        // No rank is excluded, because all take part.
         let all = abort(&rank, &[], &options()).unwrap();
         assert_left(&all, &rank, rank.rank, &[0, 1, 2]);
         let error = rank.comm.run(Call::Barrier, &options()).unwrap_err();
@@ -175,7 +176,7 @@ fn a_rank_lost_during_a_shrink_is_named_and_excluded_from_the_next() {
             _ => {}
         }
         let error = abort(&rank, &[0], &options()).unwrap_err();
-        // The one in the middle leads.
+        // The rank in the middle is the leader.
         let is_named = match &error {
             Error::PeerLost { peer: 2, during: During::Rendezvous, .. } => rank.rank == 1,
             Error::Aborted { by: 1, reason } => rank.rank == 3 && reason.contains("rank 2"),
@@ -202,7 +203,7 @@ fn groups_made_of_a_group_shrink_by_themselves() {
             3,
             "groups have nothing to do with each other"
         );
-        // Made of one that was made of one.
+        // A subgroup of a subgroup.
         rank.comm = small.unwrap();
         rank.comm.abort("enough");
         let again = abort(&rank, &[], &options()).unwrap();

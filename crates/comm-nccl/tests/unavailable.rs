@@ -1,4 +1,4 @@
-//! A process in which neither CUDA nor NCCL is found, as the emulator is not loaded.
+//! A process that finds neither CUDA nor NCCL, because the emulator is not loaded.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use comm_core::{Error, Result};
@@ -22,7 +22,7 @@ fn a_library_that_is_not_there_is_an_error_with_every_path() {
     assert_unavailable(Library::load(&search), "nccl", "COMM_NCCL_PATH");
 }
 
-/// Where a driver is installed, its own answers are looked at: devices, or none.
+/// If a driver is installed, the test depends on the devices that it reports.
 #[test]
 fn a_machine_without_a_driver_has_no_devices_and_nothing_panics() {
     match Device::count() {

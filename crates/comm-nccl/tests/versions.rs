@@ -1,5 +1,5 @@
-//! Ranks with unlike libraries. The version is a setting of the process: this test has one of its
-//! own.
+//! Ranks with different versions of the library. The version is a setting of the process, so this
+//! test runs in a separate one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Ranks that are processes and are shown some of the machine's devices: one each, or all the same
-//! one.
+//! Ranks as processes to which some devices of the machine are visible: a different one each, or
+//! the same one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -18,7 +18,7 @@ const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 /// The emulator's NCCL does not read the variable above.
 const SHARED: (&str, &str) = ("GPU_EMU_SHARED_DEVICES", "1");
 
-/// The body of the processes that other tests start; it passes at once in any other process.
+/// The body of the processes that other tests start; it passes immediately in any other process.
 #[test]
 fn run_as_a_rank() {
     let Some(RankTask { task, rank, size, host }) = process::task() else { return };
@@ -40,8 +40,7 @@ fn run_as_a_rank() {
     assert_eq!(sum.to_vec().unwrap(), [(size * (size - 1) / 2) as i64, size as i64]);
 }
 
-/// Starts ranks, each with variables of its own, and returns what they print when all have
-/// succeeded.
+/// Starts ranks, each with its own variables, and returns their output after all have succeeded.
 fn run<const N: usize>(task: &str, environments: [&[(&str, &str)]; N]) -> [String; N] {
     let folder = tempfile::tempdir().unwrap();
     let mut rank = 0..;

@@ -14,7 +14,7 @@ use comm_nccl::{DeviceCommunicator, DeviceWork};
 use common::{control, devices, faults_of, options, world};
 use hold::hold;
 
-/// Long enough for whatever does not wait.
+/// Long enough for everything that does not wait.
 const WHILE: Duration = Duration::from_millis(100);
 
 #[test]

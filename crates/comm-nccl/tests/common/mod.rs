@@ -12,10 +12,10 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::{Control, Setting};
 
-/// Worlds that tests use.
+/// World sizes of tests.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
 
-/// The time after which an operation counts as hanging.
+/// The time after which an operation is considered to hang.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// The longest delay of work on a device, in microseconds, without and with disorder.
@@ -31,17 +31,17 @@ pub(crate) fn library() -> Library {
     Library::load(&Search::new().at(control().path())).unwrap()
 }
 
-/// Numbers of devices that no other test of the process uses, as errors stay with a device.
+/// Numbers of devices that no other test of the process uses, because errors of a device persist.
 pub(crate) fn devices(count: usize) -> Vec<usize> {
     control().reserve_devices(count)
 }
 
-/// One rank, as its thread sees it.
+/// One rank, in its thread.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) device: Device,
-    /// Not that of the communicator.
+    /// Not the stream of the communicator.
     pub(crate) stream: Stream,
     pub(crate) comm: NcclCommunicator,
 }
@@ -112,7 +112,7 @@ pub(crate) fn connect_over_host<T: Send>(
         let device = Device::open(devices[rank]).unwrap();
         let host = RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap();
         let comm = NcclCommunicator::connect(&library(), &device, &host, config(rank, devices.len()));
-        // It is not needed any more.
+        // It is no longer needed.
         drop(host);
         body(rank, comm)
     })

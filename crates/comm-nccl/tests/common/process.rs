@@ -24,7 +24,7 @@ pub(crate) struct RankTask {
     pub(crate) host: Box<dyn HostCommunicator>,
 }
 
-/// Starts a process that runs `task` as one rank of its host. It gets its rank in the variables of
+/// Starts a process that runs `task` as one rank of its host. Its rank is in the variables of
 /// launchers.
 pub(crate) fn start(
     task: &str,
