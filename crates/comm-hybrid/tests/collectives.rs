@@ -1,4 +1,4 @@
-//! Collectives and groups over ranks that are on several hosts, several to a host.
+//! Collectives and groups over ranks on several hosts, with several ranks per host.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn sum(ranks: &[usize], len: usize) -> Vec<f32> {
     exact::elements(0..len, |at| ranks.iter().map(|rank| exact::number(*rank, at)).sum())
 }
 
-/// The order of combining is that of the algorithm, not of the ways by which bytes come.
+/// The order of combining depends on the algorithm, and not on the transport of the bytes.
 #[test]
 fn two_levels_have_the_same_bits_over_any_transport() {
     let reduced = |hosts: &str| {
@@ -53,7 +53,7 @@ fn two_levels_have_the_same_bits_over_any_transport() {
     }
 }
 
-/// The link model of the channels is enough to choose an algorithm that spares the links between
+/// The link model of the channels suffices to choose an algorithm that moves fewer bytes between
 /// hosts.
 #[test]
 fn two_levels_are_chosen_where_hosts_hold_several_ranks() {

@@ -12,7 +12,7 @@ use comm_shm::SharedMemoryConfig;
 use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::TcpConfig;
 
-/// `n` ranks, each of which is on the host with this number.
+/// `n` ranks, each of them on the host with this number.
 fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabric> {
     let rank = |rank: usize| {
         let mut config = common::config(rank, n, &host(rank).to_string());
@@ -43,7 +43,7 @@ fn on_two_hosts_in_turn(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank % 2, false)
 }
 
-/// The first rank, which most scenarios watch, is apart from the others.
+/// The first rank, which most scenarios observe, is on a different host than the others.
 fn all_but_one_together(n: usize) -> Vec<HybridFabric> {
     spread(n, |rank| rank.min(1), false)
 }

@@ -30,7 +30,7 @@ fn config(path: DevicePath, ordinal: usize) -> DeviceConfig {
     config
 }
 
-/// Runs `body` on one thread per configuration, with what became of the group there.
+/// Runs `body` on one thread per configuration, with the result of connecting the group there.
 fn meet<T: Send>(
     configs: &[DeviceConfig],
     body: impl Fn(usize, Result<HybridCommunicator>) -> T + Sync,
@@ -42,7 +42,7 @@ fn meet<T: Send>(
     })
 }
 
-/// Ranks that all ask for the same way, each with a device of its own.
+/// Ranks that all request the same path, each with its own device.
 fn world<T: Send>(
     path: DevicePath,
     ordinals: &[usize],
@@ -112,7 +112,7 @@ fn an_id_that_rank_0_cannot_make_is_an_error_on_every_rank() {
     }
 }
 
-/// Two threads call the two communicators in any order.
+/// Two threads call the two communicators concurrently.
 #[test]
 fn host_and_device_calls_do_not_wait_for_each_other() {
     let devices = devices(3);
@@ -123,7 +123,8 @@ fn host_and_device_calls_do_not_wait_for_each_other() {
                 let on_host = || {
                     (0..20).for_each(|_| comm.host().all_reduce(&mut [1_u8; 9], ReduceOp::Max).unwrap());
                 };
-                // One rank begins with the other side, whose calls the others have yet to make.
+                // One rank begins with the other communicator, on which the other ranks have not
+                // yet made their calls.
                 if rank == 0 {
                     on_host();
                     on_device();
@@ -138,7 +139,7 @@ fn host_and_device_calls_do_not_wait_for_each_other() {
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }
 
-/// A rank that finds no NCCL where it looks.
+/// A rank that does not find NCCL at the configured path.
 fn without_nccl(path: DevicePath, ordinal: usize) -> DeviceConfig {
     let mut config = config(path, ordinal);
     config.library = Some(Search::new().at("/nowhere/libnccl.so.2"));
@@ -229,7 +230,7 @@ fn a_failure_of_nccl_ends_the_hosts_side_everywhere_and_is_told() {
             let error = sum(&comm, 10).unwrap_err();
             assert!(error.to_string().contains("code 99"), "{error}");
         }
-        // Others are in no call on devices: they learn of it here.
+        // The others are in no device call, and detect it here.
         let error = comm.host().barrier().unwrap_err();
         let device = sum(&comm, 10).unwrap_err();
         assert!(matches!(device, Error::Poisoned(_)), "{device}");
@@ -272,13 +273,13 @@ fn a_failure_of_the_hosts_side_ends_calls_on_devices_everywhere() {
             assert_works(&comm);
             together.wait();
             if rank == 2 {
-                // Nobody else comes.
+                // No other rank makes the call.
                 let error = comm.host().with_timeout(Duration::from_millis(200)).barrier().unwrap_err();
                 assert!(matches!(error, Error::Timeout { .. }), "{error}");
                 let device = sum(&comm, 10).unwrap_err();
                 assert_eq!(device.root_cause().to_string(), error.to_string());
             } else {
-                // Waits for its device, in no call of the host.
+                // Waits for its device, without a host call.
                 let error = sum(&comm, 10).unwrap_err().root_cause().clone();
                 assert!(
                     matches!(&error, Error::Aborted { by: 2, reason } if reason.contains("timed out")),
@@ -388,7 +389,7 @@ fn the_host_communicator_outlives_the_group() {
     world(DevicePath::Nccl, &devices, |_, comm| {
         let host = comm.host().clone();
         drop(comm);
-        // A handle to the host's side is a communicator like any other then.
+        // Then a handle to the host communicator works like any other communicator.
         host.barrier().unwrap();
     });
     assert_eq!(faults_of(&devices), Vec::<String>::new());

@@ -65,7 +65,7 @@ fn tcp_sockets() -> usize {
     targets.iter().filter(is_tcp).count()
 }
 
-/// Plays a part in a process of its own, in which no other thread opens channels.
+/// Runs a part in a separate process, in which no other thread opens channels.
 fn alone(part: &str) {
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args([part, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -163,7 +163,7 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
 #[test]
 fn a_rank_that_opens_no_channel_is_named_on_either_side() {
     for (hosts, missing) in [("aabb", 1), ("aabb", 2), ("abab", 3), ("abbb", 0)] {
-        // All stay until the last has given up.
+        // All ranks stay until the last one has timed out.
         let outcomes = comm_sim::run_each(world(hosts), |fabric| {
             let deadline = Instant::now() + Duration::from_millis(500);
             let opens = fabric.group().rank() != missing;
@@ -182,11 +182,11 @@ fn a_rank_that_opens_no_channel_is_named_on_either_side() {
     }
 }
 
-/// The death of a rank is noticed while others are still awaited on the other side, which may take
-/// long.
+/// The death of a rank is detected while others are still awaited on the other transport, which may
+/// take long.
 #[test]
 fn a_rank_that_is_gone_is_lost_before_others_have_come() {
-    // Rank 1 is gone, which rank 2 is to dial; ranks 0 and 3 live, and never come.
+    // Rank 1, to which rank 2 must connect, has exited; ranks 0 and 3 are alive, but never connect.
     for hosts in ["baab", "bbaa", "aaba"] {
         let mut all = world(hosts);
         drop(all.remove(1));
@@ -201,7 +201,7 @@ fn a_rank_that_is_gone_is_lost_before_others_have_come() {
 fn a_rank_without_shared_memory_is_reached_over_tcp() {
     for without in 0..4 {
         let (_server, store) = store();
-        // In its place stands that it can share none.
+        // Its entry states that it cannot share memory.
         let own = format!("/records/{without}");
         let value = |key: &str, value: Vec<u8>| match value.iter().position(|byte| *byte == b'\t') {
             Some(tcp) if key.ends_with(&own) => [b"5 -", &value[tcp..]].concat(),
@@ -242,7 +242,7 @@ fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
     }
 }
 
-/// Sleeps as a communicator does, until something in the interest may move.
+/// Sleeps like a communicator, until something in the interest may make progress.
 fn sleep(channel: &mut HybridTransport, interest: &Interest) -> Result<()> {
     if channel.arm(interest)? == Armed::Sleep {
         let descriptor = channel.descriptor();
@@ -252,7 +252,7 @@ fn sleep(channel: &mut HybridTransport, interest: &Interest) -> Result<()> {
     Ok(())
 }
 
-/// Whichever side a rank waits on, another thread's abort wakes it, and ends both.
+/// An abort by another thread wakes a rank that waits on either transport, and ends both.
 #[test]
 fn an_abort_ends_both_communicators_with_the_first_cause() {
     let mut all = comm_sim::run_each(world("aab"), |fabric| (open(&fabric, WORLD).unwrap(), fabric));

@@ -27,7 +27,7 @@ impl Member for Rank {
         let mut features = Features::default();
         features.options = options();
         features.has = |collective| !matches!(collective, Collective::Scan | Collective::Exscan);
-        // Around the edges of blocks, and of pieces of every type.
+        // Around the boundaries of blocks, and of pieces of every type.
         features.lengths = |ranks| vec![0, 1, ranks + 1, 7, 8, 9, 16, 31, 32, 33, 63, 64, 65, 193, 257];
         features.step = 31;
         features

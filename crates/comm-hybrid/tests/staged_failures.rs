@@ -1,4 +1,4 @@
-//! Refused calls, failures and groups of a communicator that stages buffers through the host.
+//! Rejected calls, failures and groups of a communicator that stages buffers through the host.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -22,7 +22,7 @@ use common::{
 
 const PIECE: usize = 64;
 
-/// A sum that shows that everything still works.
+/// Returns a sum, which shows that the communicator still works.
 fn assert_works(rank: &Rank) {
     let mut buffer = rank.buffer(&[1_u32; 50]);
     rank.staged.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
@@ -71,7 +71,7 @@ fn invalid_calls_fail_before_any_copy() {
 
 #[test]
 fn ranks_that_disagree_are_told_with_the_first_piece() {
-    // The shorter call would be through when the longer one is not.
+    // The shorter call would complete before the longer one.
     let errors = staged(&devices(2), PIECE, |rank| {
         assert_works(&rank);
         let mut buffer = rank.buffer(&vec![1_i32; 32 * (1 + rank.rank)]);

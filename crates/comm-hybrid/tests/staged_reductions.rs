@@ -1,5 +1,4 @@
-//! Staged reductions of device buffers with rounded sums, operators of the program and many
-//! buffers.
+//! Staged reductions of device buffers with rounded sums, user-defined operators and many buffers.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -14,7 +13,7 @@ use float8::F8E4M3;
 use common::{assert_bits, control, devices, faults_of, in_all_worlds, staged};
 use gpu_emu::Setting;
 
-/// Elements of one byte in a piece of a buffer that is one block; larger ones are fewer.
+/// The number of one-byte elements in a piece of a buffer that is one block.
 const PIECE: usize = 64;
 
 fn contribution<T: Small>(rank: usize, len: usize) -> Vec<T> {
@@ -57,7 +56,7 @@ fn sums_in_f32_have_the_bits_of_the_host() {
     });
 }
 
-/// Three bytes, of which pieces have no whole number.
+/// Three bytes, which do not divide the size of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[bytemuck(crate = "comm_core::bytemuck")]
 #[repr(C)]
@@ -138,7 +137,7 @@ fn if_one_of_many_buffers_is_refused_nothing_is_done_with_any() {
     });
 }
 
-/// Fractions, of which the sum has other bits in another order.
+/// Fractions, whose sum has different bits in a different order.
 #[test]
 fn a_deterministic_order_hides_where_a_call_is_cut() {
     let devices = devices(5);

@@ -21,13 +21,13 @@ const PIECE: usize = 64;
 /// Elements of four bytes in a piece that is one block.
 const WIDTH: usize = PIECE / 4;
 
-/// The records are those of the whole process.
+/// Records cover the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the elements of a buffer are.
+/// The location of the elements of a buffer.
 fn place(buffer: &DeviceBuffer<i32>) -> Range<u64> {
     let view: CudaView<'_> = buffer.view();
     view.pointer()..view.pointer() + 4 * buffer.len() as u64
@@ -163,8 +163,8 @@ fn await_copies(seen: &mut Copies, down: usize, up: usize) {
     assert_eq!((seen.down.len(), seen.up.len()), (down, up));
 }
 
-/// Rank 1 makes the calls on the host itself, one by one: the work that rank 0 has enqueued in
-/// between is what overlaps with the wire.
+/// Rank 1 makes the calls on the host itself, one by one. The work that rank 0 enqueues in between
+/// overlaps with the transfers.
 #[test]
 fn copies_of_the_next_and_last_pieces_overlap_with_the_wire() {
     const PIECES: usize = 6;

@@ -11,9 +11,9 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, InProcessFabric, run};
 use gpu_emu::{Control, Setting};
 
-/// Worlds that tests use.
+/// World sizes of tests.
 pub(crate) const WORLDS: [usize; 4] = [1, 2, 3, 5];
-/// The time after which a test counts as hanging.
+/// The time after which a test is considered to hang.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The longest delay of work on a device, in microseconds, without and with disorder.
 pub(crate) const JITTERS: [u64; 2] = [0, 300];
@@ -23,12 +23,12 @@ pub(crate) fn control() -> &'static Control {
     Control::load().unwrap()
 }
 
-/// Where the emulator's NCCL is.
+/// The path of the emulator's NCCL.
 pub(crate) fn library() -> Search {
     Search::new().at(control().path())
 }
 
-/// Numbers of devices that no other test of the process uses, as errors stay with a device.
+/// Numbers of devices that no other test of the process uses, because errors of a device persist.
 pub(crate) fn devices(count: usize) -> Vec<usize> {
     control().reserve_devices(count)
 }
@@ -53,12 +53,12 @@ pub(crate) fn on_host(fabric: InProcessFabric) -> Arc<dyn HostCommunicator> {
     Arc::new(RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap())
 }
 
-/// One rank, as its thread sees it.
+/// One rank, in its thread.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) device: Device,
-    /// Not those on which pieces are copied.
+    /// Not the streams on which pieces are copied.
     pub(crate) stream: Stream,
     pub(crate) host: Comm<Host>,
     pub(crate) communicator: Arc<StagedCommunicator>,

@@ -1,4 +1,4 @@
-//! Ranks as threads that meet in a store, on hosts that they pretend to be on.
+//! Ranks as threads that connect through a store, on simulated hosts.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
 use std::thread;
@@ -8,7 +8,7 @@ use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, Membership, Result, Sto
 use comm_hybrid::{HybridFabric, HybridTransport, RendezvousConfig};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
 
-/// The time after which a test counts as hanging.
+/// The time after which a test is considered to hang.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
@@ -18,7 +18,7 @@ pub(crate) fn store() -> (TcpStoreServer, TcpStore) {
     (server, client)
 }
 
-/// A rank on the host of this name, that waits no longer than tests do.
+/// A rank on the host of this name, with the time limit of tests.
 pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.tcp.member.timeout = SOON;
@@ -26,7 +26,7 @@ pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousCo
     config
 }
 
-/// Runs every configuration in a thread of its own, and returns what became of each in their order.
+/// Runs every configuration in a separate thread, and returns the results in the same order.
 pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     thread::scope(|scope| {
         let rank = |config| scope.spawn(move || HybridFabric::rendezvous(store, &config));
@@ -35,7 +35,7 @@ pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<
     })
 }
 
-/// As [`meet_in`], in a store that is gone when they have met: channels do not need it.
+/// Like [`meet_in`], with a store that ends after the rendezvous, because channels do not need it.
 pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     let (_server, store) = store();
     meet_in(&store, configs)
@@ -47,7 +47,7 @@ pub(crate) fn world(hosts: &str) -> Vec<HybridFabric> {
     meet(hosts.chars().enumerate().map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
 
-/// Ways to spread `n` ranks over hosts: evenly and not, in runs and in turn.
+/// Distributions of `n` ranks over hosts: even and uneven, contiguous and alternating.
 pub(crate) fn spreads(n: usize) -> Vec<String> {
     let spread = |host: &dyn Fn(usize) -> usize| {
         (0..n).map(|rank| char::from(b'a' + u8::try_from(host(rank)).unwrap())).collect::<String>()
