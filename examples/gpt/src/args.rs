@@ -48,8 +48,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "F", default_value = "1", requires = "diloco")]
     pub(crate) fragments: NonZeroUsize,
 
-    /// Steps that run while a part is sent. If there are any, its result is averaged with the rank's
-    /// own parameters
+    /// Steps that run while a part is sent. If there are any, its result is averaged with the
+    /// rank's own parameters
     #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
     pub(crate) delay: usize,
 

@@ -69,8 +69,8 @@ impl Outer {
         Ok(())
     }
 
-    /// Returns the rounding errors of this rank that its next outer gradients contain, or none if the
-    /// codec keeps none. They differ from rank to rank, so each rank saves its own.
+    /// Returns the rounding errors of this rank that its next outer gradients contain, or none if
+    /// the codec keeps none. They differ from rank to rank, so each rank saves its own.
     pub(crate) fn residual(&mut self) -> Result<Vec<f32>> {
         Ok(self.training.residual()?)
     }
