@@ -23,8 +23,8 @@ const NAMES: [&str; 9] = [
     "Scatter",
 ];
 
-/// Element `index` of the input of `rank`: small enough that sums over five ranks are exact in
-/// eight bits.
+/// Element `index` of the input of `rank`, which is small enough that sums over five ranks are
+/// exact in 8 bits.
 fn value(rank: usize, index: usize) -> u8 {
     u8::try_from((rank * 7 + index * 3) % 2).unwrap()
 }
@@ -33,7 +33,7 @@ fn sum(world: usize, index: usize) -> u8 {
     (0..world).map(|rank| value(rank, index)).sum()
 }
 
-/// Blocks of input, and what the output is, or none where there is no output.
+/// The blocks of input, and the expected output, if any.
 fn expected(name: &str, count: usize, rank: usize, world: usize, root: usize) -> (usize, Option<Vec<u8>>) {
     let block = |of: usize, which: usize| (0..count).map(move |index| value(of, which * count + index));
     let at_root = |values: Vec<u8>| (rank == root).then_some(values);
@@ -72,7 +72,7 @@ fn encoded(kind: ncclDataType_t, numbers: impl IntoIterator<Item = u8>) -> Vec<u
     numbers.into_iter().flat_map(|number| bits(kind, number)).collect()
 }
 
-/// One call out of place, compared bit by bit; the input stays as it was.
+/// One out-of-place call, compared bit by bit. The input is unchanged.
 fn check(member: &Rank, name: &str, kind: ncclDataType_t, count: usize, root: usize) {
     let (rank, size) = (member.rank, member.world);
     let (blocks, wanted) = expected(name, count, rank, size, root);

@@ -50,8 +50,8 @@ fn pinned_memory_is_copied_when_the_stream_reaches_the_copy() {
     let mut there = stream.alloc_zeros::<u32>(1000).unwrap();
     let release = hold(&stream);
     stream.memcpy_htod(&from, &mut there).unwrap();
-    // SAFETY: the address is that of 1000 numbers; that the stream reads them later is what is
-    // tried here.
+    // SAFETY: the address is that of 1000 numbers; the test checks that the stream reads them
+    // later.
     unsafe { start.write(8) };
     drop(release);
     let back = stream.clone_dtoh(&there).unwrap();
@@ -84,7 +84,7 @@ fn copies_reach_other_devices() {
 fn memory_is_poisoned_until_it_is_written() {
     let context = device();
     let stream = context.default_stream();
-    // SAFETY: this test reads uninitialised memory on purpose.
+    // SAFETY: this test intentionally reads uninitialized memory.
     let fresh = unsafe { stream.alloc::<f32>(5) }.unwrap();
     assert!(stream.clone_dtoh(&fresh).unwrap().iter().all(|value| value.is_nan()));
 }
@@ -195,7 +195,7 @@ fn a_kernel_is_a_function_of_its_name() {
     let stream = context.new_stream().unwrap();
     let x = stream.clone_htod(&[1.0_f32, 2.0, 3.0]).unwrap();
     let mut y = stream.clone_htod(&[10.0_f32, 20.0, 30.0]).unwrap();
-    // SAFETY: any text will do, as the emulator does not read it.
+    // SAFETY: any text is valid, because the emulator does not read it.
     let module = unsafe { result::module::load_data(c"code".as_ptr().cast()) }.unwrap();
     // SAFETY: the module was loaded above.
     let missing = unsafe { result::module::get_function(module, CString::new("other").unwrap()) };
@@ -261,8 +261,8 @@ fn the_driver_reports_the_version_that_is_set() {
     assert_eq!(devices(1).len(), 1);
 }
 
-/// cudarc makes other streams wait for what a guard records when it is dropped, so it must live
-/// until work is enqueued.
+/// cudarc makes other streams wait for the event that a guard records when it is dropped, so it
+/// must live until work is enqueued.
 #[test]
 fn a_guard_that_is_dropped_before_the_call_lets_another_stream_overtake() {
     use cudarc::driver::DevicePtrMut;

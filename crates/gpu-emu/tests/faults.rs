@@ -38,7 +38,7 @@ fn use_after_free_is_refused() {
     let address = memory.device_ptr(&stream).0;
     drop(memory);
     stream.synchronize().unwrap();
-    // SAFETY: this test uses freed memory on purpose; the emulator detects it.
+    // SAFETY: this test intentionally uses freed memory; the emulator detects it.
     let read = unsafe { result::memcpy_dtoh_sync(&mut [0_u8; 2], address) };
     assert_eq!(read.unwrap_err().0, INVALID);
     assert!(faults_of(context.ordinal())[0].contains("use after free"));
@@ -53,7 +53,7 @@ fn use_after_a_free_in_the_order_of_the_stream_stays_with_the_device() {
     let address = memory.device_ptr(&stream).0;
     let release = hold(&stream);
     drop(memory);
-    // SAFETY: nothing is written: the emulator refuses it when the stream reaches it.
+    // SAFETY: nothing is written, because the emulator rejects the copy when the stream reaches it.
     unsafe { result::memset_d8_async(address, 0, 2, stream.cu_stream()) }.unwrap();
     drop(release);
     assert_eq!(stream.synchronize().unwrap_err().0, ILLEGAL);
@@ -71,7 +71,7 @@ fn memory_of_one_stream_is_not_there_for_another_before_it_is_allocated() {
     let release = hold(&first);
     // SAFETY: the memory is written before it is read.
     let address = unsafe { result::malloc_async(first.cu_stream(), 8) }.unwrap();
-    // SAFETY: the emulator refuses it.
+    // SAFETY: the emulator rejects it.
     unsafe { result::memset_d8_async(address, 0, 8, second.cu_stream()) }.unwrap();
     assert_eq!(second.synchronize().unwrap_err().0, ILLEGAL);
     drop(release);
@@ -85,7 +85,7 @@ fn a_stream_is_not_used_after_it_is_destroyed() {
     let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
     // SAFETY: the stream exists.
     unsafe { result::stream::destroy(stream) }.unwrap();
-    // SAFETY: handles are looked up, never followed.
+    // SAFETY: handles are looked up, and never dereferenced.
     let used = unsafe { result::stream::synchronize(stream) };
     assert_eq!(used.unwrap_err().0, sys::CUresult::CUDA_ERROR_INVALID_HANDLE);
     assert!(faults(None).contains(&"a stream was used after it was destroyed".to_owned()));
@@ -95,7 +95,7 @@ fn a_stream_is_not_used_after_it_is_destroyed() {
 fn a_thread_without_a_context_cannot_allocate() {
     let _context = device();
     let allocated = std::thread::spawn(|| {
-        // SAFETY: nothing is done with the memory.
+        // SAFETY: the memory is not accessed.
         unsafe { result::malloc_sync(8) }
     });
     assert_eq!(allocated.join().unwrap().unwrap_err().0, sys::CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -105,18 +105,18 @@ fn a_thread_without_a_context_cannot_allocate() {
 fn the_last_release_of_a_context_takes_the_memory_with_it() {
     let context = device();
     let ordinal = context.ordinal();
-    // SAFETY: the memory is only asked for.
+    // SAFETY: the memory is only requested.
     let address = unsafe { result::malloc_sync(8) }.unwrap();
     drop(context);
     let again = cudarc::driver::CudaContext::new(ordinal).unwrap();
     again.bind_to_thread().unwrap();
-    // SAFETY: this test uses a destroyed object on purpose; the emulator detects it.
+    // SAFETY: this test intentionally uses a destroyed object; the emulator detects it.
     let read = unsafe { result::memcpy_dtoh_sync(&mut [0_u8; 2], address) };
     assert_eq!(read.unwrap_err().0, INVALID);
     assert!(faults_of(ordinal)[0].contains("use after free"));
 }
 
-/// Only in a process of its own, which this ends.
+/// Only in a separate process, which this terminates.
 #[test]
 fn the_host_cannot_follow_an_address_of_a_device() {
     const CHILD: &str = "GPU_EMU_TEST_FOLLOW";
@@ -125,7 +125,7 @@ fn the_host_cannot_follow_an_address_of_a_device() {
         let stream = context.default_stream();
         let memory = stream.clone_htod(&[1_u8]).unwrap();
         let address = memory.device_ptr(&stream).0 as usize;
-        // SAFETY: it is not host memory; the processor stops the read.
+        // SAFETY: this is not host memory, so the read ends the process.
         let value = unsafe { std::ptr::with_exposed_provenance::<u8>(address).read_volatile() };
         panic!("read {value}");
     }

@@ -1,4 +1,4 @@
-//! Groups of calls, messages between two ranks, and communicators made of others.
+//! Groups of calls, messages between two ranks, and communicators created from others.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Failures, injected ones among them, and their records.
+//! Failures, including injected ones, and their records.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -13,7 +13,8 @@ use nccl_sys::{NCCL_CONFIG_INITIALIZER, ncclComm_t, ncclConfig_t, ncclResult_t};
 use common::ranks::{Args, OK, Rank, last_error, nccl, unique_id, words, world};
 use common::{control, devices, faults, faults_of};
 
-/// Settings are those of the process, so that one test runs at a time. Puts back what it sets.
+/// Settings apply to the process, so tests run one at a time. Restores the previous settings when
+/// dropped.
 fn with(settings: &[(Setting, u64, u64)]) -> impl Drop + use<> {
     struct PutBack(Vec<(Setting, u64)>, #[allow(dead_code)] MutexGuard<'static, ()>);
     impl Drop for PutBack {
@@ -71,7 +72,7 @@ fn an_initialization_without_all_ranks_lasts_until_it_is_aborted() {
     assert_eq!(member.abort(), OK);
 }
 
-/// Two ranks try to meet; what each was answered.
+/// Two ranks try to connect. Returns the result of each.
 fn meet(devices: [usize; 2], ranks: [usize; 2], worlds: [usize; 2]) -> [ncclResult_t; 2] {
     let id = unique_id();
     let join = |index: usize| {
@@ -80,7 +81,7 @@ fn meet(devices: [usize; 2], ranks: [usize; 2], worlds: [usize; 2]) -> [ncclResu
         if answer != ncclResult_t::ncclInProgress {
             return answer;
         }
-        // One of two may never learn that the other was refused.
+        // One of two ranks may never be notified that the other was rejected.
         let settled = (0..2000).find_map(|_| {
             thread::sleep(Duration::from_millis(1));
             let error = member.async_error();
@@ -193,7 +194,7 @@ fn a_planned_bit_is_wrong_once_and_on_one_rank_only() {
     let right = vec![2.0, 4.0];
     assert_eq!(sums[0], [right.clone(), right.clone(), right.clone()]);
     assert_eq!((&sums[1][0], &sums[1][2]), (&right, &right));
-    // The last byte of a float has its sign, and all but one bit of its exponent.
+    // The last byte of a float contains its sign, and all but one bit of its exponent.
     assert_eq!(sums[1][1], [2.0, f32::from_bits(4.0_f32.to_bits() ^ (1 << 24))]);
 }
 

@@ -28,7 +28,7 @@ fn pinned_memory_that_is_freed_too_early_is_not_touched() {
     unsafe { result::memcpy_dtoh_async(host, memory.device_ptr(&stream).0, stream.cu_stream()) }.unwrap();
     let other = device();
     other.bind_to_thread().unwrap();
-    // SAFETY: another device has nothing to wait for, so this comes before the copy.
+    // SAFETY: another device has no pending work, so this runs before the copy.
     unsafe { result::free_host(start) }.unwrap();
     drop(release);
     assert!(stream.synchronize().is_err());
@@ -58,14 +58,14 @@ fn nccl_allocates_and_registers_memory() {
         unsafe { result::memcpy_dtoh_async(&mut sums, at, member.stream.cu_stream()) }.unwrap();
         assert_eq!(sums, [2.0, 4.0]);
         for wanted in [OK, ncclResult_t::ncclInvalidArgument] {
-            // SAFETY: handles are looked up, never followed.
+            // SAFETY: handles are looked up, and never dereferenced.
             assert_eq!(unsafe { nccl().ncclCommDeregister(member.comm, handle) }.unwrap(), wanted);
         }
-        // SAFETY: addresses are looked up, never followed; that it is refused is what is tried
-        // here.
+        // SAFETY: addresses are looked up, and never dereferenced; the test checks that this one is
+        // rejected.
         assert_eq!(unsafe { sys::cuMemFree_v2(at) }, INVALID);
         for wanted in [OK, ncclResult_t::ncclInvalidArgument] {
-            // SAFETY: addresses are looked up, never followed.
+            // SAFETY: addresses are looked up, and never dereferenced.
             assert_eq!(unsafe { nccl().ncclMemFree(address) }.unwrap(), wanted);
         }
     });

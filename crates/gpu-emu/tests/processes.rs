@@ -1,4 +1,4 @@
-//! Ranks that are processes: this program starts itself, once per rank.
+//! Ranks as processes: this program starts itself once per rank.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -31,7 +31,8 @@ fn number(name: &str) -> usize {
     std::env::var(name).unwrap().parse().unwrap()
 }
 
-/// Returns a command that runs `task` as one rank, and sees one device, the one of this number.
+/// Returns a command that runs `task` as one rank, to which only the device with this number is
+/// visible.
 fn start(task: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: usize) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "run_as_a_rank", "--nocapture"]).stdout(Stdio::piped());
@@ -41,7 +42,7 @@ fn start(task: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: u
     command
 }
 
-/// The body of the processes that other tests start; it passes at once in any other process.
+/// The body of the processes that other tests start; it passes immediately in any other process.
 #[test]
 fn run_as_a_rank() {
     let Ok(task) = std::env::var(TASK) else { return };

@@ -1,4 +1,4 @@
-//! Kernels in PTX: they are interpreted, and their mistakes are faults of the device.
+//! Kernels in PTX: they are interpreted, and their errors are faults of the device.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -9,7 +9,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, result, sys}
 
 use common::{device, faults_of};
 
-/// Stores the number of each thread at its place, from the last one down.
+/// Stores the index of each thread, in reverse order.
 const NUMBERS: &CStr = c"// Numbers.
 .version 6.0
 .target sm_50

@@ -1,4 +1,5 @@
-//! A library without some calls, like older ones. A process loads it once, so this test runs alone.
+//! A library that lacks some functions, like older ones. A process loads it once, so this test runs
+//! alone.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -19,7 +19,7 @@ pub(crate) fn control() -> &'static Control {
     control
 }
 
-/// A device that no other test of the process uses, as errors stay with a device.
+/// A device that no other test of the process uses, because errors of a device persist.
 pub(crate) fn device() -> Arc<CudaContext> {
     control();
     CudaContext::new(devices(1)[0]).unwrap()
@@ -34,12 +34,12 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
     (first..first + count).collect()
 }
 
-/// Faults of a device so far. Those of other tests are kept for them.
+/// Faults of a device so far. Faults of other tests are kept.
 pub(crate) fn faults_of(device: usize) -> Vec<String> {
     faults(Some(device))
 }
 
-/// Faults of a device so far, or of none in particular.
+/// Faults so far, of a device or without one.
 pub(crate) fn faults(device: Option<usize>) -> Vec<String> {
     static SEEN: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
     let mut seen = SEEN.lock().unwrap();
@@ -49,7 +49,7 @@ pub(crate) fn faults(device: Option<usize>) -> Vec<String> {
     ours.into_iter().map(|fault| fault.what).collect()
 }
 
-/// Holds a stream up until the answer is dropped.
+/// Blocks a stream until the returned value is dropped.
 pub(crate) fn hold(stream: &CudaStream) -> Sender<()> {
     extern "C" fn wait(receiver: *mut c_void) {
         // SAFETY: the pointer came out of a box below, and the function runs once.
@@ -59,7 +59,7 @@ pub(crate) fn hold(stream: &CudaStream) -> Sender<()> {
     let (release, receiver) = channel::<()>();
     let receiver = Box::into_raw(Box::new(receiver));
     stream.context().bind_to_thread().unwrap();
-    // SAFETY: the function takes what is passed along with it, and touches no device.
+    // SAFETY: the function receives its own argument, and calls nothing on the device.
     unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(wait), receiver.cast()).result() }.unwrap();
     release
 }

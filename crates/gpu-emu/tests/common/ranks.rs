@@ -15,7 +15,7 @@ pub(crate) const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 pub(crate) const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 pub(crate) const F32: ncclDataType_t = ncclDataType_t::ncclFloat32;
 
-/// NCCL's side of the emulator.
+/// The emulator's NCCL.
 pub(crate) fn nccl() -> &'static Nccl {
     static NCCL: OnceLock<Nccl> = OnceLock::new();
     NCCL.get_or_init(|| Nccl::load(&Search::new().at(control().path())).unwrap())
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 impl Rank {
-    /// Opens the device, and nothing more.
+    /// Only opens the device.
     pub(crate) fn on(device: usize, rank: usize, world: usize) -> Self {
         control();
         let context = CudaContext::new(device).unwrap();
