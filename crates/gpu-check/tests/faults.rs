@@ -11,7 +11,7 @@ use gpu_check::{CASES, Placement};
 
 use common::{FAULT, named, run_spec, start};
 
-/// The process of a rank that other tests start; not a test of its own.
+/// The process of a rank that other tests start; not a separate test.
 #[test]
 fn a_process_runs_its_rank() {
     run_spec();
@@ -65,7 +65,7 @@ const NOTHING_DONE: &[Row] = &[
     // then come before the held stream has allocated the memory, which is another error.
     ("joined_streams", 1, "0:answer cuStreamWaitEvent 0 9", ""),
     ("joined_streams", 2, "1:answer cuStreamWaitEvent 0 15", "rank 1: round 2 did not wait for the call"),
-    // The first calls are for warm-up; the barrier of the second round has a late rank.
+    // The first calls are for warmup; the barrier of the second round has a late rank.
     ("barrier_ranks", 2, "0:answer ncclAllReduce 0 6", "a barrier was over before rank 1 came"),
     ("refusals", 2, "0:answer ncclAllReduce 0 0", "the sum after refused calls"),
     ("absent_rank", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
@@ -124,7 +124,7 @@ fn every_case_is_made_to_fail() {
     }
 }
 
-/// Each of them would wait for its timeout.
+/// Each of them would wait until its timeout.
 #[test]
 fn cases_of_ranks_that_cannot_be_connected_are_not_run() {
     let settings = [("GPU_EMU_DEVICES", "2"), (FAULT, "1:answer ncclCommInitRankConfig 2 0")];

@@ -25,7 +25,7 @@ fn the_emulator_is_refused_under_any_name() {
         std::fs::copy(&emulator, copy).unwrap();
     }
     for path in [emulator.as_str(), copies[0].to_str().unwrap(), copies[1].to_str().unwrap()] {
-        // The file replaces the driver by its name, and NCCL by its path.
+        // The file replaces the driver by name, and NCCL by path.
         let environment = [("LD_PRELOAD", path), ("COMM_NCCL_PATH", path)];
         let output = program(folder.path(), &[], &environment);
         assert!(!output.status.success());

@@ -10,7 +10,7 @@ use gpu_check::{CASES, Placement};
 
 use common::{CALM, DISORDER, SHARED, WITHOUT, assert_passed, groups, named, on_emulator, run_spec};
 
-/// The process of a rank that other tests start; not a test of its own.
+/// The process of a rank that other tests start; not a separate test.
 #[test]
 fn a_process_runs_its_rank() {
     run_spec();
@@ -142,7 +142,7 @@ fn times_are_measured_in_turns_and_only_with_the_same_library() {
     });
 }
 
-/// A device may be no larger than the two buffers of a measurement.
+/// A device may be only as large as the two buffers of a measurement.
 #[test]
 fn only_the_measured_buffers_are_allocated() {
     let size = 256 << 10;

@@ -13,7 +13,7 @@ use nccl_sys::ncclResult_t;
 
 /// The fault of a rank, as `RANK:FAULT`; see [`plan`].
 pub(crate) const FAULT: &str = "GPU_CHECK_TEST_FAULT";
-/// A call that the emulated NCCL lacks, as an older version would.
+/// A function that the emulated NCCL lacks, like an older version.
 pub(crate) const WITHOUT: &str = "GPU_CHECK_TEST_WITHOUT";
 /// Two devices without disorder.
 pub(crate) const CALM: [(&str, &str); 1] = [("GPU_EMU_DEVICES", "2")];
