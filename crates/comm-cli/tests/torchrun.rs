@@ -1,4 +1,4 @@
-//! Ranks that torchrun starts, and that meet in the store of its agent. Not run by default:
+//! Ranks that torchrun starts, and that connect through the store of its agent. Not run by default:
 //!
 //! ```sh
 //! COMM_TEST_PYTHON=path/to/python cargo test -p comm-cli --test torchrun -- --ignored

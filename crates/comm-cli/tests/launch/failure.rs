@@ -103,7 +103,8 @@ fn ranks_are_started_again_until_they_succeed() {
     assert!(lines[1].ends_with(" exited with code 5: restart 2 of 4"), "{ended:?}");
     let runs: Vec<String> = (0..3).map(|restart| launched.report(&format!("ran.1.{restart}"))).collect();
     let fields = |at| runs.iter().map(move |run| run.split(' ').nth(at)).collect::<HashSet<_>>();
-    // Processes that are left of an earlier start are of another job, and do not know the secret.
+    // Processes that remain from an earlier start belong to another job, and do not know the
+    // secret.
     assert_eq!((fields(0).len(), fields(1).len()), (3, 3), "{runs:?}");
 }
 
@@ -196,7 +197,7 @@ fn remaining_children_of_a_rank_are_terminated() {
 
 #[test]
 fn remaining_children_of_a_rank_get_sigterm_first() {
-    // The shell in the background reports in its trap; it ends in time only if it gets SIGTERM.
+    // The shell in the background reports in its trap; it ends in time only if it receives SIGTERM.
     let script = format!(
         "(trap 'report saved x; exit' TERM; report ready x; {FOREVER}) & \
         while [ ! -e \"$DIR/ready\" ]; do sleep 0.02; done; exit 0"

@@ -1,7 +1,7 @@
 //! Starts `commctl` with shell scripts as ranks, and observes the processes.
 //!
 //! Scripts and tests communicate through files in a scratch folder, `$DIR` in scripts. Only times
-//! with a documented limit are measured; for everything else tests wait, long enough for a busy
+//! with a documented limit are measured; for everything else, tests wait long enough for a busy
 //! machine.
 
 use std::fs::{self, File};

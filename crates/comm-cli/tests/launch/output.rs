@@ -26,7 +26,7 @@ fn both_streams_are_tagged_and_separate() {
 
 #[test]
 fn lines_of_different_ranks_never_mix() {
-    // Each line is written in two pieces, so that pieces of other ranks come between.
+    // Each line is written in two pieces, so that pieces of other ranks come in between.
     let script =
         "i=0; while [ $i -lt 300 ]; do printf \"$RANK$RANK$RANK\"; printf \" $i\\n\"; i=$((i+1)); done";
     let ended = launch(&["-n", "4", "--tag-output"], script).end();
@@ -87,7 +87,8 @@ fn ranks_get_an_error_if_their_output_has_no_reader() {
 
 #[test]
 fn a_process_outside_of_the_group_does_not_delay_the_end() {
-    // The rank exits once its child leads its own session, which the launcher does not signal.
+    // The rank exits after its child has created its own session, which the launcher does not
+    // signal.
     let script = "echo output; setsid sleep 1000 & \
                   while read -r _ _ _ _ _ session _ </proc/$!/stat; [ \"$session\" != $! ]; do :; done; \
                   report daemon $!";
