@@ -27,7 +27,7 @@ fn start(
     start_on(part, (ranks, 1), path, has_nccl)
 }
 
-/// As [`start`], on several hosts.
+/// Like [`start`], on several hosts.
 fn start_on(
     part: &str,
     (ranks, hosts): (usize, usize),
@@ -109,7 +109,7 @@ fn wait(comm: &HybridCommunicator) {
     let error = sum(comm, 1000).unwrap_err();
     let named = match error.root_cause() {
         Error::PeerLost { peer, .. } => format!("rank {peer} was lost"),
-        // Another waiting rank was first to abort.
+        // Another waiting rank was the first to abort.
         Error::Aborted { reason, .. } => reason.clone(),
         other => format!("other: {other}"),
     };
@@ -126,7 +126,7 @@ fn ranks_that_wait_for_their_devices_detect_a_killed_rank() {
             for (rank, process) in processes.iter_mut().enumerate() {
                 assert_eq!(process.report(), Some(format!("{path} on device {rank}")));
             }
-            // The others have started their call by then, or will.
+            // The others have started their call by then, or start it later.
             std::thread::sleep(Duration::from_millis(300));
             let mut victim = processes.pop().unwrap();
             let killed = Instant::now();

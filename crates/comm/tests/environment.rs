@@ -1,4 +1,4 @@
-//! Tests of processes that connect only by the variables of a launcher.
+//! Tests of processes that are configured only by the variables of a launcher.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 

@@ -215,7 +215,7 @@ fn leave_a_living_child(comm: Comm, body: fn(Comm)) {
     }
 }
 
-/// A process without a parent that waits for it. It is killed with the test.
+/// A process whose parent does not wait for it. It is killed with the test.
 struct Orphan(Pid);
 
 impl Drop for Orphan {

@@ -14,7 +14,7 @@ use common::world_with;
 /// 2 GiB and 4 bytes.
 const ELEMENTS: usize = (1 << 29) + 1;
 
-/// A small number, so that sums are exact, which differs at distances of powers of two.
+/// A small number, so that sums are exact, which differs at offsets of powers of two.
 fn contribution(rank: usize, at: usize) -> f32 {
     ((rank + 1) * (at % 8191) % 4093) as f32
 }

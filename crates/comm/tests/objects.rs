@@ -305,7 +305,7 @@ fn objects_above_the_limit_fail_on_every_rank() {
     }
 }
 
-/// Returns the extra fingerprint of a call of objects.
+/// Returns the extra fingerprint of an object call.
 fn fingerprint(kind: Collective, limit: u64) -> u64 {
     Signature::fingerprint_of([u64::from_le_bytes(*b"objects\0"), u64::from(kind.code()), limit, 0])
 }

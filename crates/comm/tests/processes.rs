@@ -104,7 +104,7 @@ fn all_reduce_until_resumed(comm: &Comm) {
     }
 }
 
-/// Creates groups of all and of some ranks until that fails, then prints the error and exits.
+/// Creates groups of all and of some ranks until an error, then prints it and exits.
 fn make_groups_forever(comm: &Comm) {
     let make = || -> comm::Result<()> {
         drop(comm.duplicate()?);

@@ -59,6 +59,6 @@ fn no_rank_overruns_its_deadline() {
         assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[3]), "{error}");
         began.elapsed()
     });
-    // With a margin for a busy machine.
+    // This includes a margin for a busy machine.
     assert!(took.iter().all(|took| *took < timeout + Duration::from_millis(900)), "{took:?}");
 }
