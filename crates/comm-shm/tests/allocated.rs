@@ -1,4 +1,5 @@
-//! Collectives on buffers that the others read in place give the bits that they give on any others.
+//! Collectives on buffers that other ranks read in place give the same bits as on any other
+//! buffers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,13 +23,13 @@ fn communicator(fabric: SharedMemoryFabric) -> Comm {
     Comm::new(communicator).with_timeout(timeout)
 }
 
-/// A value that no two ranks and elements share, with sums that round.
+/// Returns a value that differs for every rank and element, with sums that round.
 fn value(rank: usize, at: usize) -> f32 {
     let mixed = (rank as u64 * 0x9e37 + at as u64 * 0x79b9 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
     (mixed >> 40) as f32 / 1000.0
 }
 
-/// The buffer of a collective: on the heap, or one that others can read in place.
+/// Returns a buffer for a collective: on the heap, or one that other ranks can read in place.
 fn filled(comm: &Comm, len: usize, allocated: bool) -> Memory {
     let values = (0..len).map(|at| value(comm.rank(), at));
     if !allocated {
@@ -64,7 +65,7 @@ impl std::ops::DerefMut for Memory {
     }
 }
 
-/// The bits of the results of every collective.
+/// Returns the bits of the results of every collective.
 fn everything(comm: &Comm, len: usize, allocated: bool) -> Vec<Vec<u32>> {
     let (n, root) = (comm.size(), comm.size() - 1);
     let own = filled(comm, len, allocated);
@@ -119,19 +120,22 @@ fn same_bits(lend_bytes: usize, worlds: &[usize], lengths: impl Fn(usize) -> Vec
             for len in lengths(n) {
                 let expected = everything(&comm, len, false);
                 let found = everything(&comm, len, true);
-                assert!(expected == found, "{n} ranks, {len} elements, lent from {lend_bytes} bytes on");
+                assert!(
+                    expected == found,
+                    "{n} ranks, {len} elements, read in place from {lend_bytes} bytes on"
+                );
             }
         });
     }
 }
 
 #[test]
-fn every_collective_has_the_same_bits_when_all_is_lent() {
+fn every_collective_has_the_same_bits_when_everything_is_read_in_place() {
     same_bits(1, &WORLDS, |n| vec![0, 1, n - 1, n, n + 1, 1000]);
 }
 
 #[test]
-fn every_collective_has_the_same_bits_when_some_is_lent() {
+fn every_collective_has_the_same_bits_when_some_buffers_are_read_in_place() {
     same_bits(20_000, &[2, 3, 5, 8], |_| vec![100, 1023, 10_007, 30_011]);
 }
 
@@ -156,7 +160,7 @@ fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
     }
 }
 
-/// Whether anything was not copied when it was sent in a call: it is not released at once.
+/// Whether anything was sent in a call without a copy, and so was not released immediately.
 fn is_shown(n: usize, call: fn(&Comm)) -> bool {
     let fabric = common::showing_world(n, 1 << 20, 0).into_iter();
     let shown = Arc::new(AtomicBool::new(false));
@@ -195,10 +199,10 @@ fn the_callers_memory_is_sent_without_a_copy_and_other_memory_is_copied() {
     }
 }
 
-/// A rank that gives its own memory and one that gives the communicator's understand each other, as
-/// do ranks that lend from unlike sizes on.
+/// Ranks that pass heap memory and ranks that pass memory of the communicator can communicate, and
+/// so can ranks with different sizes from which memory is read in place.
 #[test]
-fn some_ranks_may_lend_and_others_not() {
+fn only_some_ranks_may_pass_memory_that_is_read_in_place() {
     for n in [2, 3, 5] {
         comm_sim::run_each(common::lending_world(n, 8192, 1), |fabric| {
             let comm = communicator(fabric);
@@ -213,8 +217,8 @@ fn some_ranks_may_lend_and_others_not() {
 }
 
 /// A staged collective gives the same bits as one from rank to rank, in pieces that are read in
-/// place, in smaller ones that are not, and in more of them than are staged at once; also after a
-/// larger call, for which more was staged.
+/// place, in smaller ones that are not, and in more pieces than are staged together, even after a
+/// larger call for which more was staged.
 #[test]
 fn staged_calls_have_the_same_bits() {
     for n in [1, 2, 3, 5, 8] {
@@ -245,9 +249,9 @@ fn staged_calls_have_the_same_bits() {
     }
 }
 
-/// Buffers go before and after the communicator; groups lend, too.
+/// Buffers may be dropped before or after the communicator, and groups read them in place, too.
 #[test]
-fn buffers_and_communicators_go_in_any_order() {
+fn buffers_and_communicators_are_dropped_in_any_order() {
     comm_sim::run_each(common::lending_world(3, 8192, 1), |fabric| {
         let comm = communicator(fabric);
         for round in 0..50 {
@@ -267,7 +271,7 @@ fn buffers_and_communicators_go_in_any_order() {
     });
 }
 
-/// Runs `body` on the late rank once it has ended on all others, which stay until it has ended
+/// Runs `body` on the late rank once it has ended on all others, which wait until it has ended
 /// there.
 fn after_the_others<R>(ended: &Barrier, is_late: bool, body: impl FnOnce() -> R) -> R {
     if is_late {
@@ -281,8 +285,8 @@ fn after_the_others<R>(ended: &Barrier, is_late: bool, body: impl FnOnce() -> R)
     result
 }
 
-/// A rank whose call timed out writes to its buffer, which the others were to read: they fail, and
-/// none takes what is there now for the data of the call.
+/// A rank whose call timed out writes to its buffer, which the others were to read. They fail, and
+/// none takes the new contents for the data of the call.
 #[test]
 fn a_call_that_timed_out_gives_the_buffer_back() {
     for n in [2, 3, 5] {
@@ -302,8 +306,7 @@ fn a_call_that_timed_out_gives_the_buffer_back() {
     }
 }
 
-/// The same of memory of the heap that was to be read where it lies, and is given back to the
-/// system.
+/// The same holds for heap memory that was to be read in place and is returned to the system.
 #[test]
 fn a_call_that_timed_out_gives_any_memory_back() {
     const LEN: usize = 8 << 20;
@@ -323,9 +326,9 @@ fn a_call_that_timed_out_gives_any_memory_back() {
     }
 }
 
-/// Two calls of one rank in the background, with buffers of the communicator.
+/// A call in the background takes a buffer of the communicator and returns it.
 #[test]
-fn buffers_travel_in_the_background() {
+fn buffers_are_passed_to_calls_in_the_background() {
     comm_sim::run_each(common::lending_world(2, 8192, 1), |fabric| {
         let comm = communicator(fabric);
         let mut buffer = comm.alloc::<i32>(50_000).unwrap();
@@ -339,7 +342,7 @@ fn buffers_travel_in_the_background() {
 /// More than 4 GiB between two ranks.
 #[test]
 #[ignore = "takes 10 GiB of memory"]
-fn buffers_of_more_than_two_gib_are_lent() {
+fn buffers_of_more_than_two_gib_are_read_in_place() {
     comm_sim::run_each(common::lending_world(2, 1 << 20, 1 << 16), |fabric| {
         let comm = communicator(fabric);
         let mut buffer = comm.alloc::<u8>((2 << 30) + 5).unwrap();

@@ -19,13 +19,13 @@ fn with_tiny_rings(n: usize) -> Vec<SharedMemoryFabric> {
     common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
 }
 
-/// Everything is read where the sender has it.
+/// Everything is read in place.
 fn with_all_lent(n: usize) -> Vec<impl Fabric> {
     let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
     fabric.into_iter().map(arena_fabric).collect()
 }
 
-/// Some is, and some is copied.
+/// Some is read in place, and some is copied.
 fn with_some_lent(n: usize) -> Vec<impl Fabric> {
     let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
     fabric.into_iter().map(arena_fabric).collect()

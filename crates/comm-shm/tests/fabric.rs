@@ -1,4 +1,4 @@
-//! Rendezvous and channels, with a thread per rank.
+//! Rendezvous and channels, with one thread per rank.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -35,7 +35,7 @@ fn worlds_of_many_sizes_meet_and_open_channels() {
     }
 }
 
-/// It is sent at once, although the ring is smaller.
+/// All of it is sent in one call, although the ring is smaller.
 #[test]
 fn staged_memory_is_read_in_place_and_other_memory_copied() {
     let done = Barrier::new(3);
@@ -153,7 +153,7 @@ fn move_host(key: &str, value: Vec<u8>) -> Vec<u8> {
     if elsewhere { text.replace(&host, &host.replace('.', ".9")) } else { text }.into_bytes()
 }
 
-/// Runs the ranks that are here in a thread each.
+/// Runs a rendezvous of four ranks, and returns the outcomes of the two on this host.
 fn with_two_elsewhere<T: Send>(
     rendezvous: impl Fn(&dyn Store, &RendezvousConfig) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
@@ -180,8 +180,7 @@ fn ranks_on_other_hosts_are_named() {
     }
 }
 
-/// Ranks that share a host can open channels without the others, as a transport of several kinds
-/// does.
+/// Ranks that share a host can open channels without the others, as a hybrid transport does.
 #[test]
 fn neighbours_can_connect_without_other_hosts() {
     let outcomes = with_two_elsewhere(|store, config| {
@@ -225,7 +224,7 @@ fn a_channel_can_be_opened_after_an_attempt_that_timed_out() {
 }
 
 #[test]
-fn a_rank_whose_listener_is_closed_is_lost_at_once() {
+fn a_rank_whose_listener_is_closed_is_lost_immediately() {
     let mut fabric = world(2, 4096);
     let above = fabric.pop().unwrap();
     drop(fabric);

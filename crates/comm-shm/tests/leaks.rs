@@ -1,5 +1,5 @@
-//! Descriptors, mappings and names do not leak. A test binary of its own, with one test:
-//! descriptors and mappings belong to the process.
+//! Descriptors, mappings and names do not leak. This is a separate test binary with a single test,
+//! because descriptors and mappings belong to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,8 @@ fn mappings() -> usize {
     maps.lines().filter(|line| line.contains("comm-shm")).filter(|line| line.contains("memfd")).count()
 }
 
-/// The numbers of the sockets of this process: other processes on the machine may test the same.
+/// Returns the inodes of the sockets of this process, because other processes may run the same
+/// test.
 fn own_sockets() -> BTreeSet<String> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
@@ -65,7 +66,7 @@ fn live() {
     });
 }
 
-/// Sends new regions both ways, none of which stays mapped after it was dropped.
+/// Sends new regions in both directions, none of which stays mapped after it was dropped.
 fn exchange_regions() {
     comm_sim::run_each(lending_world(2, 4096, 1), |fabric| {
         let mut channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();

@@ -1,7 +1,7 @@
 //! Ranks as real processes, which are killed and stopped.
 //!
-//! The test is rank 0. It starts its own binary as rank 1, asking for the ignored test `rank`,
-//! which runs a part.
+//! The test is rank 0. As rank 1 it starts its own binary with the ignored test `rank`, which plays
+//! a part.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -121,7 +121,7 @@ fn open(rank: usize, store: &FileStore) -> (SharedMemoryFabric, SharedMemoryTran
     (fabric, channel)
 }
 
-/// Bytes of a stream from a position on.
+/// Returns bytes of a stream, beginning at a position.
 fn pattern(position: usize, len: usize) -> Vec<u8> {
     (position..position + len)
         .map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0])
@@ -178,8 +178,8 @@ fn send_registered(channel: &mut SharedMemoryTransport) {
     println!("report: released");
 }
 
-/// Receives the byte that the test sends once its own side of the channel is open. Until then it
-/// has not announced that it reads by cross-memory attach, and bytes go through the ring.
+/// Receives the byte that the test sends once its side of the channel is open. Before that, the
+/// test has not announced that it reads by cross-memory attach, and bytes go through the ring.
 fn await_byte(channel: &mut SharedMemoryTransport) {
     while channel.try_recv(0, &mut [0]).unwrap() == 0 {
         wait(channel, &interest(&[0], &[]), SOON).unwrap();

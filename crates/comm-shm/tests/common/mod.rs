@@ -1,4 +1,4 @@
-//! Ranks that connect through a folder.
+//! Ranks that find each other through a folder.
 #![allow(dead_code, clippy::unwrap_used, reason = "not every test file uses every helper")]
 
 pub(crate) mod arena;
@@ -14,14 +14,14 @@ use comm_tcp::FileStore;
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const WORLD: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 
-/// A store in a new folder, which is removed with the first value.
+/// Returns a store in a new folder, which is removed when the first value is dropped.
 pub(crate) fn store() -> (tempfile::TempDir, FileStore) {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(folder.path()).unwrap();
     (folder, store)
 }
 
-/// One rank with the timeout of tests.
+/// Returns the configuration of one rank with the timeout of tests.
 pub(crate) fn config(rank: usize, world_size: usize, ring_bytes: usize) -> RendezvousConfig {
     let mut config = RendezvousConfig::new(Membership { rank, size: world_size });
     config.member.timeout = SOON;
@@ -35,7 +35,7 @@ pub(crate) fn rings(ring_bytes: usize) -> SharedMemoryConfig {
     config
 }
 
-/// Runs every configuration in a thread of its own, and returns the outcomes in their order.
+/// Runs every configuration in its own thread, and returns the outcomes in order.
 pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryFabric>> {
     let (_folder, store) = store();
     thread::scope(|scope| {
@@ -46,7 +46,7 @@ pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryFab
     })
 }
 
-/// The fabrics of `n` ranks, in rank order.
+/// Returns the fabrics of `n` ranks, in rank order.
 pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryFabric> {
     world_with(n, rings(ring_bytes))
 }
@@ -60,14 +60,14 @@ fn world_with(n: usize, shm: SharedMemoryConfig) -> Vec<SharedMemoryFabric> {
     meet((0..n).map(config).collect()).into_iter().map(Result::unwrap).collect()
 }
 
-/// The same, where buffers of this size are read in place.
+/// Returns the same, with buffers of at least this size read in place.
 pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> Vec<SharedMemoryFabric> {
     let mut shm = rings(ring_bytes);
     shm.lend_bytes = lend_bytes;
     world_with(n, shm)
 }
 
-/// The same, where only pieces of other memory of this size are read in place.
+/// Returns the same, with only pieces of other memory of at least this size read in place.
 pub(crate) fn showing_world(
     n: usize,
     ring_bytes: usize,
