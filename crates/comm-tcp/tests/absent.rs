@@ -1,4 +1,4 @@
-//! Members that never open a channel, open it late, or have exited; and their hosts.
+//! Members that never open a channel, open it late, or have exited, and the hosts of ranks.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -80,7 +80,7 @@ fn a_rank_that_is_only_late_is_waited_for() {
 #[test]
 fn ranks_with_the_same_address_are_on_one_host() {
     let (_server, store) = store();
-    // Every address of 127.0.0.0/8 is this machine's.
+    // Every address of 127.0.0.0/8 belongs to this machine.
     let bind = |rank, host: u8| {
         let mut config = config(rank, 5);
         config.bind = Some([127, 0, 0, host].into());

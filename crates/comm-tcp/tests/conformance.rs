@@ -10,8 +10,8 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
-/// The channels of `n` ranks, in rank order. The store is gone when they are there: channels do not
-/// need it.
+/// Returns the fabrics of `n` ranks, in rank order. The store is closed by then, because channels
+/// do not need it.
 fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let timeout = Duration::from_secs(30);
@@ -31,7 +31,7 @@ fn with_defaults(n: usize) -> Vec<TcpFabric> {
     meet(n, &TcpConfig::default())
 }
 
-/// The kernel buffers little, and we as little as we can.
+/// The kernel buffers little, and we buffer as little as possible.
 fn tiny_buffers() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     (tcp.send_buffer, tcp.recv_buffer, tcp.read_ahead) = (Some(4096), Some(4096), TcpConfig::READ_AHEAD_MIN);

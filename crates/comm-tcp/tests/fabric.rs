@@ -1,4 +1,4 @@
-//! Rendezvous and channels, over real sockets, with a thread per rank.
+//! Rendezvous and channels over real sockets, with one thread per rank.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -105,7 +105,7 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
 }
 
 #[test]
-fn every_rank_learns_at_once_that_sizes_differ() {
+fn every_rank_learns_immediately_that_sizes_differ() {
     let (_server, store) = store();
     for _ in 0..3 {
         let configs = (0..3).map(|rank| config(rank, if rank == 1 { 4 } else { 3 }));
@@ -158,7 +158,7 @@ fn jobs_and_rounds_share_a_store() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused_at_once() {
+fn settings_that_cannot_be_used_are_refused_immediately() {
     let (_server, store) = store();
     let invalid = |change: &dyn Fn(&mut RendezvousConfig)| {
         let mut config = config(0, 2);
@@ -190,7 +190,7 @@ fn channels_of_one_name_open_in_any_order_and_from_several_threads() {
                 scope.spawn(move || introduce(&mut open(fabric, id).unwrap()));
             }
         });
-        // And one after the other, in opposite directions.
+        // Then one after another, in opposite orders.
         let mut order: Vec<u64> = (10..14).collect();
         if rank % 2 == 1 {
             order.reverse();

@@ -1,4 +1,4 @@
-//! The store in a folder, between threads and handles of their own.
+//! The store in a folder, shared by threads with separate handles.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

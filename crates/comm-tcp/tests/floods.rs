@@ -17,7 +17,7 @@ use socket2::{Domain, Socket, Type};
 
 /// The silent connections of one flood.
 const SILENT: usize = 300;
-/// The number of connections after which a flood ends by itself, so that a test that fails ends.
+/// The number of connections after which a flood ends by itself, so that a failing test ends.
 const FLOOD_MAX: u64 = 2_000_000;
 
 fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
@@ -28,14 +28,14 @@ fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 fn connect_and_reset(address: SocketAddr, count: &AtomicU64) {
     while count.fetch_add(1, Ordering::Relaxed) < FLOOD_MAX {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        // It fails where the listener has gone.
+        // This fails once the listener is closed.
         let _ = socket.connect(&address.into());
         socket.set_linger(Some(Duration::ZERO)).unwrap();
     }
 }
 
-/// Runs while two threads connect and reset without a pause, and checks that they still do when it
-/// ends.
+/// Runs `body` while two threads connect and reset without a pause, and checks that they still do
+/// so when it ends.
 fn in_a_flood<T>(address: SocketAddr, body: impl FnOnce() -> T) -> T {
     let count = AtomicU64::new(0);
     thread::scope(|scope| {

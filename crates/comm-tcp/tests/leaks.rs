@@ -1,5 +1,5 @@
-//! Descriptors and threads do not leak. A test binary of its own, with one test: descriptors and
-//! threads belong to the process.
+//! Descriptors and threads do not leak. This is a separate test binary with a single test, because
+//! descriptors and threads belong to the process.
 
 #![allow(clippy::unwrap_used)]
 

@@ -11,7 +11,7 @@ use comm_core::{Error, Refusal, Result, Store};
 use comm_tcp::{FileStore, Secret, TcpFabric};
 use common::{config, meet, store};
 
-/// Runs one rendezvous after the other, each rank as fast as it can.
+/// Runs one rendezvous after another, each rank as fast as it can.
 fn meet_again(store: &dyn Store, ranks: usize, times: usize) {
     let rank = |rank: usize| {
         for time in 0..times {
@@ -35,7 +35,7 @@ fn ranks_meet_any_number_of_times_under_one_name() {
     meet_again(&FileStore::open(folder.path()).unwrap(), 3, 10);
 }
 
-/// A process claims its rank and exits, in a store without last wills; then all ranks restart, this
+/// A process claims its rank and exits, in a store without last wills; then all ranks restart, that
 /// one first or last.
 #[test]
 fn a_restarted_job_ignores_the_claims_of_exited_processes() {
@@ -43,7 +43,7 @@ fn a_restarted_job_ignores_the_claims_of_exited_processes() {
     let store = FileStore::open(folder.path()).unwrap();
     for first in 0..3 {
         for dead in 0..3 {
-            // The keys that it had written.
+            // The keys that the exited process had written.
             let key = format!("comm/{:016x}/0/attempt", 0);
             let number = String::from_utf8(store.compare_set(&key, b"", b"0").unwrap()).unwrap();
             store.set(&format!("comm/{:016x}/0/{number}/joined/{dead}", 0), b"0000000000000bad").unwrap();

@@ -344,7 +344,7 @@ fn clients_beyond_the_limit_wait_until_another_one_leaves() {
 fn a_client_refuses_another_server_at_the_address() {
     let (server, store) = pair(StoreConfig::default());
     let address = server.local_addr();
-    // It keeps the only connection, so that the next operation needs another one.
+    // The presence holds the only connection, so that the next operation needs another one.
     let will = LastWill { condition: ("a", b"1"), keys: &["b"], value: b"2" };
     let presence = store.register_last_will(&will, "c", SOON).unwrap();
     server.drain(Duration::ZERO, SOON);

@@ -1,4 +1,4 @@
-//! A store executes the last wills of clients that end, and closes.
+//! A store executes the last wills of clients that exit, and drains.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -27,7 +27,7 @@ fn exists(store: &TcpStore, key: &str) -> bool {
     store.wait(&[key], Duration::ZERO).is_ok()
 }
 
-/// The watched value, once the descriptor is readable.
+/// Returns the watched value, once the descriptor is readable.
 fn watched(presence: &dyn Presence) -> Result<Option<Vec<u8>>> {
     let descriptor = presence.descriptor();
     let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -58,7 +58,7 @@ fn a_will_does_not_replace_a_value() {
     store.set("mine", b"me").unwrap();
     store.set("first", b"done").unwrap();
     drop(register_last_will(&client(&server)));
-    // Further keys get what the first one holds.
+    // Further keys get the value of the first one.
     assert_eq!(store.get("second", SOON).unwrap(), b"done");
     assert_eq!(store.get("first", SOON).unwrap(), b"done");
 }

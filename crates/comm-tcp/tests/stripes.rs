@@ -1,4 +1,4 @@
-//! Several sockets per peer, over rendezvous and channels, with a thread per rank.
+//! Several sockets per peer, with rendezvous and channels, and one thread per rank.
 
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn megabytes_go_through_tiny_buffers_of_four_sockets() {
 }
 
 #[test]
-fn the_setting_of_rank_zero_holds_for_all() {
+fn the_setting_of_rank_zero_applies_to_all() {
     for first in 1..4 {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, ((first + rank) % 3 + 1, 7 + rank)));

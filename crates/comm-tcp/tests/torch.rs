@@ -135,7 +135,7 @@ fn waits_end_in_time(store: &TorchStore) {
         assert!(matches!(store.get("missing", timeout), Err(Error::Timeout { .. })));
         assert!((2 * timeout..2 * timeout + SOON).contains(&start.elapsed()));
     }
-    // Sleeping waits are woken by everything that makes a key.
+    // Sleeping waits are woken by every operation that creates a key.
     let make: [(&str, &(dyn Fn() + Sync)); 3] = [
         ("w1", &|| store.set("w1", b"v").unwrap()),
         ("w2", &|| assert_eq!(store.compare_set("w2", b"", b"v").unwrap(), b"v")),
@@ -145,7 +145,7 @@ fn waits_end_in_time(store: &TorchStore) {
         thread::scope(|scope| {
             let waiting = scope.spawn(move || store.wait(&["b", key], SOON).unwrap());
             thread::sleep(SHORT);
-            // Makes no key, but a server may wake its waiters.
+            // This creates no key, but a server may wake its waiters.
             assert_eq!(store.compare_set(key, b"x", b"y").unwrap(), b"");
             thread::sleep(SHORT);
             assert!(!waiting.is_finished());

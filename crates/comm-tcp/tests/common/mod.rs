@@ -1,4 +1,4 @@
-//! Ranks as threads that meet in a store over real sockets.
+//! Ranks as threads that find each other through a store, over real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
 use std::thread;
@@ -26,7 +26,7 @@ pub(crate) fn config(rank: usize, world_size: usize) -> RendezvousConfig {
     config
 }
 
-/// Runs every configuration in a thread of its own, and returns the outcomes in their order.
+/// Runs every configuration in its own thread, and returns the outcomes in order.
 pub(crate) fn run<T: Send>(
     configs: Vec<RendezvousConfig>,
     store: &TcpStore,
@@ -52,7 +52,7 @@ pub(crate) fn open(fabric: &TcpFabric, channel: ChannelId) -> Result<TcpTranspor
     fabric.open(channel, Instant::now() + SOON)
 }
 
-/// Sends the rank to every peer, and checks theirs.
+/// Sends the rank to every peer, and checks the ranks that they send.
 pub(crate) fn introduce(transport: &mut TcpTransport) {
     comm_sim::conformance::introduce(transport).unwrap();
 }
