@@ -1,4 +1,4 @@
-//! Ranks that disagree learn it, with a name, before any gradient is sent.
+//! Ranks that disagree are told so, with the name of a parameter, before any gradient is sent.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn model() -> Vec<Parameter> {
     ]
 }
 
-/// Returns the results of three ranks of which rank 2 trains `other`.
+/// Returns the errors of three ranks, of which rank 2 trains `other`.
 fn outcome(other: impl Fn() -> Vec<Parameter> + Sync) -> Vec<Error> {
     on_ranks(3, |comm| {
         let parameters = if comm.rank() == 2 { other() } else { model() };
@@ -23,7 +23,7 @@ fn outcome(other: impl Fn() -> Vec<Parameter> + Sync) -> Vec<Error> {
     })
 }
 
-/// Every rank must be told the same.
+/// Checks that every rank gets the same error.
 fn check(other: impl Fn() -> Vec<Parameter> + Sync, name: &str, difference: &Difference) {
     for error in outcome(other) {
         let Error::Mismatch(mismatch) = error else { panic!("not a mismatch: {error}") };

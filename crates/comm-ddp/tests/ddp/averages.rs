@@ -22,8 +22,8 @@ fn replicas<T: Element>(comm: &Comm) -> DataParallel {
     DataParallel::new(comm, parameters::<T>(), SMALL).expect("the models agree")
 }
 
-/// An integer that differs by rank, step, parameter and element, and is divisible by every world up
-/// to 9 so that the average is an integer too: nothing is ever rounded.
+/// An integer that differs by rank, step, parameter and element, and is divisible by every world
+/// size up to 9, so that the average is an integer too: nothing is ever rounded.
 fn integer(rank: usize, step: usize, index: usize, at: usize) -> i32 {
     (2520 * ((rank + 1) * (index + 2) + 3 * at + step) % (1 << 18)) as i32 / 2520 * 2520
 }
@@ -37,7 +37,7 @@ fn average(size: usize, step: usize, index: usize) -> Vec<f64> {
     (0..LENGTHS[index]).map(|at| sum(at) / size as f64).collect()
 }
 
-/// The order in which a rank's backward finds gradients: another on every rank and in every step.
+/// The order in which a rank's backward finds gradients: different on every rank and in every step.
 fn order(rank: usize, step: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..LENGTHS.len()).collect();
     order.rotate_left((rank + step) % LENGTHS.len());
@@ -124,7 +124,7 @@ fn gradients_can_be_overwritten_without_zeros_first() {
         for number in 0..3 {
             let mut step = replicas.step().unwrap();
             for index in (0..LENGTHS.len()).rev() {
-                // What was accumulated is lost.
+                // What was accumulated is overwritten.
                 step.accumulate(index, &vec![1.0; LENGTHS[index]]).unwrap();
                 let memory = step.overwrite::<f64>(index).unwrap();
                 memory.copy_from_slice(&gradient(comm.rank(), number, index));
@@ -221,7 +221,7 @@ fn the_plan_follows_the_first_step_of_rank_0() {
     let slots = |plan: &comm_ddp::BucketPlan| -> Vec<usize> {
         plan.buckets().iter().flat_map(|bucket| bucket.slots().to_vec()).collect()
     };
-    // Names sort as they were registered, so slots are indices.
+    // Names sort in the order of registration, so slots are indices.
     assert_eq!(slots(&plans[0].0), [5, 4, 3, 2, 1, 0]);
     assert_eq!(slots(&plans[0].1), order(0, 2));
     assert!(plans.iter().all(|plan| *plan == plans[0]));

@@ -1,4 +1,4 @@
-//! Buffers are broadcast or averaged, by ranks without a batch too.
+//! Buffers are broadcast or averaged, including on ranks without a batch.
 
 use comm_core::{Comm, HostViewMut};
 use comm_ddp::{DataParallel, Difference, Error, Options, Parameter, ParameterSet};
@@ -34,7 +34,7 @@ impl Buffers {
         }
     }
 
-    /// Registered in another order on every rank.
+    /// Registered in a different order on every rank.
     fn register(replicas: &mut DataParallel, rank: usize) {
         let mut set = vec![
             Parameter::new::<f32>("mean", [5]),
@@ -90,7 +90,8 @@ fn buffers_of_any_types_are_those_of_the_first_rank_that_had_a_batch() {
             let mut buffers = Buffers::new(rank);
             replicas.broadcast_buffers(buffers.views(rank)).unwrap();
             assert_eq!(buffers, Buffers::new(size / 2));
-            // At the end of an epoch no rank has a batch: the last that had one count.
+            // At the end of an epoch no rank has a batch: the buffers of the last ranks that had
+            // one are used.
             step(&mut replicas, false);
             let mut buffers = Buffers::new(rank);
             replicas.broadcast_buffers(buffers.views(rank)).unwrap();
@@ -110,7 +111,7 @@ fn averages_are_those_of_the_ranks_that_had_a_batch_and_integers_are_broadcast()
                 step(&mut replicas, rank >= first);
                 let mut buffers = Buffers::new(rank);
                 if rank < first {
-                    // What a rank without a batch holds does not count, whatever it is.
+                    // The values of a rank without a batch are ignored, even a NaN.
                     buffers.variance[1] = f32::NAN;
                 }
                 replicas.average_buffers(buffers.views(rank)).unwrap();
@@ -137,7 +138,7 @@ fn buffers_that_differ_between_ranks_are_named_on_every_rank() {
         let expected = Difference::Shape { expected: vec![3], found: vec![4] };
         assert_eq!((mismatch.name.as_str(), mismatch.difference), ("mean", expected));
         assert_eq!(mismatch.ranks, [1]);
-        // Training goes on, also with buffers.
+        // Training can continue, and buffers can still be registered.
         Buffers::register(&mut replicas, comm.rank());
         step(&mut replicas, true);
     });

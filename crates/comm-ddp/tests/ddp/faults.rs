@@ -4,7 +4,7 @@ use crate::on_ranks;
 use comm_core::Comm;
 use comm_ddp::{BucketLimits, DataParallel, Error, Options, Parameter, ParameterSet};
 
-/// Four parameters of two elements, each in a bucket of its own.
+/// Four parameters of two elements, each in its own bucket.
 fn replicas(comm: &Comm) -> DataParallel {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
@@ -18,7 +18,7 @@ fn a_parameter_that_some_ranks_do_not_use_counts_as_zero_there() {
         let mut replicas = replicas(&comm);
         for _ in 0..3 {
             let mut step = replicas.step().unwrap();
-            // Parameter 3, in the first bucket, is used by rank 1 only; parameter 0 by nobody.
+            // Parameter 3, in the first bucket, is used by rank 1 only; parameter 0 by none.
             if comm.rank() == 1 {
                 step.ready(3, &[4.0_f32, 8.0]).unwrap();
             }
@@ -39,7 +39,8 @@ fn parameters_that_are_unused_may_change_in_every_step() {
     for size in [1, 2, 3, 5, 8] {
         on_ranks(size, |comm| {
             let mut replicas = replicas(&comm);
-            // The bits of a number that depends on rank and step say which parameters are used.
+            // The bits of a number that depends on the rank and the step say which parameters are
+            // used.
             let used = |rank: usize, number: usize, index: usize| {
                 comm_core::wire::digest([rank as u64, number as u64]) >> (8 * index) & 3 == 0
             };

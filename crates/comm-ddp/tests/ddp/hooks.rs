@@ -26,7 +26,7 @@ fn replicas(comm: &Comm) -> DataParallel {
     DataParallel::new(comm, set(), options()).unwrap()
 }
 
-/// Numbers between -1 and 1 that depend on everything.
+/// Numbers between -1 and 1 that depend on all arguments.
 fn noise(key: [u64; 3], len: usize) -> Vec<f32> {
     let [rank, step, index] = key;
     let number = |at: usize| (wire::digest([rank, step, index, at as u64]) >> 40) as f32 / 8_388_608.0 - 1.0;
@@ -37,7 +37,7 @@ fn len(index: usize) -> usize {
     SHAPES[index].iter().product()
 }
 
-/// Averages the gradients that a function returns for rank, step and parameter.
+/// Averages the gradients that a function returns for a rank, step and parameter.
 fn step(
     replicas: &mut DataParallel,
     rank: usize,
@@ -162,7 +162,7 @@ fn every_chunk_of_a_large_bucket_is_averaged_in_its_place() {
             replicas.register_comm_hook(CastHook::bf16()).unwrap();
             for _ in 0..2 {
                 let mut step = replicas.step().unwrap();
-                // Integers of 8 bits, whose sums have no more.
+                // Integers of 8 bits, whose sums also fit in 8 bits.
                 let at_place = |at: usize| ((at / 1009 + at) % 32) as f32 * (comm.rank() + 1) as f32;
                 step.ready(0, &(0..LEN).map(at_place).collect::<Vec<_>>()).unwrap();
                 let averaged = step.finish().unwrap();
@@ -271,7 +271,7 @@ fn training_with_every_hook_ends_near_the_minimum_with_equal_replicas() {
             assert!(exact < 1e-4 * before, "{exact} {before}");
             for (name, register) in LOSSY {
                 let ([before, after], _) = minimize(&comm, Some(register));
-                // Errors of a rank-2 approximation are larger, and fade more slowly.
+                // The errors of a rank-2 approximation are larger and fade more slowly.
                 let limit = if name == "power_sgd" { 0.15 } else { 0.03 };
                 assert!(after < limit * before, "{name}, {size} ranks: {after} of {before}");
             }
@@ -310,7 +310,7 @@ fn errors_are_carried_to_later_steps() {
         let carried = drift(&comm, QuantizationHook::int4());
         let lost = drift(&comm, QuantizationHook::int4().error_feedback(false));
         assert!(carried < 0.5 && lost > 2.0, "{carried} {lost}");
-        // The gradients have a higher rank than 2, and their sum is still followed.
+        // The gradients have a higher rank than 2, and the sum of the averages still stays close to the exact one.
         let carried = drift(&comm, PowerSgdHook::new(2).start_step(0));
         assert!(carried < 20.0, "{carried}");
     });
@@ -366,7 +366,7 @@ fn what_is_not_finite_on_one_rank_is_seen_by_all_and_not_carried() {
     }
 }
 
-/// Notes the plans that it is told, and averages.
+/// Records the plans that it is given, and averages.
 struct Plans(Arc<Mutex<Vec<BucketPlan>>>);
 
 impl CommHook for Plans {

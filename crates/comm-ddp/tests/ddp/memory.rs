@@ -1,4 +1,4 @@
-//! Gradients lie in memory that only kernels and collectives access.
+//! Gradients are in memory that only kernels and collectives access.
 
 use std::ops::Range;
 

@@ -11,7 +11,7 @@ use comm_sim::network::{self, FaultPlan};
 
 use crate::on_ranks;
 
-/// Three parameters of two elements, each in a bucket of its own.
+/// Three parameters of two elements, each in its own bucket.
 fn replicas(comm: &Comm, clock: Clock) -> DataParallel {
     let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [2]);
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);
@@ -19,12 +19,12 @@ fn replicas(comm: &Comm, clock: Clock) -> DataParallel {
     DataParallel::new(comm, parameters, Options::default().limits(limits).clock(clock)).unwrap()
 }
 
-/// The number of times that communication threads of this test took: one when a collective starts
-/// and one when it ends.
+/// The number of times that this test's communication threads read the clock: once when a
+/// collective starts and once when it ends.
 static TIMES: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 std::thread_local! {
-    /// Whether the thread runs backward.
+    /// Whether this thread runs backward.
     static IS_BACKWARD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -123,7 +123,7 @@ fn a_gradient_lies_in_the_memory_of_its_bucket_in_every_step() {
                 gradient.fill((comm.rank() + index) as f32);
                 gradient.as_ptr().addr()
             });
-            // One bucket: its gradients lie one after the other, the last registered one first.
+            // One bucket: its gradients are contiguous, the last registered one first.
             assert_eq!([addresses[2] + 5 * 4, addresses[2] + 45 * 4], [addresses[1], addresses[0]]);
             (0..3).for_each(|index| step.mark_ready(index).unwrap());
             let averaged = step.finish().unwrap();
@@ -149,7 +149,7 @@ fn buckets_do_not_wait_for_a_parameter_that_is_marked_as_unused() {
                 step.mark_unused(2).unwrap();
             }
             assert!(matches!(step.mark_unused(2), Err(Error::AlreadyReady { .. })));
-            // What was accumulated before counts.
+            // What was accumulated before `mark_unused` is kept.
             step.accumulate(1, &[2.0_f32, 2.0]).unwrap();
             step.mark_unused(1).unwrap();
             let averaged = step.finish().unwrap();

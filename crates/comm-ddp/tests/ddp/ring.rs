@@ -1,4 +1,4 @@
-//! Sums that are rounded, transports that move a few bytes at a time, and calls of the program
+//! Sums that are rounded, transports that move a few bytes at a time, and calls by the program
 //! during a step.
 
 use std::time::Duration;
@@ -24,13 +24,13 @@ fn replicas(comm: &Comm) -> Result<DataParallel> {
     DataParallel::new(comm, parameters, Options::default().limits(limits))
 }
 
-/// Numbers whose sum is rounded, so that another order of additions shows.
+/// Numbers whose sum is rounded, so that a different order of additions shows.
 fn gradient(rank: usize, step: usize, index: usize) -> Vec<f32> {
     let number = |at: usize| (((rank + 1) * 7919 + step * 104_729 + index * 31 + at) as f32 * 0.618).sin();
     (0..LENGTHS[index]).map(|at| number(at) / 3.0).collect()
 }
 
-/// Three steps; gradients come in another order on every rank.
+/// Three steps; gradients become ready in a different order on every rank.
 fn averages(comm: &Comm) -> Result<Vec<Vec<f32>>> {
     let mut replicas = replicas(comm)?;
     let mut averages = Vec::new();
@@ -69,8 +69,8 @@ fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
 /// The result of a step: the average of the loss and of every gradient.
 type LossAndGradients = (Vec<f32>, Vec<Vec<f32>>);
 
-/// The average of a loss, as long as a bucket, that every rank asks for in the middle of a step, at
-/// another moment.
+/// The average of a loss, as long as a bucket, that every rank requests in the middle of a step,
+/// each at a different moment.
 fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<LossAndGradients>> {
     let parameters = (0..4).map(|index| Parameter::new::<f32>(format!("p{index}"), [length]));
     let limits = BucketLimits::DEFAULT.first_bytes(1).bytes(1);

@@ -1,4 +1,4 @@
-//! With a static graph, ranks tell each other once which parameters they use, and a step that
+//! With a static graph, ranks exchange only once which parameters they use, and a step that
 //! deviates fails on every rank.
 
 use comm_core::Comm;
@@ -98,7 +98,7 @@ fn a_rank_without_a_batch_does_not_deviate_and_learning_waits_for_all_ranks() {
             let without = if number < 2 { 2 } else { 0 };
             if comm.rank() == without && number != 3 && number != 2 {
                 let averaged = replicas.join().unwrap().unwrap();
-                // Known only once the graph was learned.
+                // Known only once the graph has been learned.
                 assert!(!averaged.is_unused(3), "step {number}");
                 continue;
             }

@@ -30,7 +30,7 @@ fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm, &VirtualClock) -> R +
     })
 }
 
-/// Trains; `delay(rank, step)` is the time that a rank needs in addition for the first of three
+/// Trains; `delay(rank, step)` is the extra time that a rank needs for the first of three
 /// gradients, or `None` if it has no batch.
 fn train(size: usize, delay: impl Fn(usize, usize) -> Option<Duration> + Sync) -> Stragglers {
     let reports = on_ranks(size, |comm, clock| {
@@ -62,7 +62,7 @@ fn is_near(time: Duration, expected: Duration) -> bool {
 fn a_rank_that_is_late_in_compute_is_named_and_the_ranks_that_wait_for_it_are_not() {
     for size in [2, 3, 4, 5, 8] {
         for slow in [0, 1, size - 1] {
-            // It is late in the steps 2 to 4. The others wait for it in these.
+            // It is late in steps 2 to 4, in which the others wait for it.
             let is_late = |rank: usize, step: usize| rank == slow && (2..5).contains(&step);
             let report =
                 train(size, |rank, step| Some(if is_late(rank, step) { LATE } else { Duration::ZERO }));
@@ -109,7 +109,7 @@ fn ranks_without_a_batch_do_not_make_the_others_late() {
 fn a_rank_is_late_from_the_chosen_limit_on() {
     let options = options().late_after(Duration::from_millis(60));
     let reports = on_ranks(2, |comm, clock| {
-        // Only the option of rank 0 counts.
+        // Only rank 0's option is used.
         let options = if comm.rank() == 0 { options } else { options.late_after(Duration::ZERO) };
         let mut replicas = DataParallel::new(&comm, parameters(), options).unwrap();
         for number in 0..4_u32 {

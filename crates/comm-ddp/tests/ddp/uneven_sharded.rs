@@ -142,7 +142,7 @@ fn the_epoch_ends_after_the_same_step_on_every_rank_if_one_asks() {
         for batch in 0.. {
             let mut averages = if batch < BATCHES[comm.rank()] {
                 let mut step = zero.step().unwrap();
-                // A rank asks for it in its last step, before others run out.
+                // A rank requests the stop in its last step, before others run out.
                 if batch + 1 == BATCHES[comm.rank()] {
                     step.request_stop().unwrap();
                 }

@@ -13,7 +13,7 @@ use comm_sim::network::{self, FaultPlan, NetworkFabric};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The lengths of the parameters, each in a bucket of its own.
+/// The lengths of the parameters, each in its own bucket.
 const LENGTHS: [usize; 3] = [5, 0, 2];
 
 fn parameters() -> ParameterSet {
@@ -120,7 +120,7 @@ fn train_sharded_with(comm: &Comm, zero: &mut ZeroOptimizer<f64, Sgd>) -> Result
 
 type Program = fn(&Comm) -> Result<()>;
 
-/// The end of a rank.
+/// How a rank ended.
 #[derive(Debug)]
 struct Outcome {
     error: Option<Error>,
@@ -131,7 +131,7 @@ struct Outcome {
 }
 
 /// Runs a program on `n` ranks, of which one dies before an operation. Returns the time of its
-/// death, unless it came to no such operation.
+/// death, unless it never reached that operation.
 fn run(
     program: Program,
     n: usize,
@@ -233,7 +233,7 @@ fn a_death_at_any_operation_of_three_ranks_is_named() {
 
 #[test]
 fn a_death_at_every_fourth_operation_of_four_ranks_is_named() {
-    // At all of them it takes minutes.
+    // Checking all of them takes minutes.
     check_deaths(train, 4, 4);
     check_deaths(train_sharded, 4, 4);
 }

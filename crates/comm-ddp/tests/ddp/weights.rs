@@ -147,7 +147,7 @@ fn a_step_without_weight_has_a_weight_of_one_whatever_the_weights_before() {
                 let expected = if divisor == Divisor::Weights { 12.0 } else { 12.0 * weight };
                 assert_eq!(averaged.get::<f32>(0).unwrap(), [expected as f32; 3], "{divisor:?}");
             }
-            // One rank counts twice.
+            // One rank has twice the weight.
             let mut step =
                 if comm.rank() == 0 { replicas.step() } else { replicas.step_with_weight(2.0) }.unwrap();
             step.ready(0, &[6.0 * comm.rank() as f32; 3]).unwrap();

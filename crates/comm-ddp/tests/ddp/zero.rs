@@ -13,7 +13,7 @@ use crate::on_ranks;
 const SHAPES: [&[usize]; 5] = [&[33, 7], &[1], &[0], &[5, 5, 5], &[1001]];
 
 fn parameters() -> ParameterSet {
-    // The names sort in another order than they are registered.
+    // The names do not sort in the order of registration.
     let named = |(index, shape): (usize, &&[usize])| Parameter::new::<f32>(format!("p{}", 9 - index), *shape);
     ParameterSet::new(SHAPES.iter().enumerate().map(named)).unwrap()
 }
@@ -237,7 +237,7 @@ fn clipping_weights_and_uneven_batches_give_what_whole_gradients_give() {
     }
 }
 
-/// Updates all parameters by averages that are clipped to a norm of 0.5.
+/// Updates all parameters with averages that are clipped to a norm of 0.5.
 fn apply(mut averaged: comm_ddp::Averaged<'_>, tensors: &mut [Vec<f32>], norm: f64) {
     assert!((averaged.clip_norm(0.5).unwrap() / norm - 1.0).abs() < 1e-6);
     for (tensor, gradient) in tensors.iter_mut().zip(averaged.iter::<f32>().unwrap()) {

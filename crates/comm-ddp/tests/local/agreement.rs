@@ -1,4 +1,4 @@
-//! Ranks that cannot train together learn why, with the names of ranks.
+//! Ranks that cannot train together are told why, and which ranks differ.
 
 use comm_core::DType;
 use comm_ddp::{BlockCodec, Difference, Error, LocalOptions, LocalTraining, Parameter, ParameterSet, Sgd};
@@ -7,7 +7,7 @@ use crate::{Replica, initial, on_ranks, parameter_set, slices};
 
 const OPTIONS: LocalOptions = LocalOptions::new(6).fragments(2).delay(1).alpha(0.5);
 
-/// Rank 2 of four has other options: every rank must learn the same.
+/// Checks that every rank gets the same error if rank 2 of four has other options.
 #[track_caller]
 fn check(other: LocalOptions, what: &str, expected: &str, found: &str) {
     let errors = on_ranks(4, |comm| {
@@ -31,7 +31,7 @@ fn every_option_that_differs_is_named() {
     check(OPTIONS.outer(LocalOptions::OUTER.learning_rate(1.0)), "outer.learning_rate", "0.7", "1");
     check(OPTIONS.outer(LocalOptions::OUTER.nesterov(false)), "outer.nesterov", "1", "0");
     check(OPTIONS.codec(Some(BlockCodec::Int4)), "codec", "none", "int4");
-    // Also if it is out of range there.
+    // Even if it is out of range there.
     check(OPTIONS.fragments(0), "fragments", "2", "0");
 }
 

@@ -44,7 +44,7 @@ fn train(replica: &mut Replica<f32>, steps: usize) -> Option<Error> {
     None
 }
 
-/// The end of one rank of a run in virtual time.
+/// How one rank of a run in virtual time ended.
 struct End {
     is_dead: bool,
     error: Option<Error>,
@@ -79,7 +79,7 @@ fn live(fabric: NetworkFabric, clock: &VirtualClock, options: LocalOptions, deat
     end
 }
 
-/// Lets a rank of a run die before one of its operations, if it makes as many.
+/// Lets a rank of a run die before one of its operations, if it makes that many.
 fn run(options: LocalOptions, rank: usize, operation: u64) -> Vec<End> {
     network::run(RANKS, operation, &FaultPlan::calm(), |fabric, clock| {
         use comm_core::Fabric;
@@ -107,7 +107,7 @@ fn check_deaths(options: LocalOptions) {
                 } else {
                     assert_eq!(end.outer_steps.as_ref(), Some(&whole), "rank {other} did not notice");
                 }
-                // Ranks with as many outer steps have the same global parameters.
+                // Ranks with the same number of outer steps have the same global parameters.
                 for another in ends.iter().filter_map(|end| end.outer_steps.as_ref()) {
                     let own = end.outer_steps.as_ref();
                     assert!(own.is_none_or(|own| own.0 != another.0 || own.1 == another.1));
@@ -129,7 +129,7 @@ fn a_rank_that_dies_while_a_fragment_is_on_its_way_is_named_by_all_others() {
     check_deaths(LocalOptions::new(3).fragments(3).delay(2).codec(Some(BlockCodec::Int4)));
 }
 
-/// Rank 2 leaves without sending its part; with a delay, the others have already gone on.
+/// Rank 2 leaves without sending its part; with a delay, the others have already continued.
 #[test]
 fn after_a_rank_was_lost_the_others_go_on_with_a_new_group() {
     for options in [

@@ -21,7 +21,7 @@ fn rejoin(replica: &mut Replica<f32>, comm: &Comm) -> comm_ddp::Result<()> {
     replica.training.rejoin(comm, slices(&mut replica.values))
 }
 
-/// Four ranks train, one leaves, three go on, and two come.
+/// Four ranks train, one leaves, three continue, and two join.
 fn run(options: LocalOptions) {
     let runs = on_ranks(6, |world| {
         let [first, second, third] = [&[0, 1, 2, 3][..], &[0, 1, 2], &[0, 1, 2, 4, 5]];
@@ -68,25 +68,26 @@ fn run(options: LocalOptions) {
 fn ranks_come_and_go_between_outer_steps() {
     run(LocalOptions::new(4));
     run(LocalOptions::new(4).outer(Sgd::new(0.5)));
-    // With fragments on their way while the group changes.
+    // With fragments in flight while the group changes.
     run(LocalOptions::new(4).fragments(2).delay(1).alpha(0.5));
     run(LocalOptions::new(5).fragments(3).delay(4).alpha(0.5));
     run(LocalOptions::new(4).codec(Some(BlockCodec::Int4)));
 }
 
-/// Two pairs of ranks train for these numbers of steps and then meet. Returns the errors of all.
+/// Two pairs of ranks train for these numbers of steps and then form one group. Returns the errors
+/// of all ranks.
 fn meet(options: LocalOptions, steps: [usize; 2]) -> Vec<Error> {
     on_ranks(4, |world| {
         let pair = world.rank() / 2;
         let comm = world.split(Some(pair as u64), 0).unwrap().unwrap();
         let mut replica = Replica::<f32>::new(&comm, options).unwrap();
-        // The pairs are at different values.
+        // The pairs have different values.
         replica.rank = world.rank();
         train(&mut replica, steps[pair]);
         let before = (replica.values.clone(), replica.global(), replica.training.progress());
         let error = rejoin(&mut replica, &world).unwrap_err();
         assert_eq!(before, (replica.values.clone(), replica.global(), replica.training.progress()));
-        // Each pair can go on by itself.
+        // Each pair can continue on its own.
         train(&mut replica, 8);
         replica.training.check_replicas().unwrap();
         error
@@ -143,7 +144,7 @@ fn one_bit_of_a_global_parameter_or_of_the_momentum_is_noticed() {
 
 #[test]
 fn all_ranks_may_be_new_in_a_group_whose_rank_0_is_not() {
-    // The state comes from the rank that has it, wherever it is.
+    // The state comes from the rank that has it, even if that is not rank 0.
     let globals = on_ranks(4, |world| {
         let alone = world.split((world.rank() == 2).then_some(0), 0).unwrap();
         let options = LocalOptions::new(3).fragments(3).delay(2);
