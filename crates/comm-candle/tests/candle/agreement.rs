@@ -1,4 +1,4 @@
-//! Ranks that disagree learn it, with a name, before any data is sent.
+//! Ranks that disagree are told so, with the name of a variable, before any data is sent.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
@@ -38,7 +38,7 @@ fn outcome(change: impl Fn(&mut Model) + Sync, name: &str, difference: &Differen
         check(sync_model(&variables, &comm).unwrap_err());
         check(sync_gradients(&variables, &mut gradients, &comm).unwrap_err());
         check(DataParallel::new(&variables, &comm).unwrap_err());
-        // candle 0.11 recurses without end where it widens its 8-bit floats.
+        // candle 0.11 recurses infinitely when it widens its 8-bit floats.
         for (name, value) in model.iter().filter(|(_, value)| value.dtype() != DType::F8E4M3) {
             assert_eq!(elements(&var(&variables, name)), elements(value));
             assert_eq!(elements(gradient(&variables, name, &gradients).unwrap()), elements(value));

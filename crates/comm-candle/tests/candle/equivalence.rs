@@ -1,5 +1,5 @@
-//! Ranks that each see a share of every batch follow one process that sees whole batches, and would
-//! not if they averaged weights instead of gradients.
+//! Ranks that each see a part of every batch follow one process that sees whole batches, which they
+//! would not do if they averaged weights instead of gradients.
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor};
@@ -10,7 +10,7 @@ use comm_core::{Comm, ReduceOp};
 use crate::ranks::{WORLDS, elements, on_ranks};
 
 const STEPS: usize = 50;
-/// Divisible by every world.
+/// Divisible by every world size.
 const BATCH: usize = 60;
 const INPUTS: usize = 8;
 const HIDDEN: usize = 16;
@@ -23,7 +23,7 @@ struct Model {
 }
 
 impl Model {
-    /// Weights are random, others on every rank and in every run.
+    /// Weights are random, and different on every rank and in every run.
     fn new(dtype: DType) -> Result<Self> {
         let variables = VarMap::new();
         let builder = VarBuilder::from_varmap(&variables, dtype, &Device::Cpu);
@@ -68,7 +68,8 @@ impl Model {
     }
 }
 
-/// A sample. Those of different ranks are of different size, so that ranks find unlike gradients.
+/// A sample. Those of different ranks have different magnitudes, so that ranks find different
+/// gradients.
 fn draw(step: usize, sample: usize) -> ([f64; INPUTS], u32) {
     let size = 0.2 + 2.0 * (sample % 4) as f64;
     let input = |at: usize| size * ((step * 131 + sample * 17 + at * 5) as f64 * 0.37).sin();
@@ -113,7 +114,7 @@ fn planning_each_step(
     Ok(optimizer.step(&gradients)?)
 }
 
-/// The wrong algorithm: each rank makes a step of its own, and then weights are averaged.
+/// The wrong algorithm: each rank makes its own step, and then weights are averaged.
 fn averaging_weights(
     comm: &Comm,
     model: &Model,
@@ -154,7 +155,7 @@ fn together(size: usize, dtype: DType, update: Update) -> Vec<f64> {
     replicas[0].clone()
 }
 
-/// Length of the difference over length of the reference.
+/// Norm of the difference over norm of the reference.
 fn distance(found: &[f64], expected: &[f64]) -> f64 {
     let length =
         |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|number| number * number).sum::<f64>().sqrt();

@@ -61,7 +61,7 @@ fn gradients_of_all_types_at_once_become_their_averages_on_every_rank() {
     }
 }
 
-/// Numbers whose average is rounded: another order of additions would show.
+/// Numbers whose average is rounded: a different order of additions would show.
 #[test]
 fn every_rank_has_the_same_bits() {
     for size in WORLDS {
@@ -241,7 +241,7 @@ fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
             Error::Refused { rank, name, .. } => assert_eq!((rank, name.as_str()), (1, "steps")),
             other => panic!("{other}"),
         }
-        // And all go on.
+        // All can continue.
         let mut gradients = store(&variables, &[("w", fitting())]);
         let report = replicas.sync_gradients(&mut gradients).unwrap();
         assert_eq!(elements(gradient(&variables, "w", &gradients).unwrap()), [2.0; 6]);

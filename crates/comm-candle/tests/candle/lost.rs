@@ -87,7 +87,7 @@ fn a_transformer_with_fast_operations_is_found_in_the_first_step_by_name() {
                 assert_eq!(report.without_gradient().len(), 28);
                 assert!(!report.without_gradient().iter().any(|name| name.starts_with("head.")));
             }
-            // The same is an error on every rank, if so wished by rank 0.
+            // The same is an error on every rank if rank 0 says so.
             let response = if comm.rank() == 0 { LostGradients::Refuse } else { LostGradients::Allow };
             let before = elements(&var(&model.variables, "head.weight"));
             let (refused, found) =
@@ -129,7 +129,7 @@ fn a_refused_step_can_be_repeated_and_later_steps_may_lack_gradients() {
         }
         replicas.sync_gradients(&mut store(&variables, &tensors)).unwrap();
         assert_eq!(replicas.sync_gradients(&mut one()).unwrap().without_gradient(), ["b"]);
-        // One rank with a gradient suffices.
+        // One rank with a gradient is enough.
         let mut replicas = DataParallel::with_options(&variables, &comm, options).unwrap();
         let mut gradients = store(&variables, if comm.rank() == 0 { &tensors } else { &tensors[..1] });
         replicas.sync_gradients(&mut gradients).unwrap();

@@ -16,7 +16,7 @@ const STEPS: usize = 4;
 const SHAPES: [(&str, &[usize]); 5] =
     [("a.weight", &[7, 3]), ("a.bias", &[7]), ("empty", &[0, 2]), ("scale", &[]), ("table", &[61, 5])];
 
-/// Numbers whose sums are rounded: another order of additions would show.
+/// Numbers whose sums are rounded: a different order of additions would show.
 fn noise(seed: usize, shape: &[usize], dtype: DType) -> Tensor {
     let value = |at| ((seed * 7919 + at * 31) as f64 * 0.618).sin() / 3.0;
     let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();

@@ -26,8 +26,8 @@ pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Syn
     })
 }
 
-/// As [`on_ranks`], with a count of what a rank has sent so far, in pieces as the transport took
-/// them.
+/// Like [`on_ranks`], with a count of what a rank has sent so far, in the pieces that the transport
+/// took.
 pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsize) -> R + Sync) -> Vec<R> {
     in_process::run(size, &InProcessConfig::default(), |fabric| {
         let sent = Arc::new(AtomicUsize::new(0));
@@ -46,7 +46,7 @@ pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsi
     })
 }
 
-/// A map of these tensors, filled in an order that differs by rank.
+/// A map of these tensors, filled in an order that depends on the rank.
 pub(crate) fn map(rank: usize, tensors: &[(&str, Tensor)]) -> VarMap {
     let map = VarMap::new();
     let mut tensors: Vec<_> = tensors.iter().collect();
@@ -90,7 +90,7 @@ pub(crate) fn gradient<'g>(map: &VarMap, name: &str, store: &'g GradStore) -> Op
     store.get(&var(map, name))
 }
 
-/// Where the elements of a tensor of `f32` lie.
+/// The address of the elements of an `f32` tensor.
 pub(crate) fn address(tensor: &Tensor) -> usize {
     let (storage, layout) = tensor.storage_and_layout();
     let candle_core::Storage::Cpu(storage) = &*storage else { panic!("not on the CPU") };

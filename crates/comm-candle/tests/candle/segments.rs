@@ -109,12 +109,12 @@ fn a_sharded_step_in_segments_has_the_bits_of_one_after_the_whole_backward() {
     }
 }
 
-/// The number of times that communication threads of this test took: one when a collective starts
-/// and one when it ends.
+/// The number of times that this test's communication threads read the clock: once when a
+/// collective starts and once when it ends.
 static TIMES: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 std::thread_local! {
-    /// Whether the thread runs backward.
+    /// Whether this thread runs backward.
     static IS_BACKWARD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -287,7 +287,7 @@ fn a_rank_whose_backward_fails_is_told_to_the_others() {
     }
 }
 
-/// On the same communicator, the call of rank 0 would meet a bucket of rank 1.
+/// On the same communicator, the call of rank 0 would be matched with a bucket of rank 1.
 #[test]
 fn the_communicator_of_the_caller_is_free_during_backward() {
     on_ranks(2, |comm| {
