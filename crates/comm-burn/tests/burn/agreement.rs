@@ -1,4 +1,4 @@
-//! Ranks that disagree learn it, with a path, before any value is sent.
+//! Ranks that disagree are told so, with the path of a parameter, before any value is sent.
 
 use burn::module::{Module, Param, Quantizer};
 use burn::nn::{Linear, LinearConfig};

@@ -40,7 +40,7 @@ impl Model {
     }
 }
 
-/// burn keeps the update of the last forward pass apart until the next one.
+/// burn stores the update of the last forward pass separately until the next one.
 #[test]
 fn a_module_gets_the_newest_statistics_of_rank_0() {
     on_ranks(3, |comm| {

@@ -1,4 +1,4 @@
-//! Ranks that each see a share of every batch follow one process that sees whole batches.
+//! Ranks that each see a part of every batch follow one process that sees whole batches.
 
 use burn::module::{Module, Param};
 use burn::optim::momentum::MomentumConfig;
@@ -11,7 +11,7 @@ use comm_core::Comm;
 use crate::ranks::{WORLDS, elements, flex, ndarray, on_ranks, parameters};
 
 const STEPS: usize = 25;
-/// Divisible by every world.
+/// Divisible by every world size.
 const BATCH: usize = 12;
 const INPUTS: usize = 5;
 const HIDDEN: usize = 16;
@@ -45,7 +45,7 @@ impl Layer {
 }
 
 impl Mlp {
-    /// Other weights for each seed.
+    /// Different weights for each seed.
     fn new(seed: usize, options: (&Device, DType)) -> Self {
         let layer = |seed, shape| Layer::new(seed, shape, options);
         Self { layers: vec![layer(seed, [INPUTS, HIDDEN]), layer(seed + 1, [HIDDEN, OUTPUTS])] }
@@ -60,7 +60,7 @@ impl Mlp {
     ) -> GradientsParams {
         let count = samples.len();
         let input = |sample: usize, at: usize| {
-            // Samples of unlike size, so that the ranks have unlike gradients.
+            // Samples of different magnitudes, so that the ranks have different gradients.
             (1 + sample) as f64 / 4.0 * ((step * 131 + sample * 17 + at * 5) as f64 * 0.37).sin()
         };
         let draw = |width: usize, first: usize| {

@@ -148,7 +148,7 @@ fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
             Error::Refused { rank, name, .. } => assert_eq!((rank, name.as_str()), (1, "frozen")),
             other => panic!("{other}"),
         }
-        // And all go on.
+        // All can continue.
         let mut gradients = GradientsParams::new();
         gradients.register(model.body.id, of_rank(comm.rank(), [2, 3]));
         gradients.register(model.head.id, of_rank(comm.rank(), [2]));

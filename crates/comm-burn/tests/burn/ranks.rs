@@ -26,7 +26,7 @@ pub(crate) fn flex() -> Device {
     Device::flex().autodiff()
 }
 
-/// burn deprecates this backend, but has it.
+/// burn deprecates this backend, but still has it.
 #[allow(deprecated, reason = "it is tested as long as burn has it")]
 pub(crate) fn ndarray() -> Device {
     Device::ndarray().autodiff()
@@ -43,7 +43,7 @@ pub(crate) fn tensor<const D: usize>(first: usize, shape: [usize; D], device: &D
     Tensor::from_data(TensorData::new::<f32, _>(numbers, shape), device)
 }
 
-/// Everything about a parameter but its id.
+/// Everything about a parameter except its id.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     pub(crate) data: TensorData,
