@@ -128,7 +128,7 @@ fn a_save_in_the_background_is_unaffected_by_later_steps() {
             state.tensor("w", &[1 << 20], &weights).unwrap();
             checkpoints.save_async(step, &state).unwrap();
             weights.iter_mut().for_each(|weight| *weight += 1.0);
-            // The communicator of the caller is free meanwhile.
+            // The caller's communicator stays free.
             assert_eq!(comm.all_reduce_scalar(1, comm::ReduceOp::Sum).unwrap(), 2);
         }
         checkpoints.wait().unwrap();
@@ -208,7 +208,7 @@ fn a_checkpoint_is_kept_although_there_are_later_ones() {
     let options = Options::default().keep(1);
     run(2, |comm| {
         let mut checkpoints = Checkpoints::open(&comm, folder.path(), options).unwrap();
-        // A run that went on from an earlier step than the last.
+        // A run that continued from an earlier step than the last.
         for (step, kept) in [(30, &[30][..]), (21, &[21, 30]), (22, &[22, 30]), (31, &[31])] {
             save(&comm, folder.path(), options, step).unwrap();
             assert_eq!(checkpoints.steps().unwrap(), kept);
@@ -228,7 +228,7 @@ fn a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_else() {
         let data = [1_u8; 9];
         let mut state = State::new();
         state.shard("s", &[27], 9 * comm.rank(), &data).unwrap();
-        // A folder is where the file of rank 2 should be.
+        // A folder has the name of rank 2's file.
         let blocked = other.path().join("step-000000000002");
         if comm.rank() == 2 {
             fs::write(&blocked, "a file where the folder should be").unwrap();

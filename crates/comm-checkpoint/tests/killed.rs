@@ -55,7 +55,7 @@ fn load(folder: &Path) -> u64 {
     steps.unwrap()[0]
 }
 
-/// The number of kills is small, as the test belongs to a suite; `COMM_TEST_KILLS` sets another.
+/// The number of kills is small to keep the test short; `COMM_TEST_KILLS` sets another.
 #[test]
 fn every_kill_leaves_a_checkpoint() {
     let kills = env::var("COMM_TEST_KILLS").map_or(15, |kills| kills.parse::<u64>().unwrap());
