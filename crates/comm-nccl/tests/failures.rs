@@ -41,11 +41,11 @@ fn in_second_call(trouble: impl FnOnce(usize), timeout: Duration) -> Vec<Error> 
         rank.comm.synchronize().unwrap();
         let enqueued = all_reduce(&rank, &mut bad, &within(timeout));
         let error = enqueued.and_then(|()| rank.comm.synchronize()).unwrap_err();
-        assert_eq!(good.to_vec().unwrap(), [2.0], "what was done before the failure stays");
+        assert_eq!(good.to_vec().unwrap(), [2.0], "work before the failure is kept");
         let lost = bad.to_vec().unwrap_err();
         assert!(matches!(lost, Error::Poisoned(_)), "{lost}");
         bad.copy_from_host(&[3.0]).unwrap();
-        assert_eq!(bad.to_vec().unwrap(), [3.0], "the buffer can be used again");
+        assert_eq!(bad.to_vec().unwrap(), [3.0], "the buffer is usable again");
         assert_poisoned(&rank, &error.to_string());
         error
     })
@@ -147,7 +147,10 @@ fn an_abort_ends_the_call_under_way_and_later_drops_do_no_harm() {
         devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
     };
     let calls = control().take_calls();
-    assert!(!calls.iter().any(|call| destroyed(call) && ours(call)), "what was aborted is not destroyed");
+    assert!(
+        !calls.iter().any(|call| destroyed(call) && ours(call)),
+        "an aborted communicator is not destroyed"
+    );
     let aborted = calls.iter().filter(|call| call.name == "ncclCommAbort" && ours(call)).count();
     assert_eq!(aborted, 2);
 }

@@ -108,7 +108,7 @@ fn a_batch_of_messages_goes_around_in_a_circle() {
         let mut theirs = rank.zeros::<u64>(3);
         let mut batch = rank.comm.batch();
         batch.send(next, ours.view()).unwrap();
-        assert!(batch.send(rank.size, ours.view()).is_err(), "which leaves the batch as it was");
+        assert!(batch.send(rank.size, ours.view()).is_err(), "the batch is unchanged");
         batch.recv(before, theirs.view_mut()).unwrap();
         batch.run(&options()).unwrap();
         assert_eq!(theirs.to_vec().unwrap(), [before as u64; 3]);

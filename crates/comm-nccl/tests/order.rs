@@ -124,7 +124,7 @@ fn a_buffer_is_freed_after_the_call_that_uses_it() {
         drop(held);
         rank.comm.synchronize().unwrap();
     });
-    assert_eq!(faults_of(&devices), Vec::<String>::new(), "nothing was used after it was freed");
+    assert_eq!(faults_of(&devices), Vec::<String>::new(), "no memory was used after it was freed");
 }
 
 /// Like a framework, the test owns the memory and the stream, and passes them as addresses.

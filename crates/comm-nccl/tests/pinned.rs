@@ -121,7 +121,7 @@ fn reading_pinned_memory_waits_for_the_copy() {
     fill(&mut buffer, &stream);
     let mut through = PinnedBuffer::new(&device, 200).unwrap();
     read(&buffer).transfer(&streams).unwrap().download(&[part(0..100, 0)], &mut through).unwrap();
-    assert!(!through.wait_timeout(BRIEFLY).unwrap(), "the copy waits for the stream that wrote last");
+    assert!(!through.wait_timeout(BRIEFLY).unwrap(), "the copy waits for the stream of the last write");
     thread::scope(|scope| {
         let look = scope.spawn(|| through.bytes().unwrap().to_vec());
         thread::sleep(BRIEFLY);
@@ -249,6 +249,6 @@ fn the_buffer_of_a_failed_call_cannot_be_read_on_the_host() {
         rank.comm.abort("enough");
         let error = through.wait_timeout(LONG).unwrap_err();
         assert!(matches!(error.root_cause(), Error::Aborted { .. }), "{error}");
-        assert_eq!(through.bytes().unwrap().len(), 40, "the memory is the host's again");
+        assert_eq!(through.bytes().unwrap().len(), 40, "the host can access the memory again");
     });
 }

@@ -22,7 +22,7 @@ fn a_real_library_is_loaded_from_the_path_in_the_environment() {
             let folder = library.path().parent().unwrap().file_name().unwrap();
             assert_eq!(folder.to_str().unwrap(), library.version().to_string());
         }
-        assert!(!mapped().contains("gpu_emu"), "the library is to be a real one");
+        assert!(!mapped().contains("gpu_emu"), "the library must be a real one");
     });
 }
 

@@ -33,7 +33,7 @@ fn refused(calls: impl Fn(&Rank) -> Vec<(Result<()>, &'static str)> + Sync) {
     let moving = |call: &gpu_emu::Call| call.argument("count").is_some() && ours(call);
     let calls = control().take_calls();
     let made: Vec<_> = calls.iter().filter(|call| moving(call)).map(|call| call.name.as_str()).collect();
-    assert_eq!(made, ["ncclAllReduce"; 2], "nothing but the last call reached NCCL");
+    assert_eq!(made, ["ncclAllReduce"; 2], "only the last call reached NCCL");
 }
 
 fn two<'a, T: Element>(

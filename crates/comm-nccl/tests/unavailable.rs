@@ -6,7 +6,7 @@ use comm_nccl::{Device, Library, Search};
 
 #[track_caller]
 fn assert_unavailable<T>(outcome: Result<T>, backend: &str, words: &str) {
-    let Err(error) = outcome else { panic!("{backend} is there") };
+    let Err(error) = outcome else { panic!("{backend} is available") };
     assert!(
         matches!(&error, Error::BackendUnavailable { backend: known, .. } if *known == backend),
         "{error}"

@@ -24,7 +24,7 @@ fn run_as_a_rank() {
     let Some(RankTask { task, rank, size, host }) = process::task() else { return };
     let library = library();
     let device = Device::from_env().unwrap();
-    assert_eq!((Device::count().unwrap(), device.ordinal()), (1, 0), "shown one, a rank takes that");
+    assert_eq!((Device::count().unwrap(), device.ordinal()), (1, 0), "a rank uses the only visible device");
     println!("device {}", device.uuid().unwrap()[15]);
     let mut config = NcclConfig::new(Membership { rank, size }).unwrap();
     config.timeout = SOON;
