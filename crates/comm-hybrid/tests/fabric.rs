@@ -247,7 +247,11 @@ fn sleep(channel: &mut HybridTransport, interest: &Interest) -> Result<()> {
     if channel.arm(interest)? == Armed::Sleep {
         let descriptor = channel.descriptor();
         let timeout = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)), Ok(1), "overslept");
+        assert_eq!(
+            poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)),
+            Ok(1),
+            "a wakeup was missed"
+        );
     }
     Ok(())
 }

@@ -218,7 +218,7 @@ fn pinned_memory_is_bounded_and_kept() {
         drop(control().take_calls());
         rank.staged.all_reduce(&mut rank.buffer(&vec![1_u8; 5 << 20]), ReduceOp::Sum).unwrap();
         let calls = control().take_calls();
-        assert!(calls.iter().all(|call| call.name != "cuMemHostAlloc"), "all is allocated by now");
+        assert!(calls.iter().all(|call| call.name != "cuMemHostAlloc"), "all memory was allocated before");
     });
     assert_eq!(control().live().pinned, before);
 }

@@ -304,7 +304,7 @@ mod tests {
                 assert!((0..count(len, width)).all(|piece| clip(len, piece, width).len() <= width));
             }
         }
-        assert_eq!(count(0, 5), 1, "ranks wait for each other also for nothing");
+        assert_eq!(count(0, 5), 1, "ranks also wait for each other if there is no data");
     }
 
     #[test]
