@@ -115,7 +115,7 @@ fn a_failure_is_detected_while_the_output_blocks() {
     wait_for("a full pipe", || full().then_some(()));
     kill(pids[0], Signal::KILL);
     wait_until_dead(pids[1]);
-    assert!(launched.is_running(), "what was written before is not dropped");
+    assert!(launched.is_running(), "earlier output is not dropped");
     drop(reader);
     assert_eq!(launched.end().status.code(), Some(137));
 }

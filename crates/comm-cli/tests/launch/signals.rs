@@ -32,7 +32,7 @@ fn ranks_that_ignore_a_signal_are_killed_after_the_grace_period() {
     let asked = Instant::now();
     launched.signal(Signal::TERM);
     let ended = launched.end();
-    assert!(asked.elapsed() >= Duration::from_millis(500), "ranks were not given their time");
+    assert!(asked.elapsed() >= Duration::from_millis(500), "ranks did not have their grace period");
     assert_eq!(ended.status.code(), Some(143));
     pids.into_iter().for_each(wait_until_dead);
 }
@@ -47,7 +47,7 @@ fn a_second_interrupt_or_termination_kills_at_once() {
         (0..2).for_each(|rank| drop(launched.report(&format!("ready.{rank}"))));
         launched.signal(signal);
         (0..2).for_each(|rank| drop(launched.report(&format!("got.{rank}"))));
-        assert!(launched.is_running(), "the first signal only asks");
+        assert!(launched.is_running(), "the first signal does not kill");
         launched.signal(signal);
         assert_eq!(launched.end().status.code(), Some(128 + signal.as_raw()));
         pids.into_iter().for_each(wait_until_dead);
