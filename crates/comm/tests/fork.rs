@@ -81,7 +81,7 @@ fn join(child: Pid) {
 #[track_caller]
 fn refused<R>(call: &str, outcome: Result<R>) {
     match outcome {
-        Ok(_) => panic!("{call} was carried out"),
+        Ok(_) => panic!("{call} succeeded"),
         Err(Error::Invalid(Invalid::Forked { owner, process })) => {
             assert_eq!((owner, process), (std::os::unix::process::parent_id(), std::process::id()));
         }

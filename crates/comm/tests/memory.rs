@@ -77,7 +77,7 @@ impl Call {
             Collective::Scan => comm.scan_into(&*one, two, ReduceOp::Max),
             Collective::Exscan => comm.exscan_into(&*one, two, ReduceOp::Max),
             Collective::Barrier => comm.barrier(),
-            other => panic!("a collective that this test does not know: {other:?}"),
+            other => panic!("unknown collective: {other:?}"),
         }
         .unwrap();
     }

@@ -159,7 +159,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 #[test]
-#[ignore = "measures times, which others on the machine disturb"]
+#[ignore = "measures times, which other processes disturb"]
 fn ranks_that_wait_do_not_slow_down_one_that_computes() {
     let alone = median((0..15).map(|_| compute()).collect());
     for transport in TRANSPORTS {

@@ -39,7 +39,7 @@ pub(super) fn from(variables: &[(&str, &str)]) -> Result<Config> {
 pub(super) fn fault_of(result: Result<Config>) -> (String, VariableFault) {
     match result {
         Err(Error::Invalid(Invalid::Variable { name, fault, .. })) => (name, fault),
-        other => panic!("expected a fault of a variable, got {other:?}"),
+        other => panic!("expected an error about a variable, got {other:?}"),
     }
 }
 
@@ -50,9 +50,9 @@ fn refused(result: Result<Config>) -> (String, String, String) {
             Error::Invalid(Invalid::Setting { name, value, .. }) => {
                 (name.clone(), value.clone(), error.to_string())
             }
-            _ => panic!("expected a refused value, got {error:?}"),
+            _ => panic!("expected a rejected value, got {error:?}"),
         },
-        Ok(config) => panic!("expected a refused value, got {config:?}"),
+        Ok(config) => panic!("expected a rejected value, got {config:?}"),
     }
 }
 

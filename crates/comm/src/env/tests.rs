@@ -86,7 +86,7 @@ fn the_path_of_device_buffers_can_be_set() {
     use comm_hybrid::DevicePath;
 
     let with = |name| from(&[&TORCH[..], &[("COMM_DEVICE_PATH", name)]].concat());
-    assert_eq!(from(&TORCH).unwrap().devices.path, DevicePath::Nccl, "no other path is the default");
+    assert_eq!(from(&TORCH).unwrap().devices.path, DevicePath::Nccl, "NCCL is the default path");
     for path in DevicePath::ALL {
         assert_eq!(with(path.name()).unwrap().devices.path, path);
     }
