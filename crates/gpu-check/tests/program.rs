@@ -31,7 +31,7 @@ fn the_emulator_is_refused_under_any_name() {
         assert!(!output.status.success());
         assert!(text_of(&output).contains("is an emulator, not a GPU"), "{}", text_of(&output));
     }
-    assert!(!folder.path().join("gpu-report.md").exists(), "there is no report of it");
+    assert!(!folder.path().join("gpu-report.md").exists(), "the report does not exist");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_page_is_written_from_the_journal_of_another_machine() {
     let line = r#"{"Case":{"case":"split","ranks":2,"verdict":"Failed","message":"no","seconds":1.5}}"#;
     std::fs::write(&journal, format!("{line}\n")).unwrap();
     let output = program(folder.path(), &["--from", journal.to_str().unwrap()], &[]);
-    assert!(!output.status.success(), "a case had failed");
+    assert!(!output.status.success(), "a case failed");
     let page = std::fs::read_to_string(folder.path().join("gpu-report.md")).unwrap();
     assert!(page.contains("| 2 | FAILED: no | 1.50 |"), "{page}");
 }

@@ -61,7 +61,7 @@ fn plan(control: &Control, spec: &CaseSpec, fault: &str) -> bool {
         ["never-end"] => loop {
             std::thread::sleep(Duration::from_secs(60));
         },
-        _ => panic!("nothing is called {what:?}"),
+        _ => panic!("unknown fault {what:?}"),
     }
     true
 }
