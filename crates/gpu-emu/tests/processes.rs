@@ -73,7 +73,7 @@ fn run_as_a_rank() {
             assert!(last_error().contains("Duplicate GPU detected"), "{}", last_error());
             assert_eq!(member.abort(), OK);
         }
-        other => panic!("no task is called {other}"),
+        other => panic!("unknown task {other}"),
     }
 }
 

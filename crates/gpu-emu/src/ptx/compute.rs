@@ -119,7 +119,7 @@ mod tests {
         let tiny = u64::from(f32::from_bits(3).to_bits());
         assert_eq!(compute(Binary::Add, F32, tiny, tiny), 6);
         let half = u64::from(0.5_f32.to_bits());
-        assert_eq!(compute(Binary::Mul, F32, tiny, half), 2, "half of 3 is between 1 and 2: the even one");
+        assert_eq!(compute(Binary::Mul, F32, tiny, half), 2, "half of 3 is rounded to the even number, 2");
         let (third, three) = ((1.0_f64 / 3.0).to_bits(), 3.0_f64.to_bits());
         assert_eq!(compute(Binary::Div, F64, 1.0_f64.to_bits(), three), third);
         assert_eq!(square_root(F64, 9.0_f64.to_bits()), three);

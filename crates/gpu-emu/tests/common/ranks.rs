@@ -119,7 +119,7 @@ impl Rank {
                 "Scatter" => nccl.ncclScatter(input, output, count, kind, root, comm, stream),
                 "Send" => nccl.ncclSend(input, count, kind, root, comm, stream),
                 "Recv" => nccl.ncclRecv(output, count, kind, root, comm, stream),
-                other => panic!("no collective is called {other}"),
+                other => panic!("unknown collective {other}"),
             }
         }
         .unwrap()
