@@ -14,7 +14,7 @@ use crate::usage::{Access, Use};
 use crate::view::{CudaView, CudaViewMut, Span};
 use crate::{Device, PinnedBuffer, error};
 
-/// Two streams for copies to the host and from it, as a device can do both at once.
+/// Two streams for copies to the host and from it, because a device can run both simultaneously.
 ///
 /// Clones refer to the same streams, which can be used from several threads.
 #[derive(Debug, Clone)]

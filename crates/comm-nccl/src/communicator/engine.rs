@@ -120,8 +120,8 @@ impl Engine {
     }
 
     /// Fails the communicator because of a call that was only partly enqueued, whose work NCCL may
-    /// still put on the stream. Returns when NCCL has been aborted, by any thread: from then on, an
-    /// event on the stream tells when the memory of the call is no longer used.
+    /// still put on the stream. Returns when NCCL has been aborted, by any thread: after that, an
+    /// event on the stream shows when the memory of the call is no longer used.
     fn give_up(&self, error: Error, number: u64) -> Error {
         let cause = self.fail(error, Some(number));
         let aborting = |state: &mut State| state.aborting;

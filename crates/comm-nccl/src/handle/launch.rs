@@ -49,8 +49,8 @@ impl Handle {
     /// plan's memory must be recorded as used by the stream.
     pub(crate) fn launch_ops(&self, plan: &Plan<'_>, stream: &Stream) -> Result<(Operators, Progress)> {
         // SAFETY: the plan stays within its views, and has checked that they are on this device.
-        // Buffers are freed after all recorded work; whoever made a view of raw memory has promised
-        // the same.
+        // Buffers are freed after all recorded work, and callers that create a view of raw memory
+        // guarantee the same.
         unsafe { self.launch(plan.ops(), stream) }
     }
 
