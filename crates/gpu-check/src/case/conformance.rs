@@ -60,7 +60,7 @@ impl Member for DeviceMember<'_> {
 pub(super) fn collective(ctx: &RankContext, collective: Collective) -> Outcome {
     let comm = ctx.connect()?;
     let mut member = DeviceMember::new(ctx, &comm);
-    // The 8-bit floats have a case of their own.
+    // The 8-bit floats have a separate case.
     member.features.reduces = |op, dtype| (Features::of_nccl().reduces)(op, dtype) && !is_eight_bits(dtype);
     suite::check(&member, collective)?;
     Ok(comm.finalize(ctx.spec.call_timeout)?)

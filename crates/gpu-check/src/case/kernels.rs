@@ -20,7 +20,7 @@ fn connect(ctx: &RankContext) -> Outcome<Comm<Cuda>> {
     Ok(Comm::<Cuda>::over(Arc::new(ctx.connect()?)).with_timeout(ctx.spec.call_timeout))
 }
 
-/// Returns a host communicator with this rank alone.
+/// Returns a host communicator with only this rank.
 fn on_host(ctx: &RankContext) -> Outcome<Comm> {
     let timeout = ctx.spec.call_timeout;
     let alone = run(1, &InProcessConfig::default(), |fabric| {

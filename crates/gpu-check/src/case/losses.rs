@@ -34,14 +34,14 @@ fn lost_sum(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome<Error> {
     Ok(error.root_cause().clone())
 }
 
-/// Rank 1 makes no call until all others have given up.
+/// Rank 1 makes no call until all others have timed out.
 pub(super) fn absent_rank(ctx: &RankContext) -> Outcome {
     let comm = together(ctx)?;
     if ctx.rank == 1 {
         let mut others = (0..ctx.size).filter(|rank| *rank != 1);
         others.try_for_each(|rank| ctx.wait_for_flag(&format!("rank {rank} gave up")))?;
-        // The data that the others had sent before they gave up may be enough to complete the sum,
-        // but no further call.
+        // The data that the others sent before their timeout may suffice to complete the sum, but
+        // no further call.
         let outcome = sum(ctx, &comm).and_then(|()| comm.run(Call::Barrier, &ctx.options()));
         let error = refused("coming too late", outcome)?;
         let reported = matches!(error.root_cause(), Error::Aborted { .. });
