@@ -28,8 +28,8 @@ pub enum Setting {
     /// Whether an operation that waits for a dead rank fails. By default, 0, it hangs until it is
     /// aborted.
     PeerLossFails = 7,
-    /// Whether an operation that meets a different operation of another rank fails. By default, 0,
-    /// it hangs until it is aborted.
+    /// Whether an operation fails if another rank runs a different one. By default, 0, it hangs
+    /// until it is aborted.
     MismatchFails = 8,
     /// The duration of a communicator's initialization in milliseconds; 0 by default.
     InitMilliseconds = 9,
