@@ -1,4 +1,4 @@
-//! One attempt to meet: its keys in the store, and the operations on them.
+//! One rendezvous attempt: its keys in the store, and the operations on them.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
 use crate::settings::{Difference, Settings};
 
-/// A phase of an attempt. It ends alike for all ranks: every rank took part in it, or the attempt
-/// failed.
+/// A phase of an attempt. Its outcome is the same for all ranks: either every rank took part, or
+/// the attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Every rank has claimed its number.
     Joined,
-    /// Every rank has published its record. Only a living process does so once all have joined, so
-    /// a process that claimed its rank and died does not count as present.
+    /// Every rank has published its record. Ranks publish only after all have joined, so a process
+    /// that claimed its rank and then died does not count as present.
     Records,
     /// Every rank has opened its connections.
     Opened,
 }
 
 impl Phase {
-    /// The phases, last first. A rank that fails writes the last one first, by which the others
-    /// know that the attempt is over.
+    /// The phases in reverse order. A rank that fails writes the outcome of the last phase first,
+    /// because its key tells the others that the attempt is over.
     const ALL: [Self; 3] = [Self::Opened, Self::Records, Self::Joined];
 
     const fn name(self) -> &'static str {
@@ -36,7 +36,7 @@ impl Phase {
     }
 }
 
-/// One attempt to meet, as seen by one rank.
+/// One rendezvous attempt, as seen by one rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt<'a> {
     pub(crate) store: &'a dyn Store,
@@ -59,8 +59,8 @@ impl Attempt<'_> {
         self.key(&format!("{}/{rank}", phase.name()))
     }
 
-    /// Asks the store to fail the attempt if this process ends while it holds its rank. Returns
-    /// `None` if the store cannot.
+    /// Asks the store to fail the attempt if this process exits while it holds its rank. Returns
+    /// `None` if the store cannot detect an exit.
     pub(crate) fn register_last_will(&self) -> Result<Option<Box<dyn Presence>>> {
         let rank = self.local.member.rank;
         let keys = Phase::ALL.map(|phase| self.phase_key(phase));
@@ -85,7 +85,7 @@ impl Attempt<'_> {
         parsed.ok_or_else(|| malformed(&key, &holder))
     }
 
-    /// Returns the outcome of the attempt if it ends within this time.
+    /// Returns the outcome of the attempt, or `None` if it does not end within this time.
     pub(crate) fn end(&self, within: Duration) -> Result<Option<Outcome>> {
         let key = self.phase_key(Phase::Opened);
         match self.store.get(&key, within) {
@@ -95,7 +95,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Compares settings with those of the first rank that published its own.
+    /// Compares this rank's settings with those of the first rank to publish its own. Returns that
+    /// rank and the first difference, if there is one.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
         let key = self.key("settings");
         let Member { rank, settings, .. } = &self.local.member;
@@ -109,7 +110,7 @@ impl Attempt<'_> {
         Ok(settings.difference(&theirs).map(|difference| (rank, difference)))
     }
 
-    /// Takes part in a phase, and waits until it has ended.
+    /// Takes part in a phase, and waits for it to end.
     pub(crate) fn pass(&self, phase: Phase, record: Option<&str>) -> Result<Outcome> {
         if let Some(record) = record {
             self.store.set(&self.rank_key(phase, self.local.member.rank), record.as_bytes())?;
@@ -122,7 +123,7 @@ impl Attempt<'_> {
         match self.store.get(&key, self.local.left()) {
             Ok(text) => parse(&key, &text),
             Err(Error::Timeout { .. }) => match self.missing(phase)? {
-                // All took part, but the last rank has not ended the phase.
+                // All ranks took part, but the last one has not ended the phase.
                 missing if missing.is_empty() => self.complete(phase),
                 ranks => self.fail(phase, Failure::Missing { ranks }),
             },
@@ -156,7 +157,7 @@ impl Attempt<'_> {
         Ok(missing)
     }
 
-    /// Fails the attempt, unless it has ended. Returns the outcome of `phase`.
+    /// Fails the attempt, unless it has already ended. Returns the outcome of `phase`.
     pub(crate) fn fail(&self, phase: Phase, failure: Failure) -> Result<Outcome> {
         let mut outcome = Outcome::Failed(failure);
         let mut decided = None;
@@ -172,12 +173,12 @@ impl Attempt<'_> {
         Ok(decided.unwrap_or(outcome))
     }
 
-    /// Publishes that this rank knows of the failure.
+    /// Acknowledges the failure in the store.
     pub(crate) fn depart(&self) -> Result<()> {
         self.store.set(&self.departed_key(self.local.member.rank), b"")
     }
 
-    /// Waits until these ranks know of the failure.
+    /// Waits until these ranks have acknowledged the failure.
     pub(crate) fn await_departures(&self, ranks: &[usize], within: Duration) -> Result<()> {
         let keys: Vec<String> = ranks.iter().map(|rank| self.departed_key(*rank)).collect();
         self.store.wait(&keys.iter().map(String::as_str).collect::<Vec<_>>(), within)
@@ -187,7 +188,7 @@ impl Attempt<'_> {
         self.key(&format!("departed/{rank}"))
     }
 
-    /// Ends a phase, unless it has ended. Returns its outcome.
+    /// Ends a phase, unless it has already ended. Returns its outcome.
     fn decide(&self, phase: Phase, outcome: &Outcome) -> Result<Outcome> {
         let key = self.phase_key(phase);
         let first = self.store.compare_set(&key, b"", outcome.encode().as_bytes())?;

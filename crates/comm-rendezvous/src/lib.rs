@@ -4,13 +4,13 @@
 //! [`Rendezvous::join`] makes the processes that share a [`Store`](comm_core::Store) a group: every
 //! rank claims its number, settings that must be equal are compared, and every rank gets one line
 //! of text from each other rank. A transport puts its addresses into that line. [`meet`] does all
-//! of it for an [`Endpoint`] of a transport.
+//! of this for the [`Endpoint`] of a transport.
 //!
-//! Ranks may meet any number of times in one store, under the same job and round: a process that
-//! finds its rank taken by an earlier process starts a new attempt, and the others follow it. So a
-//! restarted job needs no number of its own.
+//! A store can serve any number of rendezvous under the same job and round: a process that finds
+//! its rank claimed by an earlier process starts a new attempt, which the others join. A restarted
+//! job therefore needs no new number.
 //!
-//! The first failure decides for all: every rank returns the same error. `docs/wire-tcp.md`
+//! The first failure decides the outcome: every rank returns the same error. `docs/wire-tcp.md`
 //! specifies the keys and values.
 //!
 //! | part | file |
@@ -19,7 +19,7 @@
 //! | the order of events | `meet.rs`, `rendezvous.rs` |
 //! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
 //! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
-//! | news of failures for a rank that opens connections | `watch.rs` |
+//! | reports of failures while a rank opens connections | `watch.rs` |
 //!
 //! # Example
 //!
@@ -27,7 +27,7 @@
 //! use comm_core::{Membership, Result, Store};
 //! use comm_rendezvous::{Rendezvous, Member};
 //!
-//! /// Tells the other ranks an address, and returns those of all.
+//! /// Publishes an address, and returns the addresses of all ranks.
 //! fn exchange(store: &dyn Store, rank: usize, address: &str) -> Result<Vec<String>> {
 //!     let mut member = Member::new(Membership { rank, size: 4 });
 //!     member.settings.add("transport", "tcp");

@@ -9,7 +9,7 @@ use crate::member::Member;
 use crate::outcome::Failure;
 use crate::settings::escape;
 
-/// The name of the setting that has a refusal of its own.
+/// The name of the setting that has its own variant of [`Refusal`].
 pub(crate) const WORLD_SIZE: &str = "world_size";
 
 /// The local rank, with its deadline.
@@ -44,7 +44,7 @@ impl LocalRank {
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous }
     }
 
-    /// Returns the error for a setting in which two ranks differ, of which this may be one.
+    /// Returns the error for a setting in which two ranks differ. This rank may be one of them.
     fn mismatch(&self, name: &str, sides: [(usize, String); 2]) -> Error {
         let [first, second] = sides;
         let own = self.member.settings.value_of(name).to_owned();
@@ -57,7 +57,7 @@ impl LocalRank {
         Error::Handshake { with, refusal }
     }
 
-    /// Names the rank that serves the store in an error of the store: that rank was lost, or has
+    /// Converts an error of the store to one that names the rank serving it, which was lost or has
     /// not arrived.
     pub(crate) fn store_error(&self, error: Error) -> Error {
         let Some(rank) = self.member.store_rank.filter(|rank| *rank != self.member.rank) else {
@@ -73,7 +73,7 @@ impl LocalRank {
     }
 }
 
-/// Returns whether a connection has ended, or could not be opened again.
+/// Returns whether the error means that a connection was lost or could not be reopened.
 const fn is_broken(kind: ErrorKind) -> bool {
     matches!(
         kind,

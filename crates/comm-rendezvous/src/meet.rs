@@ -1,4 +1,4 @@
-//! Meets the other ranks on behalf of a transport.
+//! The rendezvous of a transport: exchanges addresses, then connects.
 
 use std::sync::Arc;
 
@@ -8,16 +8,17 @@ use crate::member::Member;
 use crate::rendezvous::Rendezvous;
 use crate::watch::Watch;
 
-/// The local endpoint of a transport, which accepts connections of ranks that it has yet to meet.
+/// The local endpoint of a transport, which accepts connections from the other ranks before it
+/// knows their addresses.
 pub trait Endpoint: Sized {
-    /// The channels between ranks that have met.
+    /// The channels between the ranks after the rendezvous.
     type Fabric;
 
     /// Returns the endpoint's addresses as a line of text.
     fn record(&self) -> String;
 
-    /// Connects to the ranks with these records, in the order of ranks. `watch` reports ranks that
-    /// fail meanwhile.
+    /// Connects to the ranks with these records, in rank order. `watch` reports ranks that fail in
+    /// the meantime.
     ///
     /// # Errors
     /// [`Error::Malformed`] for an invalid record, and errors of
@@ -25,8 +26,8 @@ pub trait Endpoint: Sized {
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Self::Fabric>;
 }
 
-/// Meets the other ranks through a store, and connects to them. A rank that passes an error instead
-/// of an endpoint gets this error back, and the others learn of it.
+/// Finds the other ranks through a store, and connects to them. A rank that passes an error instead
+/// of an endpoint gets that error back, and it is reported to the others.
 ///
 /// # Errors
 /// As [`Rendezvous::join`] and [`Endpoint::connect`].
@@ -43,10 +44,10 @@ pub fn meet<E: Endpoint>(
     }
 }
 
-/// Reads the records of the ranks, in their order.
+/// Parses the records of the ranks, in rank order.
 ///
 /// # Errors
-/// [`Error::Malformed`] for a text that `parse` does not accept.
+/// [`Error::Malformed`] for a record that `parse` rejects.
 pub fn parse_records<R>(records: &[String], parse: impl Fn(&str) -> Option<R>) -> Result<Vec<R>> {
     let malformed = |text| Error::malformed("the record of a rank in the store", format_args!("{text:?}"));
     records.iter().map(|text| parse(text).ok_or_else(|| malformed(text))).collect()

@@ -1,4 +1,4 @@
-//! The identity of a rank that meets the others.
+//! The identity of a rank in a rendezvous.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ pub struct Member {
     /// The number of the job. Jobs may share a store; over TCP, processes of other jobs are
     /// refused.
     pub job: u64,
-    /// A number that is equal on all ranks that are to meet. Ranks that meet again need no other
-    /// round.
+    /// A number that is equal on all ranks of the rendezvous. Ranks that repeat the rendezvous do
+    /// not need a new number.
     pub round: u64,
     /// The time limit of the rendezvous.
     pub timeout: Duration,
-    /// The rank that serves the store, if one does. Errors name it if the store breaks.
+    /// The rank that serves the store, if one does. Errors name it if the store fails.
     pub store_rank: Option<usize>,
     /// Settings that must be equal on all ranks, besides those of the transport.
     pub settings: Settings,

@@ -1,11 +1,12 @@
-//! Outcomes of phases, and their text in the store.
+//! Outcomes of phases, and their encoding in the store.
 
 use std::str::FromStr;
 
-/// The outcome of a phase. The first rank that knows it writes it, and it holds for all ranks.
+/// The outcome of a phase. The first rank to know it writes it to the store, and it holds for all
+/// ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Every rank took part. Holds the records in the order of ranks, if the phase gathers them.
+    /// Every rank took part. Holds the records in rank order, if the phase gathers them.
     Complete(Vec<String>),
     /// The attempt failed.
     Failed(Failure),
@@ -14,9 +15,9 @@ pub(crate) enum Outcome {
 /// The cause of a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Another process has claimed this rank, so all ranks go on to the next attempt.
+    /// Another process has claimed this rank, so all ranks move on to the next attempt.
     Superseded { rank: usize },
-    /// This rank's process ended.
+    /// This rank's process exited.
     Lost { rank: usize },
     /// These ranks did not arrive before the deadline of another rank.
     Missing { ranks: Vec<usize> },
@@ -27,7 +28,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the failure is the absence of this rank, which so cannot learn of it.
+    /// Returns whether the failure is the absence of this rank, which therefore cannot acknowledge
+    /// it.
     pub(crate) fn is_absent(&self, rank: usize) -> bool {
         match self {
             Self::Lost { rank: lost } => *lost == rank,

@@ -1,4 +1,4 @@
-//! Random numbers of the system.
+//! Random numbers from the operating system.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Returns random bytes that no other process can guess.
 ///
 /// # Errors
-/// [`io::Error`] if the system has none.
+/// [`io::Error`] if the system cannot supply them.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! The order of events: the choice of an attempt, its phases and its end.
+//! The course of a rendezvous: the choice of an attempt, its phases and its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +13,9 @@ use crate::random::random_bytes;
 use crate::settings::{Difference, escape};
 use crate::watch::Watch;
 
-/// The time that a rank which lost a peer waits for the cause in the store, before it reports that
-/// peer as lost. The peer may have left because of another rank, and has then written which.
+/// The time that a rank which lost a peer waits for the cause to appear in the store before it
+/// reports that peer as lost. The peer may have exited because another rank failed, in which case
+/// it has written that rank to the store.
 const CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time for which the rank that serves the store keeps it open after a failure, so that ranks
@@ -23,14 +24,15 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Ranks that have found each other through a store.
 ///
-/// While it lives, all other ranks learn if this process ends, provided that the store can detect
-/// it: [`Store::register_last_will`]. With other stores they wait until their deadline.
+/// While this value exists, the exit of this process is reported to all other ranks, provided that
+/// the store can detect it: see [`Store::register_last_will`]. With other stores they wait until
+/// their deadline.
 pub struct Rendezvous<'a> {
     store: &'a dyn Store,
     local: Arc<LocalRank>,
     /// The number of the attempt.
     number: u64,
-    /// `None` if the store cannot detect that a process has ended.
+    /// `None` if the store cannot detect that a process has exited.
     watch: Option<Arc<Watch>>,
 }
 
@@ -44,26 +46,26 @@ impl std::fmt::Debug for Rendezvous<'_> {
 
 /// The outcome of an attempt for this process.
 enum Attempted {
-    /// All ranks met. Holds their records.
+    /// All ranks joined. Holds their records.
     Met(Vec<String>),
     /// The process takes part in the next attempt.
     Retry,
 }
 
 impl<'a> Rendezvous<'a> {
-    /// Waits until all ranks have arrived with equal settings. Returns the `record` of each, in the
-    /// order of ranks. A record is a single line. A rank that passes an error instead of a record
-    /// gets this error back, and the others learn of it.
+    /// Waits until all ranks have arrived with equal settings. Returns the `record` of each, in
+    /// rank order. A record is a single line. A rank that passes an error instead of a record gets
+    /// that error back, and it is reported to the others.
     ///
     /// # Errors
     /// [`Error::Handshake`] on every rank, without waiting for the deadline, with
     /// [`Refusal::Setting`] or [`Refusal::WorldSize`] if the settings of two ranks differ.
     /// [`Error::Handshake`] with [`Refusal::DuplicateRank`] on one of two living processes with the
-    /// same rank. [`Error::PeerLost`] naming a rank whose process ended, or that served the store
-    /// and ended. [`Error::Timeout`] naming the ranks that did not arrive in time.
-    /// [`Error::Aborted`] if a rank that had arrived failed. [`Error::Invalid`] for a rank that is
-    /// not below the world size. Errors of the store, among them [`Refusal::StoreClosing`] if the
-    /// rank that serves the store is about to close it, and serves another one for the next
+    /// same rank. [`Error::PeerLost`] naming a rank whose process exited, including the one that
+    /// serves the store. [`Error::Timeout`] naming the ranks that did not arrive in time.
+    /// [`Error::Aborted`] if a rank failed after it had arrived. [`Error::Invalid`] for a rank that
+    /// is not below the world size. Errors of the store, among them [`Refusal::StoreClosing`] if
+    /// the rank that serves the store is about to close it and to serve another one for the next
     /// attempt.
     pub fn join(
         store: &'a dyn Store,
@@ -83,8 +85,8 @@ impl<'a> Rendezvous<'a> {
         Ok((joined, records))
     }
 
-    /// Returns what reports failures of other ranks while this one opens connections, if the store
-    /// can detect them.
+    /// Returns the watch that reports failures of other ranks while this one opens connections, or
+    /// `None` if the store cannot detect them.
     #[must_use]
     pub fn watch(&self) -> Option<Arc<Watch>> {
         self.watch.clone()
@@ -94,8 +96,8 @@ impl<'a> Rendezvous<'a> {
     /// longer needed.
     ///
     /// # Errors
-    /// As [`Rendezvous::join`]. A store that breaks meanwhile is no error: the connections are open
-    /// by then, and report lost ranks.
+    /// As [`Rendezvous::join`]. A failure of the store is not an error: the connections are already
+    /// open, and they report lost ranks.
     pub fn finish(self) -> Result<()> {
         match self.attempt().pass(Phase::Opened, Some("open")) {
             Ok(Outcome::Complete(_)) => Ok(()),
@@ -109,7 +111,7 @@ impl<'a> Rendezvous<'a> {
     }
 
     /// Fails the rendezvous on every rank. Returns the first cause, which is this error unless
-    /// another rank failed before.
+    /// another rank failed earlier.
     #[must_use]
     pub fn fail(&self, error: Error) -> Error {
         self.first_cause(&error).unwrap_or(error)
@@ -152,7 +154,8 @@ impl<'a> Rendezvous<'a> {
     }
 
     /// Acknowledges a failure. The rank that serves the store waits for the acknowledgements of the
-    /// others, also of those that have yet to arrive. Errors here change nothing any more.
+    /// others, including those that have yet to arrive. Errors are only logged, because the
+    /// rendezvous has already failed.
     fn depart(&self, failure: &Failure) {
         let Member { rank, world_size, store_rank, .. } = self.local.member;
         let attempt = self.attempt();
@@ -177,7 +180,8 @@ impl<'a> Rendezvous<'a> {
         let mut rivals = Vec::new();
         loop {
             self.number = self.current()?;
-            // Before the claim, or a death between the two would go undetected.
+            // This precedes the claim, because a death between the two would otherwise go
+            // undetected.
             let presence = self.attempt().register_last_will()?;
             self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.local), presence)));
             let holder = self.attempt().claim()?;
@@ -216,9 +220,9 @@ impl<'a> Rendezvous<'a> {
         self.store.compare_set(&self.number_key(), now.as_bytes(), next.as_bytes()).map(drop)
     }
 
-    /// Fails an attempt in which another process holds this rank, unless the attempt is over. An
-    /// earlier process of this rank has ended and does not come again; a living one does, and is a
-    /// duplicate.
+    /// Fails an attempt in which another process holds this rank, unless the attempt is over. If
+    /// the holder is an earlier process of this rank, it has exited and will not claim the rank
+    /// again. If it is alive, it will, and is a duplicate.
     fn supersede(&self, holder: u64, rivals: &mut Vec<u64>) -> Result<()> {
         let rank = self.local.member.rank;
         if self.attempt().end(Duration::ZERO)?.is_some() {
@@ -237,7 +241,7 @@ impl<'a> Rendezvous<'a> {
     fn join_attempt(&self, record: &Result<String>) -> Result<Attempted> {
         let attempt = self.attempt();
         match attempt.end(Duration::ZERO)? {
-            // It was over before this process arrived.
+            // The attempt was over before this process arrived.
             Some(Outcome::Complete(_)) => return Ok(Attempted::Retry),
             Some(Outcome::Failed(failure)) => return self.handle_earlier_failure(failure),
             None => {}
@@ -260,7 +264,8 @@ impl<'a> Rendezvous<'a> {
     }
 
     /// Handles an attempt that had failed before this process arrived. If the store detects deaths,
-    /// the failure belongs to this run of the job; with other stores it may be of an earlier run.
+    /// the failure belongs to this run of the job; with other stores it may belong to an earlier
+    /// run.
     fn handle_earlier_failure(&self, failure: Failure) -> Result<Attempted> {
         match failure {
             failure @ Failure::Setting { .. } => self.handle_failure(failure),
@@ -273,7 +278,7 @@ impl<'a> Rendezvous<'a> {
     fn handle_failure(&self, failure: Failure) -> Result<Attempted> {
         match failure {
             Failure::Superseded { .. } => Ok(Attempted::Retry),
-            // The others gave this rank up. They may try again.
+            // The others have given up on this rank, but may try again.
             Failure::Missing { ranks } if ranks.contains(&self.local.member.rank) => Ok(Attempted::Retry),
             failure => Err(self.failed(failure)),
         }

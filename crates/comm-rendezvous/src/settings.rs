@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 /// Settings that must be equal on all ranks, by name.
 ///
-/// Rendezvous compares them in the order in which they were added. The first one that differs is
-/// [`Refusal::Setting`](comm_core::Refusal::Setting) on every rank.
+/// A rendezvous compares them in the order in which they were added. The first difference is
+/// reported as [`Refusal::Setting`](comm_core::Refusal::Setting) on every rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings(Vec<(String, String)>);
 
@@ -18,7 +18,8 @@ pub(crate) struct Difference {
 }
 
 impl Settings {
-    /// Adds a setting. A second one of the same name has no effect. Control characters are escaped.
+    /// Adds a setting. A second setting with the same name is ignored. Control characters are
+    /// escaped.
     pub fn add(&mut self, name: &str, value: impl std::fmt::Display) {
         let name = escape(name);
         if self.value(&name).is_none() {
@@ -30,7 +31,7 @@ impl Settings {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the value of a setting, empty if there is none.
+    /// Returns the value of a setting, or an empty string if there is none.
     pub(crate) fn value_of(&self, name: &str) -> &str {
         self.value(name).unwrap_or_default()
     }
@@ -53,7 +54,7 @@ impl Settings {
     }
 }
 
-/// Escapes control characters, tabs and ends of lines among them.
+/// Escapes control characters, including tabs and line breaks.
 pub(crate) fn escape(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })

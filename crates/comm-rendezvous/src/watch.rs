@@ -1,4 +1,4 @@
-//! News of failures for a rank that waits for other things than the store.
+//! Reports failures to a rank that is waiting for something other than the store.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,9 @@ use crate::attempt::parse;
 use crate::local::LocalRank;
 use crate::outcome::Outcome;
 
-/// Reports failures of other ranks to a rank that opens connections.
+/// Reports failures of other ranks to a rank that is opening connections.
 ///
-/// It reports nothing after the end of its [`Rendezvous`](crate::Rendezvous).
+/// It reports nothing after its [`Rendezvous`](crate::Rendezvous) has ended.
 #[derive(Debug)]
 pub struct Watch {
     local: Arc<LocalRank>,
@@ -74,7 +74,8 @@ impl WatchGuard<'_> {
         match reported {
             Ok(Outcome::Failed(failure)) => Err(self.watch.local.error(failure)),
             Err(error @ Error::PeerLost { .. }) => Err(error),
-            // A store that no rank serves is not needed while connections are opened.
+            // Opening connections does not need the store, so its failure matters only if a rank
+            // served it.
             Ok(Outcome::Complete(_)) | Err(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Rendezvous through a store in memory: every rank is a thread.
+//! Rendezvous through an in-memory store: every rank is a thread.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use comm_core::{Error, Loss, Membership, Refusal, Result, Store};
 use comm_rendezvous::{Endpoint, Member, Rendezvous, Watch, meet};
 use comm_sim::{MemoryStore, run_each};
 
-/// Longer than anything here takes that succeeds.
+/// Longer than any wait of a test that passes.
 const SOON: Duration = Duration::from_secs(60);
 
 fn member(rank: usize, size: usize) -> Member {
@@ -17,7 +17,7 @@ fn member(rank: usize, size: usize) -> Member {
     member
 }
 
-/// Meets the other ranks, and returns the records of all.
+/// Joins the rendezvous, and returns the records of all ranks.
 fn join(store: &dyn Store, member: Member) -> Result<Vec<String>> {
     let record = format!("record of {}", member.rank);
     let (rendezvous, records) = Rendezvous::join(store, member, Ok(record))?;
@@ -34,7 +34,7 @@ fn every_rank_gets_the_records_of_all() {
     for size in [1, 2, 3, 5, 8] {
         let store = MemoryStore::default();
         let expected: Vec<String> = (0..size).map(|rank| format!("record of {rank}")).collect();
-        // Two groups meet under one name, one after the other.
+        // Two rendezvous use the same job and round, one after the other.
         for _ in 0..2 {
             run_each(all(size), |rank| assert_eq!(join(&store, member(rank, size)).unwrap(), expected));
         }
@@ -85,7 +85,7 @@ fn a_rank_that_dies_before_all_have_finished_is_named_by_all_others() {
             let joined = Rendezvous::join(&store, member(rank, size), Ok(String::new()));
             let (rendezvous, _) = joined.unwrap();
             if rank == dead {
-                // The store notices the end of the connection.
+                // The store detects that the process has gone.
                 drop(rendezvous);
                 return;
             }
@@ -105,14 +105,15 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
         member.timeout = Duration::from_millis(300);
         match join(&store, member) {
             Err(Error::Timeout { waiting_for, .. }) => {
-                // A rank that came is never named, unless it came after the deadline of the other.
+                // A rank that arrived is never named, unless it arrived after the deadline of the
+                // other.
                 assert!(waiting_for.contains(&1) && waiting_for.contains(&3), "{waiting_for:?}");
                 assert!(!waiting_for.contains(&rank), "{waiting_for:?}");
             }
             outcome => panic!("rank {rank}: {outcome:?}"),
         }
     });
-    // They come again, and with them those that were late.
+    // The two ranks join again, this time together with the missing ones.
     run_each(all(4), |rank| assert_eq!(join(&store, member(rank, 4)).unwrap().len(), 4));
 }
 
@@ -128,7 +129,7 @@ fn a_late_rank_connects_to_all_others() {
     });
 }
 
-/// An endpoint that can connect unless a record says otherwise.
+/// An endpoint that connects unless the record of a rank is "broken".
 struct Fake(usize);
 
 impl Endpoint for Fake {
@@ -139,7 +140,7 @@ impl Endpoint for Fake {
     }
 
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<()> {
-        assert!(watch.is_some(), "the store notices deaths");
+        assert!(watch.is_some(), "the store detects exits");
         match records.iter().position(|record| record == "broken") {
             None => Ok(()),
             Some(by) => Err(Error::Aborted { by, reason: "broken".into() }),
