@@ -1,8 +1,9 @@
-//! Accepts connections on behalf of all channels, and keeps each until its channel is opened here.
+//! Accepts connections on behalf of all channels, and keeps each until its channel is opened on
+//! this rank.
 //!
-//! There is no thread. A thread that opens a channel drives the acceptor while it waits, for every
-//! channel: two threads that open two channels both drive it, and notify each other of
-//! connections for the other one.
+//! It has no thread of its own. A thread that opens a channel drives the acceptor for all channels
+//! while it waits: two threads that open two channels both drive it, and each notifies the other of
+//! connections for the other's channel.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,9 +17,9 @@ use crate::acceptor::Acceptor;
 use crate::connect::ConnId;
 use crate::mesh::{Destination, Protocol};
 
-/// The most connections that are kept for channels that are not opened here yet, in a small world.
+/// The limit on connections kept for channels that are not yet open on this rank, in a small world.
 const UNOPENED_MAX: usize = 4096;
-/// The most of them per connection of a channel, in a large one.
+/// The limit in a large world, per connection that a channel can have.
 const UNOPENED_PER_CONNECTION: usize = 16;
 
 /// The connections that were accepted for the channels of one mesh.
@@ -32,7 +33,7 @@ pub(crate) struct AcceptQueue<P: Protocol> {
 #[derive(Debug)]
 struct QueueState<P: Protocol> {
     acceptor: Acceptor<P>,
-    /// Connections whose channel is not opened here yet, or is being opened.
+    /// Connections whose channel is not yet open on this rank.
     accepted: HashMap<Destination<P::Key>, P::Accepted>,
     openers: Vec<(P::Key, Arc<Notify>)>,
 }
@@ -45,7 +46,7 @@ impl<P: Protocol> AcceptQueue<P> {
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 
-    /// No operation leaves the state inconsistent, so poison is ignored.
+    /// No operation leaves the state inconsistent, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, QueueState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,8 +65,8 @@ impl<P: Protocol> AsFd for AcceptQueue<P> {
     }
 }
 
-/// A thread that opens a channel. Dropping it closes the connections of the channel that were not
-/// taken.
+/// A thread that opens a channel. Dropping it closes the connections of the channel that it did not
+/// take.
 #[derive(Debug)]
 pub(crate) struct Registration<'a, P: Protocol> {
     queue: &'a AcceptQueue<P>,
@@ -78,7 +79,8 @@ impl<P: Protocol> Registration<'_, P> {
     /// Accepts connections without blocking, and takes the expected ones of the channel that have
     /// arrived.
     pub(crate) fn accept(&self, protocol: &P, expected: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
-        // The notification is cleared before the state that it announces is read.
+        // Cleared before the state is read, or a notification that arrives in between would be
+        // lost.
         self.notify.clear();
         let mut state = self.queue.lock();
         state.turn(protocol).map_err(|error| Error::io("accept a connection", error))?;
@@ -94,7 +96,7 @@ impl<P: Protocol> Registration<'_, P> {
         [self.queue.as_fd(), self.notify.as_fd()]
     }
 
-    /// When [`Registration::accept`] is due even if none of them is readable.
+    /// The time at which [`Registration::accept`] is due even if no descriptor is readable.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.queue.lock().acceptor.next_deadline()
     }
@@ -113,7 +115,7 @@ impl<P: Protocol> Drop for Registration<'_, P> {
         state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));
         state.accepted.retain(|destination, _| destination.key != self.key);
         if state.openers.is_empty() {
-            // No thread serves them until the next channel is opened.
+            // No thread drives their handshakes until the next channel is opened.
             state.acceptor.close_pending();
         }
     }
@@ -121,7 +123,7 @@ impl<P: Protocol> Drop for Registration<'_, P> {
 
 impl<P: Protocol> QueueState<P> {
     /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
-    /// an earlier one: its peer has given up the earlier one.
+    /// an earlier one with the same destination, which the peer has abandoned.
     fn turn(&mut self, protocol: &P) -> io::Result<()> {
         let max = UNOPENED_MAX.max(protocol.connections_max() * UNOPENED_PER_CONNECTION);
         let capacity = max.saturating_sub(self.accepted.len());

@@ -37,13 +37,13 @@ pub trait Accept {
     /// Accepts a connection if there is one.
     ///
     /// # Errors
-    /// The error of the listener, such as that there is no descriptor left. What is wrong with a
-    /// single connection is no error but [`HandshakeState::Broken`] or
+    /// The error of the listener, for example if the process has no descriptor left. A problem with
+    /// a single connection is not an error but [`HandshakeState::Broken`] or
     /// [`HandshakeState::Rejected`].
     fn accept(&self, listener: &Self::Listener) -> io::Result<Option<AcceptorState<Self>>>;
 
     /// Continues the handshake without blocking. If there is no capacity for another connection,
-    /// rejects it instead of completing the handshake.
+    /// rejects this one instead of completing the handshake.
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> AcceptorState<Self>;
 }
 
@@ -54,12 +54,12 @@ pub trait PendingConn: AsFd {
         None
     }
 
-    /// Whether the peer has begun the handshake as the protocol does.
+    /// Whether the peer has sent a valid beginning of the handshake.
     fn has_greeted(&self) -> bool {
         false
     }
 
-    /// Whether the handshake waits until it can write, not until there is something to read.
+    /// Whether the handshake waits for the connection to become writable rather than readable.
     fn wants_write(&self) -> bool {
         false
     }
@@ -78,7 +78,7 @@ pub enum HandshakeState<C, A> {
     Pending(C),
     /// The peer is authenticated and the handshake complete.
     Accepted(A),
-    /// The connection is closed and a warning gives this reason.
+    /// The connection is closed, and this reason is logged as a warning.
     Rejected(String),
     /// The connection broke during the handshake.
     Broken(io::Error),
@@ -96,17 +96,17 @@ pub struct Limits {
 
 /// Accepts connections on one listener, and drives their handshakes.
 ///
-/// Whatever connects, a turn is short, the number of pending connections is bounded, and none of
-/// them keeps a descriptor that the process needs. A connection that has authenticated leaves the
+/// Even if many processes connect, a turn is short, the number of pending connections is bounded,
+/// and they do not keep descriptors that the process needs. Authenticated connections leave the
 /// acceptor.
 #[derive(Debug)]
 pub struct Acceptor<A: Accept> {
     listener: A::Listener,
     epoll: Arc<OwnedFd>,
-    /// By id, so that the first is the oldest.
+    /// Keyed by id, so that the first is the oldest.
     pending: BTreeMap<u64, Entry<A::Conn>>,
     next_id: u64,
-    /// When the listener is watched again, if it is not at present.
+    /// The time at which the listener is watched again, if it is paused.
     paused_until: Option<Instant>,
     /// The error of the last attempt to accept a connection, if it failed.
     accept_error: Option<io::Error>,
@@ -121,10 +121,10 @@ struct Entry<C> {
 }
 
 impl<A: Accept> Acceptor<A> {
-    /// Watches a listener.
+    /// Creates an acceptor that watches a listener.
     ///
     /// # Errors
-    /// The error of epoll, such as that there is no descriptor left.
+    /// The error of epoll, for example if the process has no descriptor left.
     pub fn new(listener: A::Listener) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -144,7 +144,7 @@ impl<A: Accept> Acceptor<A> {
         Arc::clone(&self.epoll)
     }
 
-    /// Returns when a turn is due even if the descriptor is not readable.
+    /// Returns the time at which a turn is due even if the descriptor is not readable.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.pending.values().filter_map(|pending| pending.deadline).chain(self.paused_until).min()
@@ -156,21 +156,21 @@ impl<A: Accept> Acceptor<A> {
         self.pending.len()
     }
 
-    /// Returns why no connection can be accepted at present, such as that there is no descriptor
-    /// left.
+    /// Returns the error that currently prevents the listener from accepting connections, for
+    /// example that the process has no descriptor left.
     #[must_use]
     pub const fn accept_error(&self) -> Option<&io::Error> {
         self.accept_error.as_ref()
     }
 
-    /// Closes all pending connections. A peer among them connects again.
+    /// Closes all pending connections. Peers among them will reconnect.
     pub fn close_pending(&mut self) {
         self.pending.clear();
     }
 
     /// Handles one batch of events without blocking, and returns the connections that have
-    /// authenticated. Once there are `capacity` of them, handshakes that are not complete are
-    /// rejected; the peer connects again.
+    /// authenticated. Once there are `capacity` of them, further handshakes are rejected, and those
+    /// peers will reconnect.
     ///
     /// # Errors
     /// The error of epoll.
@@ -205,7 +205,7 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Watches the listener, or stops doing so until some time.
+    /// Watches the listener, or stops watching it until `paused_until`.
     fn watch_listener(&mut self, paused_until: Option<Instant>) {
         let events = if paused_until.is_none() { EventFlags::IN } else { EventFlags::empty() };
         match epoll::modify(&*self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
@@ -218,8 +218,8 @@ impl<A: Accept> Acceptor<A> {
         self.watch_listener(Instant::now().checked_add(ACCEPT_PAUSE));
     }
 
-    /// Accepts a bounded number of connections, so that a flood of them does not delay other work:
-    /// epoll reports again that there are more.
+    /// Accepts a bounded number of connections, so that a flood of them does not delay other work.
+    /// epoll reports the remaining ones again.
     fn accept_some(&mut self, protocol: &A, capacity: usize, accepted: &mut Vec<A::Accepted>) {
         for _ in 0..ACCEPTS_PER_TURN {
             let is_full = self.pending.len() >= protocol.limits().pending_max;

@@ -1,4 +1,4 @@
-//! The parts of a transport that connect to peers and find out whether they are alive.
+//! The parts of a transport that connect to peers and detect whether they are alive.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use rustix::event::PollFd;
 pub struct ConnId {
     /// The peer's rank on the channel, which errors name.
     pub rank: usize,
-    /// The peer's rank in the world, by which processes know each other.
+    /// The peer's rank in the world, which identifies its process.
     pub world_rank: usize,
-    /// The number of the connection among those of the channel to this peer.
+    /// The index of the connection among those of the channel to this peer.
     pub index: u8,
 }
 
@@ -41,7 +41,7 @@ pub trait Connect {
     }
 }
 
-/// Detects that peers from which a channel expects connections have exited.
+/// Detects the exit of peers from which a channel expects connections.
 pub trait LivenessProbe {
     /// Checks the peers of the connections that are still expected, in ascending order, without
     /// blocking.
@@ -53,7 +53,7 @@ pub trait LivenessProbe {
     /// The descriptors that become ready when [`LivenessProbe::check`] may find something new.
     fn poll_fds(&self) -> Vec<PollFd<'_>>;
 
-    /// The time of the next check even if no descriptor becomes ready.
+    /// The time at which a check is due even if no descriptor becomes ready.
     fn next_attempt(&self) -> Option<Instant>;
 }
 
@@ -65,7 +65,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Delays that begin with `min`.
+    /// Creates delays that begin with `min` and grow up to `max`.
     #[must_use]
     pub const fn new(min: Duration, max: Duration) -> Self {
         Self { next: min, max }

@@ -3,16 +3,16 @@
 //!
 //! A transport supplies three things, and this crate does the rest:
 //!
-//! - [`Accept`]: accepts a connection and authenticates it. An [`Acceptor`] drives it: it bounds
-//!   the number of connections that are not authenticated yet and the time they get, and never lets
+//! - [`Accept`]: accepts a connection and authenticates it. An [`Acceptor`] drives it: it limits
+//!   the number of unauthenticated connections and the time of their handshakes, and never lets
 //!   them use up the file descriptors of the process. The store of `comm-tcp` uses it too.
 //! - [`Connect`]: connects to one peer, with retries.
-//! - [`LivenessProbe`]: detects that a peer we expect a connection from has exited.
+//! - [`LivenessProbe`]: detects that a peer from which a connection is expected has exited.
 //!
 //! [`Protocol`] combines them. A [`Mesh`] then opens channels: a rank connects to the members whose
-//! ranks of the world are below its own, and accepts connections from those above. An [`Opening`]
-//! is a channel that is being opened; [`complete`] waits for it, or for two
-//! together as a tuple.
+//! world ranks are below its own, and accepts connections from those with higher ones. An
+//! [`Opening`] is a channel that is being opened; [`complete`] waits for one, or for two together
+//! as a tuple.
 //!
 //! This crate starts no thread: the threads that open channels accept connections for each other.
 //!
@@ -20,7 +20,7 @@
 //! |---|---|
 //! | how many connections may be pending, and which one is closed first | `pending.rs` |
 //! | how is a connection accepted | `acceptor.rs` |
-//! | where does it wait until its channel is opened here | `accept_queue.rs` |
+//! | where does it wait until its channel is opened on this rank | `accept_queue.rs` |
 //! | how is a channel opened | `mesh.rs`, `opening.rs`, `connect.rs` |
 //! | how does a thread wait | `poll.rs` |
 #![forbid(unsafe_code)]

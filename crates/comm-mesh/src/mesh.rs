@@ -14,13 +14,13 @@ use crate::opening::{MeshOpening, Opening};
 
 /// The parts that a transport supplies to connect ranks.
 pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debug + Sized {
-    /// Names a channel on both sides of a connection.
+    /// Identifies a channel on both sides of a connection.
     type Key: Copy + Debug + Eq + Hash;
     /// An established connection.
     type Connection: Debug;
     /// Connects to a peer.
     type Connect: Connect<Connection = Self::Connection> + Debug;
-    /// Detects that peers have exited.
+    /// Detects the exit of peers.
     type Probe: LivenessProbe + Debug;
     /// A channel whose connections are all established.
     type Channel;
@@ -45,14 +45,14 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     /// The channel to which an accepted connection belongs.
     fn destination(&self, accepted: &Self::Accepted) -> Destination<Self::Key>;
 
-    /// Establishes a connection that was accepted, now that its channel is opened here.
+    /// Establishes an accepted connection once its channel is being opened on this rank.
     ///
     /// # Errors
     /// The reason why the connection cannot be used. The peer is expected to connect again.
     fn establish(&self, key: Self::Key, accepted: Self::Accepted) -> io::Result<Self::Connection>;
 
-    /// Makes a channel of its connections: to each peer, by rank on the channel, all in their
-    /// order.
+    /// Makes a channel from its connections. `peers` holds the rank of each peer on the channel and
+    /// the connections to it, in ascending order of rank and index.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
@@ -71,7 +71,7 @@ pub struct Destination<K> {
     pub key: K,
     /// The peer's rank in the world.
     pub world_rank: usize,
-    /// The number of the connection among those of the channel to this peer.
+    /// The index of the connection among those of the channel to this peer.
     pub index: u8,
 }
 
@@ -80,12 +80,12 @@ pub struct Destination<K> {
 pub struct Mesh<P: Protocol> {
     group: Group,
     protocol: P,
-    /// `None` in a world of one, and for a rank without a listener.
+    /// `None` in a world of one rank, and for a rank without a listener.
     queue: Option<AcceptQueue<P>>,
 }
 
 impl<P: Protocol> Mesh<P> {
-    /// Makes the mesh of a rank. Without a listener it has no connections.
+    /// Creates the mesh of a rank. Without a listener it has no connections.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
@@ -105,12 +105,11 @@ impl<P: Protocol> Mesh<P> {
         &self.protocol
     }
 
-    /// Begins to open a channel between `members`, which connects this rank with those of them for
-    /// which `reaches` holds.
+    /// Begins to open a channel between `members`, which connects this rank to the members for
+    /// which `reaches` returns `true`.
     ///
     /// # Errors
-    /// As [`Fabric::open_among`](comm_core::Fabric::open_among), for a list of members that no
-    /// group can have.
+    /// As [`Fabric::open_among`](comm_core::Fabric::open_among), for an invalid list of members.
     pub fn begin<'a>(
         &'a self,
         channel: ChannelId,

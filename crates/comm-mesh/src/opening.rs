@@ -1,8 +1,8 @@
-//! Opens one channel: connects to the members below, accepts those above, and waits for both in one
-//! loop.
+//! Opens one channel: connects to the members with lower world ranks, accepts connections from
+//! those with higher ones, and waits for both in one loop.
 //!
-//! Which side connects depends on the ranks of the world, by which processes know each other.
-//! Errors name members by their ranks on the channel.
+//! World ranks decide which side connects, because they identify processes. Errors name members by
+//! their ranks on the channel.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::connect::{ConnId, Connect, LivenessProbe};
 use crate::mesh::Protocol;
 use crate::poll::wait;
 
-/// A channel that is being opened. Dropping it gives up.
+/// A channel that is being opened. Dropping it abandons the attempt.
 pub trait Opening {
     /// The channel, once it is open.
     type Channel;
@@ -31,10 +31,10 @@ pub trait Opening {
     /// The descriptors that become ready when [`Opening::advance`] can make progress.
     fn poll_fds(&self) -> Vec<PollFd<'_>>;
 
-    /// When [`Opening::advance`] is due even if no descriptor becomes ready.
+    /// The time at which [`Opening::advance`] is due even if no descriptor becomes ready.
     fn next_attempt(&self) -> Option<Instant>;
 
-    /// The error for a deadline that has passed: [`Error::Timeout`] with the missing ranks
+    /// The error to return once the deadline has passed: [`Error::Timeout`] with the missing ranks
     /// on the channel, or the error that explains why there is no connection.
     fn timeout(&self) -> Error;
 
@@ -45,7 +45,7 @@ pub trait Opening {
     fn finish(self) -> Result<Self::Channel>;
 }
 
-/// Opens two channels at once: neither waits for the other, so that a failure of one ends both.
+/// Opens two channels concurrently: neither waits for the other, and a failure of one ends both.
 impl<A: Opening, B: Opening> Opening for (A, B) {
     type Channel = (A::Channel, B::Channel);
 
@@ -111,7 +111,7 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
     group: Group,
     began: Instant,
     connecting: Vec<(ConnId, P::Connect)>,
-    /// The connections that members above are to make.
+    /// The connections that members with higher world ranks will make.
     expected: Vec<ConnId>,
     probe: P::Probe,
     /// `None` if this rank has no listener.
@@ -120,8 +120,8 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> MeshOpening<'a, P> {
-    /// Begins to open a channel to `peers`: their ranks on the channel and in the world, where this
-    /// rank has `own_rank`.
+    /// Begins to open a channel to `peers`, each given by its ranks on the channel and in the
+    /// world. `own_rank` is the local rank in the world.
     pub(crate) fn new(
         (protocol, queue): (&'a P, Option<Registration<'a, P>>),
         key: P::Key,
@@ -170,8 +170,8 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
                     self.expected.retain(|other| *other != id);
                     self.open.push((id, connection));
                 }
-                // The peer has given up, or tries again.
-                Err(error) => tracing::debug!(rank = id.rank, %error, "an accepted connection is of no use"),
+                // The peer has given up or will try again.
+                Err(error) => tracing::debug!(rank = id.rank, %error, "cannot use an accepted connection"),
             }
         }
         Ok(())

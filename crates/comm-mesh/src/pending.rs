@@ -17,8 +17,8 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 16;
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// The most connections that may be pending on one listener, however many descriptors there are.
 const PENDING_MAX: usize = 64;
-/// The time for which a connection that has begun its handshake is not closed. Peers answer within
-/// it unless their machine is overloaded.
+/// The minimum time for which a connection that has begun its handshake is kept. Peers answer
+/// within it unless their machine is overloaded.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// Returns the most descriptors that this process may have open.
@@ -42,12 +42,12 @@ pub(crate) struct Pending {
     pub(crate) id: u64,
     pub(crate) source: Option<IpAddr>,
     pub(crate) since: Instant,
-    /// Whether it has begun the handshake as a peer does.
+    /// Whether the peer has sent a valid beginning of the handshake.
     pub(crate) has_greeted: bool,
 }
 
-/// Chooses the connection to close so that another can be accepted. `None` if each may be a peer
-/// about to answer.
+/// Chooses the connection to close so that another can be accepted. Returns `None` if each of them
+/// may be a peer that is about to answer.
 ///
 /// A peer begins its handshake as soon as it has connected, so silent connections are closed first;
 /// then those from the address that has the most; then the oldest.

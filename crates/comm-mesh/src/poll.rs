@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-/// Sleeps until a descriptor is ready or the deadline has passed; `None` is no deadline. Returns
+/// Sleeps until a descriptor is ready or the deadline has passed; `None` means no deadline. Returns
 /// whether one is ready.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn deadline_after(timeout: Duration) -> Instant {
     now.checked_add(timeout.min(LATEST)).unwrap_or(now)
 }
 
-/// Converts a duration for the kernel. `None`, which waits forever, if it is too long to be
+/// Converts a duration for the kernel. Returns `None`, which waits forever, if it is too long to be
 /// represented.
 #[must_use]
 pub fn timespec(duration: Duration) -> Option<Timespec> {

@@ -25,7 +25,7 @@ pub(crate) fn channel(kind: ChannelKind) -> ChannelId {
     ChannelId { group: GroupId::WORLD, kind }
 }
 
-/// Listens under a name that no other process has.
+/// Listens under a name that no other process uses.
 pub(crate) fn listen() -> (UnixListener, SocketAddr) {
     let name = format!("comm-mesh-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
     let address = SocketAddr::from_abstract_name(name).unwrap();
@@ -66,7 +66,7 @@ pub(crate) struct TestProtocol {
     pub(crate) limits: Limits,
     /// Whether the system has no descriptor left.
     pub(crate) is_exhausted: AtomicBool,
-    /// A rank that the probe finds dead.
+    /// A rank that the probe reports as exited.
     pub(crate) exited: Option<usize>,
 }
 
@@ -83,7 +83,7 @@ impl Default for TestProtocol {
     }
 }
 
-/// A connection and what was received on it.
+/// A connection and the bytes received on it.
 #[derive(Debug)]
 pub(crate) struct TestConn {
     stream: UnixStream,
@@ -240,7 +240,7 @@ impl TestConnect {
                 return Ok(Some(TestConnection { stream, world_rank, index }));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.stream = Some(stream),
-            // The peer has closed it: another attempt is made.
+            // The peer has closed the connection: the next step connects again.
             _ => {}
         }
         Ok(None)

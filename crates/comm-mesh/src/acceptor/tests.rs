@@ -61,7 +61,7 @@ fn a_peer_is_accepted_while_all_pending_connections_have_greeted() {
     while acceptor.pending() < 4 {
         acceptor.turn(&protocol, 1).unwrap();
     }
-    // It waits until the others have had their time.
+    // It waits until the grace period of the others is over.
     let _peer = connect(&[GREETING, 0, 7, 0]);
     assert_eq!(accept_one(&mut acceptor, &protocol), 7);
     drop(greeted);

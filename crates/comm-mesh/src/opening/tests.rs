@@ -15,10 +15,10 @@ fn any_rank(_: usize) -> bool {
     true
 }
 
-/// Drives openings in one thread, which sleeps on their descriptors alone, until all are connected.
+/// Drives openings until all are connected, in one thread that sleeps only on their descriptors.
 fn drive<O: Opening>(openings: &mut [O]) {
     let deadline = deadline_after(SOON);
-    // Each is advanced, also after one that is not connected.
+    // `count` advances every opening, where `all` would stop at the first that is not connected.
     while openings.iter_mut().map(|opening| opening.advance().unwrap()).filter(|is_open| !is_open).count() > 0
     {
         assert!(Instant::now() < deadline);
@@ -28,7 +28,8 @@ fn drive<O: Opening>(openings: &mut [O]) {
     }
 }
 
-/// Sends on each connection the ranks and the index that its sender knows, and compares them.
+/// Sends the ranks and the index that the sender knows over each connection, and checks that the
+/// receiver knows the same.
 fn check(channels: &mut [TestChannel], members: &[usize], connections: u8) {
     for channel in channels.iter_mut() {
         let own = u8::try_from(members[channel.group.rank()]).unwrap();
