@@ -42,7 +42,7 @@ struct Waker {
 
 impl AbortHandle for Waker {
     fn abort(&self, cause: Error) {
-        // The first cause stays.
+        // Keeps the first cause.
         let _ = self.cause.set(cause);
         self.notify.notify();
     }
@@ -141,7 +141,7 @@ impl Transport for QueueTransport {
         Ok(sent)
     }
 
-    /// The queue has a copy: the sender may change its memory at once.
+    /// The queue holds a copy, so the sender may change its memory immediately.
     fn released(&self, to: usize) -> u64 {
         self.accepted[to]
     }
@@ -172,7 +172,7 @@ impl Transport for QueueTransport {
     fn revoke(&mut self) {}
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        // In this order: a change after the check notifies again.
+        // Cleared before the check, so that a change after the check notifies again.
         self.waker().notify.clear();
         self.check_abort()?;
         let rank = self.group.rank();
@@ -198,7 +198,7 @@ impl Transport for QueueTransport {
     }
 }
 
-/// The other ranks receive what was sent, and then learn that this one is gone.
+/// The other ranks receive the bytes that were sent, and then detect that this one is gone.
 impl Drop for QueueTransport {
     fn drop(&mut self) {
         for peer in self.group.peers() {

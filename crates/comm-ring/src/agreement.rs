@@ -1,4 +1,4 @@
-//! The encoding of the settings that rank 0 gives the other members when a group is created.
+//! The encoding of the settings that rank 0 sends to the other members when a group is created.
 
 use comm_core::wire::{self, Reader, Writer};
 use comm_core::{Error, Link, LinkModel, Refusal, Result, Step};
@@ -7,9 +7,9 @@ use crate::Tuning;
 
 /// The version of the encoding.
 const VERSION: u16 = 4;
-/// The encoding of a missing number of bytes.
+/// Encodes the absence of a number of bytes.
 const NEVER: u64 = u64::MAX;
-/// The largest number of processors that fits in the word of the version.
+/// The largest number of processors that fits into the word that it shares with the version.
 const PROCESSORS_MAX: u64 = (1 << 48) - 1;
 /// The largest window that is accepted, so that no peer can make a rank allocate unbounded memory.
 const WINDOW_MAX: usize = 1 << 16;
@@ -40,8 +40,8 @@ impl Tuning {
         to.into_array()
     }
 
-    /// Decodes the settings of rank 0. Returns an error for another version, and for settings that
-    /// no rank could use.
+    /// Decodes the settings of rank 0. Returns an error for a different version and for settings
+    /// that no rank could use.
     pub(crate) fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Self> {
         let malformed = |error| Error::malformed("the settings of rank 0", error);
         let (theirs, tuning) = wire::decode(bytes, Self::read).map_err(malformed)?;
@@ -114,7 +114,7 @@ mod tests {
         matches!(Tuning::decode(&changed.encode()), Err(Error::Invalid(Invalid::Setting { .. })))
     }
 
-    /// A change here needs a new version.
+    /// A change of the encoding requires a new version.
     #[test]
     fn the_encoding_matches_the_specification() {
         let mut expected = Vec::new();

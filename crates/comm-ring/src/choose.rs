@@ -7,7 +7,7 @@ use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// The properties of a call on which the selection depends. Every member knows the same values.
+/// The properties of a call that determine the selection. They are the same on every member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallShape {
@@ -19,13 +19,13 @@ pub struct CallShape {
     /// gather, the data that one rank sends to all others in an all-to-all. 0 if only some ranks
     /// know it.
     pub bytes: usize,
-    /// The order of combining that the caller asked for.
+    /// The order of combination that the caller requested.
     pub order: ReduceOrder,
 }
 
 /// Setters, as in `CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
 impl CallShape {
-    /// Creates the shape of a collective of one rank without data, in any order of combining.
+    /// Creates the shape of a collective of one rank without data, with [`ReduceOrder::Any`].
     #[must_use]
     pub const fn new(collective: Collective) -> Self {
         Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
@@ -34,13 +34,13 @@ impl CallShape {
     comm_core::setters!(ranks: usize, bytes: usize, order: ReduceOrder);
 }
 
-/// The speedup from which on an algorithm further down in the table is preferred; no model can tell
-/// smaller ones. Those further up have simpler patterns with fewer partners at once, which real
-/// networks favour more than the model.
+/// The smallest predicted speedup for which an algorithm is preferred to one above it in the table.
+/// Smaller speedups are within the error of the model, and algorithms further up have simpler
+/// patterns with fewer concurrent partners, which real networks favour more than the model does.
 const MIN_SPEEDUP: f64 = 1.0 / 0.95;
 
-/// The most temporary memory per rank in bytes, unless every algorithm needs more, or the one that
-/// the caller forces does.
+/// The limit on temporary memory per rank in bytes. It is exceeded only if every algorithm needs
+/// more, or if the caller forces one that does.
 const SCRATCH_MAX: usize = 24 << 20;
 
 /// The selected algorithm and its parameters, the same on every rank.
@@ -58,7 +58,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns whether this is preferred to the other, which may be faster by up to the factor
+    /// Returns whether this is preferred to `other` even if that is faster by up to the factor
     /// `speedup`. A selection that needs too much memory is never preferred to one that does not.
     fn is_preferred_to(&self, other: &Self, speedup: f64) -> bool {
         let (is_lean, other_is) = (self.scratch <= SCRATCH_MAX, other.scratch <= SCRATCH_MAX);
@@ -73,9 +73,9 @@ impl Selection {
     }
 }
 
-/// Selects the algorithm and the number of segments that are fastest according to the model of the
-/// links, or the fastest segmentation of the algorithm that the caller forces. The result is the
-/// same on every rank.
+/// Selects the algorithm and the number of segments that are fastest according to the link model,
+/// or the fastest segmentation of the algorithm that the caller forces. The result is the same on
+/// every rank.
 ///
 /// # Errors
 /// [`Invalid::Algorithm`] if the forced algorithm does not exist for the collective, or does not
@@ -90,7 +90,8 @@ pub fn choose(shape: &CallShape, forced: Option<&str>, tuning: &Tuning) -> Resul
     best.ok_or_else(|| unfit(shape, forced.unwrap_or_default()))
 }
 
-/// Returns the fastest segmentation for an algorithm; of equals, the one with fewer segments.
+/// Returns the fastest segmentation for an algorithm; among equally fast ones, the one with fewer
+/// segments.
 fn fastest_cut(shape: &CallShape, row: &'static Algorithm, tuning: &Tuning) -> Option<Selection> {
     let timed = segmentations(shape, row, tuning).map(|segments| {
         let time = predict(shape, row, segments, tuning);
@@ -116,7 +117,7 @@ pub fn predict(shape: &CallShape, algorithm: &Algorithm, segments: usize, tuning
     oversubscription::slowed_time(alone, algorithm, &params, &tuning.links, chunk_bytes)
 }
 
-/// Returns the parameters of a schedule of this shape, for rank and root 0.
+/// Returns the parameters of a schedule for this shape, with rank 0 and root 0.
 #[must_use]
 pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     Params {
@@ -130,8 +131,8 @@ pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
     }
 }
 
-/// Returns the partition of all data of the collective, not of one rank's, with equal counts in
-/// bytes: simulators need it besides the steps.
+/// Returns the partition of the data of all ranks into equal counts of bytes. Simulators need it in
+/// addition to the steps.
 #[must_use]
 pub fn sizes(shape: &CallShape, algorithm: &Algorithm, p: &Params) -> Partition {
     let data = match algorithm.chunks {
@@ -142,7 +143,8 @@ pub fn sizes(shape: &CallShape, algorithm: &Algorithm, p: &Params) -> Partition 
     Partition::even(data, algorithm.blocks(p) / p.segments).segments(p.segments)
 }
 
-/// Returns an error if the algorithm does not exist, before any buffer is touched.
+/// Returns an error if the algorithm does not exist or is not eligible. Called before any buffer is
+/// modified.
 pub(crate) fn check(shape: &CallShape, name: &str) -> Result<()> {
     let known = Algorithm::find(shape.collective, name).is_some_and(|row| is_eligible(shape, row));
     if known { Ok(()) } else { Err(unfit(shape, name)) }
@@ -169,7 +171,8 @@ fn chunk_bytes(shape: &CallShape, row: &Algorithm) -> usize {
     }
 }
 
-/// Returns the candidate numbers of segments: one, and that for segments of the configured size.
+/// Returns the candidate numbers of segments: one, and the number that yields segments of the
+/// configured size.
 fn segmentations(shape: &CallShape, row: &Algorithm, tuning: &Tuning) -> impl Iterator<Item = usize> + use<> {
     let pieces = chunk_bytes(shape, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
@@ -273,7 +276,7 @@ mod tests {
                         chosen.time <= other.time * MIN_SPEEDUP,
                         "{name} of {ranks} rather than {instead}"
                     );
-                    // Nor is it selected over a simpler one without need.
+                    // Nor is it preferred to a simpler one that is as fast.
                     assert!(!before || chosen.time < other.time, "{name} of {ranks} rather than {instead}");
                 }
             }

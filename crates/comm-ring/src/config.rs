@@ -10,23 +10,23 @@ use comm_core::LinkModel;
 pub struct RingConfig {
     /// The largest number of unfinished steps of a schedule, from 2 to 64.
     pub window: usize,
-    /// The size of a segment in bytes, at least 1: the piece in which large data is pipelined.
+    /// The size in bytes of the segments in which large data is pipelined, at least 1.
     pub segment_bytes: usize,
     /// The largest number of segments in temporary memory at once, at least 1.
     pub segments_per_pass: usize,
-    /// The cost model by which algorithms are selected. By default that of the transport.
+    /// The cost model by which algorithms are selected. The default is that of the transport.
     pub links: Option<LinkModel>,
     /// The time after which a blocked call announces to the other ranks what it waits for.
     pub announce_after: Duration,
-    /// The time for which a rank that found a failure waits for reports of its cause. A blocked
+    /// The time for which a rank that detected a failure waits for reports of its cause. A blocked
     /// call asks the other ranks for their state this long before its deadline, but not before half
-    /// of its timeout is over.
+    /// of its timeout has passed.
     pub diagnosis: Duration,
     /// The largest message between two ranks, in bytes, that is sent before the receiver asks for
     /// it. Ranks may set different values.
     pub eager_bytes: usize,
-    /// Larger messages are sent in parts of this size in bytes, between which other messages may
-    /// go.
+    /// Larger messages are sent in parts of this size in bytes, between which other messages may be
+    /// sent.
     pub part_bytes: usize,
     /// The longest time for which a blocked call yields the processor before it sleeps.
     pub yield_max: Duration,

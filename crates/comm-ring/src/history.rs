@@ -28,14 +28,14 @@ struct Repeat {
 }
 
 impl Default for History {
-    /// Allocates for the case that no call equals the one before.
+    /// Allocates for the worst case, in which no call equals the one before.
     fn default() -> Self {
         Self { runs: VecDeque::with_capacity(REMEMBERED as usize + 1), next: 0 }
     }
 }
 
 impl History {
-    /// Returns the number of the last call; 0 also before the first.
+    /// Returns the number of the last call, or 0 before the first.
     #[inline]
     pub(crate) const fn last(&self) -> u64 {
         self.next.saturating_sub(1)
@@ -65,7 +65,7 @@ impl History {
         self.next.saturating_sub(REMEMBERED)
     }
 
-    /// Returns the call of this number, unless it is too old or yet to come.
+    /// Returns the call of this number, unless it is too old or has not been made yet.
     pub(crate) fn get(&self, sequence: u64) -> Option<&Signature> {
         let remembered = (self.oldest()..self.next).contains(&sequence);
         let run = self.runs.iter().rfind(|run| remembered && run.first <= sequence)?;
@@ -80,9 +80,9 @@ impl History {
         runs.skip(skipped).map(past).collect()
     }
 
-    /// Returns the first call before number `end` that differs from another rank's call with its
-    /// number: the number and both calls. Calls that either rank no longer has, or has yet to make,
-    /// count as equal.
+    /// Returns the number of the first call before number `end` that differs from another rank's
+    /// call with the same number, and both calls. Calls that either rank no longer remembers, or
+    /// has not made yet, count as equal.
     pub(crate) fn difference(&self, past: &[PastCall], end: u64) -> Option<(u64, Signature, Signature)> {
         let ends = past.iter().skip(1).map(|next| next.first).chain([end]);
         past.iter().zip(ends).find_map(|(PastCall { first, call: theirs }, end)| {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(
             ours.difference(&ours.before(3), u64::MAX),
             Some((3, call(2), call(1))),
-            "a run that went on"
+            "a run that continued"
         );
         assert_eq!(History::default().difference(&ours.before(end), end), None);
     }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(history(&counts).difference(&long.before(100), 100), Some((95, call(0), call(95))));
         counts[91] = 0;
         let other = history(&counts).difference(&long.before(100), 100);
-        assert_eq!(other, Some((95, call(0), call(95))), "what is not listed is not compared");
+        assert_eq!(other, Some((95, call(0), call(95))), "calls that are not listed are not compared");
         assert_eq!(history(&[7; 500]).difference(&history(&[7; 90]).before(90), 90), None, "too old");
     }
 

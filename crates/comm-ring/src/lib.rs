@@ -3,8 +3,8 @@
 //!
 //! A collective is *described* by a schedule ([`schedule`]), *executed* by one executor and *moved*
 //! by a [`Transport`](comm_core::Transport) that this crate knows nothing about.
-//! [`RingCommunicator`] puts the three together: it chooses the algorithm, waits, and reports
-//! failures as errors that name the rank that caused them.
+//! [`RingCommunicator`] combines the three: it selects the algorithm, waits, and reports failures
+//! as errors that name the rank that caused them.
 //!
 //! # A transport of your own
 //!
@@ -32,8 +32,8 @@
 //! # Ok::<_, comm_core::Error>(())
 //! ```
 //!
-//! The example `own_transport` of this package has both traits for queues between threads, in 300
-//! lines, and `comm_sim::transport_conformance!` tests any transport.
+//! The example `own_transport` of this package implements both traits for queues between threads in
+//! 300 lines, and `comm_sim::transport_conformance!` tests any transport.
 
 #![forbid(unsafe_code)]
 

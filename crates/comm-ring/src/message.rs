@@ -22,11 +22,11 @@ impl Header {
         Self { sequence, length, fingerprint, unused: 0 }
     }
 
-    /// The last word is unused. With 32 bytes, a payload whose length and address are multiples of
-    /// 16 never passes through a socket between addresses whose offsets in their pages differ by 1
-    /// to 15 bytes: there `rep movsb`, with which Linux copies, is slow on some processors. A
-    /// header of 24 bytes would cause just that for large payloads, because large allocations begin
-    /// 16 bytes after a page boundary, and socket buffers at one.
+    /// The last word is padding. With a header of 32 bytes, a payload whose length and address are
+    /// multiples of 16 is never copied between user memory and socket buffers at page offsets that
+    /// differ by 1 to 15 bytes. At such offsets `rep movsb`, which Linux uses for copies, is slow
+    /// on some processors. A header of 24 bytes would cause them for large payloads, because large
+    /// allocations begin 16 bytes after a page boundary, and socket buffers at a page boundary.
     pub(crate) const BYTES: usize = 32;
 
     #[inline]

@@ -1,5 +1,5 @@
-//! Partial sums in `f32`: a call on 16-bit floats has the bits of the same call on `f32`, rounded
-//! once at the end.
+//! Partial sums in `f32`: a call on 16-bit floats yields the bits of the same call on `f32`,
+//! rounded once at the end.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -80,7 +80,7 @@ fn each_algorithm(comm: &Comm, collective: Collective) -> impl Iterator<Item = (
     Algorithm::for_collective(collective).map(|row| (row.name, comm.with_algorithm(row.name)))
 }
 
-/// Every operator on every length, with a word for messages.
+/// Checks every operator on every length, with a description for failure messages.
 fn cases(comm: &Comm, collective: Collective, check: impl Fn(&Comm, ReduceOp, usize, &str)) {
     for (name, comm) in each_algorithm(comm, collective) {
         for (op, len) in OPS.iter().flat_map(|op| lengths(comm.size()).into_iter().map(move |len| (*op, len)))
@@ -220,7 +220,7 @@ fn an_average_of_equal_numbers_is_this_number_by_every_algorithm() {
 
 #[test]
 fn an_average_of_equal_numbers_is_this_number_without_sums_in_f32_at_any_length() {
-    // Where messages cost nothing but their bytes, sums are fastest in rings.
+    // If messages cost nothing but their bytes, rings are fastest.
     let mut config = RingConfig::default();
     config.links = Some(LinkModel::uniform(Link { latency: 0.0, overhead: 0.0, per_byte: 1e-9 }, 1e-10));
     for ranks in [1, 2, 4, 8] {
@@ -256,7 +256,7 @@ fn ranks_that_keep_sums_in_unlike_types_get_a_desync_that_names_both() {
         let errors = common::world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
             let accumulate = if comm.rank() == 1 { Accumulate::F32 } else { Accumulate::Native };
             let comm = comm.with_accumulate(accumulate);
-            // Where it makes no difference, it may differ.
+            // The setting may differ between ranks in calls that it does not affect.
             comm.all_reduce(&mut [1.0_f32; 8], ReduceOp::Sum).unwrap();
             comm.all_reduce(&mut [f16::ONE; 8], ReduceOp::Max).unwrap();
             comm.all_reduce(&mut [f16::ONE; 8], ReduceOp::Sum).unwrap_err()

@@ -37,7 +37,7 @@ fn a_dropped_handle_completes_all_the_same() {
         drop(comm.all_reduce_async(vec![1_i64; 10], ReduceOp::Sum).unwrap());
         let kept = comm.broadcast_async(2, vec![comm.rank() as u8; 5]).unwrap();
         assert_eq!(kept.wait().unwrap(), [2; 5]);
-        // The last clone waits for what is under way.
+        // Dropping the last clone waits for pending calls.
         drop(comm.barrier_async().unwrap());
     });
 }
@@ -88,7 +88,7 @@ fn a_handle_waits_no_longer_than_it_is_told() {
         }
         let work = comm.barrier_async().unwrap();
         let Err(work) = work.wait_timeout(Duration::from_millis(20)) else {
-            panic!("rank 1 has yet to come")
+            panic!("rank 1 has not arrived yet")
         };
         waited.wait();
         work.wait().unwrap();
@@ -103,7 +103,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest of runtimes.
+/// A minimal runtime.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -127,7 +127,7 @@ fn it_can_be_awaited_on_any_runtime() {
     });
 }
 
-/// The list of counts 1, 2, .. and a zero in the middle.
+/// Returns the counts 1, 2, ..., with a zero in the middle.
 fn uneven(ranks: usize) -> Vec<usize> {
     (0..ranks).map(|rank| if rank == ranks / 2 { 0 } else { rank + 1 }).collect()
 }
@@ -209,7 +209,7 @@ fn many_buffers_at_once_between_other_calls() {
         let shares = comm
             .reduce_scatter_coalesced_async(vec![[1_i32; 3], [2; 3]], vec![[0; 1]; 2], ReduceOp::Sum)
             .unwrap();
-        // Awaited in another order than they were made.
+        // Awaited in a different order from the one in which they were made.
         let (_, shares) = block_on(shares).unwrap();
         assert_eq!(shares, [[3], [6]]);
         assert_eq!(block_on(gathered).unwrap().1, [vec![0, 0, 1, 1, 2, 2], vec![]]);
@@ -236,7 +236,7 @@ fn a_refused_background_call_does_not_disturb_later_calls() {
     });
 }
 
-/// A buffer that panics when it is looked at.
+/// A buffer that panics when it is accessed.
 #[derive(Debug)]
 struct Explosive;
 

@@ -13,7 +13,7 @@ fn connect(fabric: NetworkFabric) -> Result<Comm> {
     Ok(Comm::new(RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT)?).with_timeout(TIMEOUT))
 }
 
-/// Makes calls in the background on two communicators, and others meanwhile.
+/// Makes background calls on one communicator, and blocking calls on another in the meantime.
 fn overlap(fabric: NetworkFabric, clock: &VirtualClock) -> Result<()> {
     let comm = connect(fabric)?;
     let other = comm.duplicate()?;

@@ -19,15 +19,15 @@ fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &config, rank)
 }
 
-/// Lists of lengths: none, one, empty ones in every place, and a thousand tiny ones among which a
-/// large one lies.
+/// Lists of lengths: none, one, empty ones in every place, and a thousand tiny ones with a large
+/// one among them.
 fn lists(ranks: usize) -> Vec<Vec<usize>> {
     let mut many = [1, 0, 3, 2, 7].repeat(200);
     many[517] = 10_000;
     vec![vec![], vec![0], vec![0, 0], vec![1], vec![0, ranks, 0, ranks + 1, ranks - 1, 0], many]
 }
 
-/// The buffers that `rank` contributes: no two of them alike.
+/// The buffers that `rank` contributes.
 fn all_contributions<T: Small>(rank: usize, lengths: &[usize]) -> Vec<Vec<T>> {
     lengths.iter().map(|&length| contributions(rank, length)).collect()
 }
@@ -63,7 +63,7 @@ fn every_collective<T: Small>(comm: &Comm, lengths: &[usize]) {
     comm.all_gather_coalesced(&sends, &mut gathered).unwrap();
     let of_all = |&length: &usize| (0..ranks).flat_map(|rank| contributions::<T>(rank, length)).collect();
     assert_eq!(gathered, lengths.iter().map(of_all).collect::<Vec<Vec<T>>>());
-    assert_eq!(sends, all_contributions(rank, lengths), "what is sent stays");
+    assert_eq!(sends, all_contributions(rank, lengths), "the sent buffers must not change");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn results_equal_those_of_one_call_per_buffer() {
     for ranks in WORLDS {
         run(ranks, |comm| {
             for lengths in lists(ranks) {
-                // Types of several sizes, one after the other in the same memory.
+                // Types of different sizes reuse the same memory.
                 every_collective::<f32>(&comm, &lengths);
                 every_collective::<u8>(&comm, &lengths);
                 every_collective::<f64>(&comm, &lengths);
@@ -106,7 +106,7 @@ fn each_is_exactly_one_call() {
         comm.broadcast_coalesced(1, &mut buffers).unwrap();
         comm.all_gather_coalesced(&vec![[1_u16; 2]; 1000], &mut vec![[0_u16; 4]; 1000]).unwrap();
         comm.reduce_scatter_coalesced(&[[1_u16; 4]; 9], &mut [[0_u16; 2]; 9], ReduceOp::Max).unwrap();
-        // The number of the call in which each rank waits for the other.
+        // Each rank waits for the other in this call, so the error has its number.
         comm.broadcast(1 - comm.rank(), &mut [0_u8; 4]).unwrap_err()
     });
     for error in errors {
@@ -114,8 +114,8 @@ fn each_is_exactly_one_call() {
     }
 }
 
-/// Ranks whose lists are `first` on rank 0 and `second` elsewhere get a desync, and keep their
-/// buffers.
+/// Checks that ranks whose lists are `first` on rank 0 and `second` elsewhere get a desync, and
+/// that their buffers do not change.
 fn mismatch(
     first: &[usize],
     second: &[usize],
@@ -129,7 +129,7 @@ fn mismatch(
             if result.is_err() {
                 assert_eq!(buffers, all_contributions(comm.rank(), lengths), "untouched");
             }
-            // A rank that only sends may be through before the others notice.
+            // A rank that only sends may complete the call before the others detect the mismatch.
             result.and_then(|()| comm.barrier()).unwrap_err()
         });
         for error in errors {

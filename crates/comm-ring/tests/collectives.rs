@@ -1,4 +1,4 @@
-//! Reductions that the suite of all communicators does not make.
+//! Tests of reductions that the conformance suite of communicators does not cover.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! The contract of every communicator, kept by every algorithm over channels of one process.
+//! The conformance suite of communicators, with every algorithm over in-process channels.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -18,7 +18,7 @@ fn names(collective: Collective) -> Vec<&'static str> {
 }
 
 /// Ranks with small segments, which check every `step`-th combination with every row of the table.
-fn meet(ranks: usize, network: &InProcessConfig, step: usize) -> Vec<HostMember> {
+fn create(ranks: usize, network: &InProcessConfig, step: usize) -> Vec<HostMember> {
     let mut config = common::small_segments();
     config.announce_after = Duration::from_millis(10);
     comm_sim::run_each(InProcessFabric::with_config(ranks, network), |fabric| {
@@ -30,18 +30,18 @@ fn meet(ranks: usize, network: &InProcessConfig, step: usize) -> Vec<HostMember>
 }
 
 comm_sim::communicator_conformance!(defaults, [1, 2, 3, 4, 5, 6, 7, 8, 9, 13], |ranks| {
-    meet(ranks, &InProcessConfig::default(), 1)
+    create(ranks, &InProcessConfig::default(), 1)
 });
 comm_sim::communicator_conformance!(larger_worlds, [16, 24], |ranks| {
-    meet(ranks, &InProcessConfig::default(), 53)
+    create(ranks, &InProcessConfig::default(), 53)
 });
 comm_sim::communicator_conformance!(tiny_channels, [2, 3, 5], |ranks| {
-    meet(ranks, &InProcessConfig::default().capacity(7), 7)
+    create(ranks, &InProcessConfig::default().capacity(7), 7)
 });
 comm_sim::communicator_conformance!(bytes_that_dribble, [2, 3, 5], |ranks| {
-    meet(ranks, &InProcessConfig::default().dribble(1), 7)
+    create(ranks, &InProcessConfig::default().dribble(1), 7)
 });
 comm_sim::communicator_conformance!(memory_that_stays_lent, [2, 3, 5], |ranks| {
     let network = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
-    meet(ranks, &network, 7)
+    create(ranks, &network, 7)
 });

@@ -1,4 +1,4 @@
-//! A peer that never stops talking on the control channel.
+//! A peer that never stops sending on the control channel.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::io::IoSlice;
@@ -15,17 +15,17 @@ use comm_sim::AlteredFabric;
 use comm_sim::network::{self, FaultPlan, NetworkFabric, NetworkTransport, VirtualClock};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The time until the peer falls silent. A rank that reads until then has missed its deadline.
+/// The time until the peer stops sending. A rank that reads until then has missed its deadline.
 const TALKS: Duration = Duration::from_secs(20);
 /// The time that a read takes.
 const READ: Duration = Duration::from_millis(1);
-/// The most memory that the talk may take.
+/// The most memory that the received frames may take.
 const MEMORY: u64 = 2 << 20;
 
-/// The bytes that the peer repeats from some time on.
+/// The bytes that the peer repeats, once they are set.
 type Words = Arc<OnceLock<Vec<u8>>>;
 
-/// A channel on which words without end have always arrived, if the peer has begun to talk.
+/// A channel on which more bytes can always be read, once the peer has begun to repeat them.
 struct Endless {
     transport: NetworkTransport,
     clock: VirtualClock,
@@ -117,7 +117,7 @@ fn first_frame(control: &mut NetworkTransport, clock: &VirtualClock) -> Vec<u8> 
     }
 }
 
-/// Makes a call beside a peer that repeats the announcement of this call, as a question or not.
+/// Makes a call while a peer repeats the announcement of this call, as a question or not.
 fn barrier_beside_endless_talk(question: bool) {
     let words = Words::default();
     network::run(2, 0, &FaultPlan::calm(), |fabric, clock| {
@@ -129,10 +129,10 @@ fn barrier_beside_endless_talk(question: bool) {
             let mut control = open(ChannelKind::Control);
             let (_data, _messages) = (open(ChannelKind::Collective), open(ChannelKind::PointToPoint));
             let mut frame = first_frame(&mut control, &clock);
-            // After its length and its kind.
+            // The byte after the length and the kind.
             frame[5] = u8::from(question);
             words.set(frame).unwrap();
-            // Until the other rank has left, without reading.
+            // Stays until the other rank has left, without reading.
             while control.try_send(0, &[IoSlice::new(&[0])]).is_ok() {
                 clock.sleep(READ);
             }

@@ -52,7 +52,7 @@ fn simulated_programs_move_the_bytes_of_the_closed_forms() {
     }
 }
 
-/// Costs in which latency, overhead, bandwidth or the reduction decides.
+/// Costs in which latency, overhead, bandwidth or the reduction dominates.
 const LINKS: [(Link, f64); 4] = [
     (Link { latency: 1e-5, overhead: 1e-6, per_byte: 1e-10 }, 0.0),
     (Link { latency: 1e-6, overhead: 1e-6, per_byte: 1e-10 }, 0.0),
@@ -62,7 +62,7 @@ const LINKS: [(Link, f64); 4] = [
 const WORLDS: [usize; 12] = [2, 3, 4, 5, 6, 7, 8, 13, 16, 33, 64, 100];
 const BYTES: [usize; 7] = [0, 4, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// Returns the selection and the simulation of a row, or `None` if it does not serve the call.
+/// Returns the selection and the simulation of a row, or `None` if it is not eligible for the call.
 fn forced(row: &Algorithm, question: &CallShape, links: LinkModel) -> Option<(Selection, Report)> {
     let tuning = RingConfig::default().tuning(links);
     let choice = choose(question, Some(row.name), &tuning).ok()?;
@@ -71,8 +71,8 @@ fn forced(row: &Algorithm, question: &CallShape, links: LinkModel) -> Option<(Se
     Some((choice, simulated(row, &p, links, &sizes)))
 }
 
-/// The calls whose predicted and simulated times differ by more than this factor, of all worlds and
-/// sizes.
+/// Returns the calls of all worlds and sizes whose predicted and simulated times differ by more
+/// than this factor.
 fn far(row: &Algorithm, links: LinkModel, factor_max: f64) -> Vec<String> {
     let mut far = Vec::new();
     for ranks in WORLDS {
@@ -98,20 +98,20 @@ fn assert_none(far: &[String]) {
     assert!(far.is_empty(), "{} calls:\n{}", far.len(), far.join("\n"));
 }
 
-/// By what factor predictions may be off on equal links: a fifth, but for these rows.
+/// Returns the factor by which predictions may be off on equal links: 1.2, except for these rows.
 fn factor_max(row: &Algorithm) -> f64 {
     match (row.collective, row.name) {
-        // The root takes in the next segment while it sends one, if the window holds both. It does
-        // not in large groups.
+        // The root receives the next segment while it sends one only if the window holds both,
+        // which it does not in large groups.
         (Collective::AllReduce, "linear") => 1.8,
-        // Several ranks send to the same one first, in groups that are no power of two.
+        // Several ranks send to the same one first, if the size of the group is not a power of two.
         (Collective::AllReduce | Collective::ReduceScatter | Collective::Barrier, "direct" | "one_shot") => {
             1.55
         }
-        // In large groups rank 0 combines the last contributions when all have long arrived.
+        // In large groups, rank 0 combines the last contributions long after all have arrived.
         (Collective::ReduceScatter, "linear") => 1.25,
-        // Paths of different lengths overlap, so that small groups or some that are no power of two
-        // are off.
+        // Paths of different lengths overlap, so predictions are off for small groups and for some
+        // whose size is not a power of two.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::Exscan, "recursive_doubling") => 1.65,
         (Collective::Broadcast, "double_tree") => 1.5,

@@ -1,4 +1,5 @@
-//! One order of combining: rough floats, whose sums show every change of order in their last bits.
+//! The deterministic order of combination, tested with floats whose sums show every change of order
+//! in their last bits.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -58,8 +59,8 @@ fn contributions<T: Rough>(rank: usize, len: usize, op: ReduceOp) -> Vec<T> {
     (0..len).map(|at| rough(rank, at, op)).collect()
 }
 
-/// The element at a position, worked out as the order is defined: the first ranks in pairs, so that
-/// a power of two is left, and then neighbours, again and again.
+/// Computes the element at a position by the definition of the order: first the leading ranks in
+/// pairs, so that a power of two remains, then neighbours, repeatedly.
 fn reference<T: Rough>(ranks: usize, at: usize, op: ReduceOp) -> T {
     let combine = |a: T, b: T| if op == ReduceOp::Prod { a.multiply(b) } else { a.add(b) };
     let mut left: Vec<T> = (0..ranks).map(|rank| rough(rank, at, op)).collect();
@@ -81,7 +82,7 @@ fn bits<T: Rough>(elements: &[T]) -> Vec<u64> {
     elements.iter().map(|element| element.bits()).collect()
 }
 
-/// Handles for the algorithm that is chosen, and for every one that keeps the order.
+/// Handles for the selected algorithm, and for every one that keeps the order.
 fn handles(comm: &Comm, collective: Collective) -> Vec<(&'static str, Comm)> {
     let comm = comm.with_reduce_order(ReduceOrder::Deterministic);
     let keepers = Algorithm::for_collective(collective).filter(|row| row.traits.keeps_order);
@@ -89,7 +90,7 @@ fn handles(comm: &Comm, collective: Collective) -> Vec<(&'static str, Comm)> {
     forced.into_iter().chain([("chosen", comm)]).collect()
 }
 
-/// Every reduction of one vector, whole and in parts.
+/// Checks every reduction of one vector, whole and in parts.
 fn reductions<T: Rough>(comm: &Comm, len: usize, op: ReduceOp) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let send = contributions::<T>(rank, len, op);
@@ -129,7 +130,7 @@ fn reductions<T: Rough>(comm: &Comm, len: usize, op: ReduceOp) {
         assert_eq!(bits(&buffer[rank * share..][..share]), own, "reduce_scatter in place {}", context(name));
     }
     for (name, comm) in handles(comm, Collective::ReduceScatterV) {
-        // The last rank has a third, and what the others leave.
+        // The last rank gets all elements that the others leave, at least a third.
         let mut counts: Vec<usize> = (0..ranks).map(|rank| 2 * len / 3 / ranks * (rank % 2)).collect();
         counts[ranks - 1] += len - counts.iter().sum::<usize>();
         let start = counts[..rank].iter().sum::<usize>();

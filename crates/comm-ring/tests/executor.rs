@@ -1,5 +1,5 @@
-//! The executor over the in-process transport, and nothing else: small enough for an interpreter
-//! that watches every access to memory.
+//! The executor over the in-process transport, without a communicator: small enough for Miri, which
+//! checks every access to memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
 
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
-/// The time limit of a world of threads, also under an interpreter.
+/// The time limit of a world of threads, also under Miri.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Elements of a chunk.
+/// The number of elements of a chunk.
 const ELEMENTS: usize = 5;
 
 fn contribution(rank: usize, at: usize) -> u32 {
@@ -72,7 +72,8 @@ fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
     }
 }
 
-/// Whether the collective takes input apart from its output. Others get it copied there before.
+/// Whether the collective accepts an input separate from its output. For the others, the
+/// communicator copies the input to the output first.
 fn takes_input(collective: Collective) -> bool {
     use Collective::{AllGather, Gather, Reduce, ReduceScatter, Scatter};
     matches!(collective, AllGather | Gather | Reduce | ReduceScatter | Scatter)
@@ -98,7 +99,7 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
                 assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);
             }
         }
-        // Nobody ends the streams while another may still read from them.
+        // Returned, so that no rank closes its streams while another may still read from them.
         transport
     });
 }

@@ -36,11 +36,11 @@ fn mismatch(
     (second, second_name): (impl Fn(&Comm) -> Result<(), Error> + Sync, &str),
 ) {
     let errors = run(ranks, |comm, clock| {
-        // A rank that is still on its way out of the last barrier may learn of the mismatch there.
+        // A rank that has not left the last barrier yet may get the error there.
         let call = || if comm.rank() == 0 { first(&comm) } else { second(&comm) };
         let result = (0..500).try_for_each(|_| comm.barrier()).and_then(|()| call());
-        // A rank that only sends may be through before the others notice: it learns at its next
-        // call.
+        // A rank that only sends may complete the call before the others detect the mismatch, and
+        // gets the error in its next call.
         let error = result.and_then(|()| comm.barrier()).unwrap_err();
         assert!(clock.elapsed() < Duration::from_secs(1), "{:?}", clock.elapsed());
         assert!(matches!(comm.barrier(), Err(Error::Poisoned(_))));
@@ -88,7 +88,7 @@ fn different_operators_types_and_lengths() {
 #[test]
 fn counts_that_differ_between_ranks() {
     let errors = run(3, |comm, _| {
-        // Rank 1 has more to give than the root expects.
+        // Rank 1 sends more than the root expects.
         let send = vec![1_u8; if comm.rank() == 1 { 6 } else { 5 }];
         let mut recv = [0; 15];
         comm.gather_v(0, &send, &mut recv, &[5, 5, 5]).and_then(|()| comm.barrier()).unwrap_err()
@@ -139,7 +139,7 @@ fn a_rank_that_left_before_the_call_is_named_at_once() {
         if comm.rank() == 5 {
             return None;
         }
-        // All have received the goodbye by then, and rank 2 alone makes a call.
+        // All have received the goodbye by then, and rank 2 makes its call alone.
         clock.sleep(Duration::from_secs(if comm.rank() == 2 { 1 } else { 5 }));
         let start = clock.elapsed();
         let error = comm.with_algorithm("ring").all_reduce(&mut [1_u8; 60], ReduceOp::Sum).unwrap_err();
@@ -190,7 +190,7 @@ fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
 fn a_call_whose_data_has_arrived_completes_after_an_abort() {
     run(3, |comm, clock| {
         let mut buffer = [comm.rank() as u32 + 1; 8];
-        // The abort arrives before the others look for the data.
+        // The abort arrives before the others check for the data.
         clock.sleep(Duration::from_secs(comm.rank() as u64));
         comm.broadcast(0, &mut buffer).unwrap();
         if comm.rank() == 0 {
@@ -206,7 +206,7 @@ fn a_call_whose_data_has_arrived_completes_after_an_abort() {
 fn an_abort_between_calls_reaches_everybody() {
     for seed in 0..20 {
         let errors = virtual_world(3, seed, &RingConfig::default(), |comm, _| {
-            // A rank that has yet to leave the barrier may learn of the abort there.
+            // A rank that has not left the barrier yet may receive the abort there.
             let barrier = comm.barrier();
             if comm.rank() == 0 {
                 comm.abort("no more");
@@ -219,8 +219,8 @@ fn an_abort_between_calls_reaches_everybody() {
     }
 }
 
-/// Opens channels whose channel for collectives panics once that was asked for: right after the
-/// next bytes were sent, which the executor then does not know of.
+/// Opens a channel. A channel for collectives panics once it is armed, right after the next bytes
+/// were sent, so that the executor does not know of them.
 fn explosive(
     fabric: &Arc<InProcessFabric>,
     channel: ChannelId,
@@ -238,7 +238,7 @@ fn explosive(
     Ok(AlteredTransport { transport, send })
 }
 
-/// After a caught panic no other rank reads the memory of the call, and none waits.
+/// After a caught panic, no other rank reads the memory of the call, and none hangs.
 #[test]
 fn a_call_that_panics_retracts_its_sends_and_aborts_the_group() {
     let network = InProcessConfig::default().release(Release::OnConsume);
@@ -262,12 +262,12 @@ fn a_call_that_panics_retracts_its_sends_and_aborts_the_group() {
                 let call = catch_unwind(AssertUnwindSafe(|| comm.broadcast(0, &mut buffer)));
                 (call.is_ok(), fabric.unreleased())
             });
-            // Nobody has read anything before.
+            // No other rank has read anything before this point.
             panicked.wait();
             if let Some((is_ok, unreleased)) = returned {
-                assert!(!is_ok, "there is no panic");
-                // The last words are not read yet.
-                assert!(unreleased < 1000, "{unreleased} bytes that were sent are still read");
+                assert!(!is_ok, "the call did not panic");
+                // The control frames that report the panic have not been read yet.
+                assert!(unreleased < 1000, "{unreleased} sent bytes can still be read");
             }
             comm.broadcast(0, &mut buffer).unwrap_err()
         });
@@ -283,7 +283,8 @@ fn a_call_that_panics_retracts_its_sends_and_aborts_the_group() {
     }
 }
 
-/// A channel of collectives that changes one byte that rank 1 sends next, once its position is set.
+/// Opens a channel. Rank 1's channel for collectives corrupts one byte of the next message, once
+/// the position of the byte is set.
 fn garbling(
     fabric: &InProcessFabric,
     channel: ChannelId,
@@ -301,13 +302,13 @@ fn garbling(
         let mut message: Vec<u8> = bytes.iter().flat_map(|piece| piece.iter().copied()).collect();
         message[at] ^= 0x10;
         let sent = transport.try_send(to, &[IoSlice::new(&message)])?;
-        assert_eq!(sent, message.len(), "there is space for all of it");
+        assert_eq!(sent, message.len(), "there is space for the whole message");
         Ok(sent)
     };
     Ok(AlteredTransport { transport, send })
 }
 
-/// Nobody takes a message for one of the call unless each byte of its header is what it must be.
+/// A message is accepted only if every byte of its header is correct.
 #[test]
 fn every_byte_of_a_header_counts() {
     for byte in 0..32 {

@@ -1,4 +1,4 @@
-//! Leaving a group: the last calls are compared, and who does not leave is named.
+//! Leaving a group: the last calls are compared, and ranks that do not leave are named.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "helpers of tests")]
 
 mod common;
@@ -23,7 +23,7 @@ fn finalized(ranks: usize, last: impl Fn(&Comm) -> Result<()> + Sync) -> Vec<(bo
         (call.is_ok(), comm.finalize().err().or(call.err()))
     });
     ends.into_iter()
-        .map(|(is_ok, error)| (is_ok, error.expect("every rank must learn of the mismatch")))
+        .map(|(is_ok, error)| (is_ok, error.expect("every rank must detect the mismatch")))
         .collect()
 }
 
@@ -54,7 +54,7 @@ fn unlike_roots_of_the_last_call_are_found_when_ranks_finalize() {
 }
 
 #[test]
-fn ranks_that_gather_at_unlike_roots_all_hear_of_it() {
+fn ranks_that_gather_at_different_roots_all_get_the_mismatch() {
     let ends = finalized(3, |comm| {
         let root = comm.rank();
         comm.with_timeout(Duration::from_secs(1)).gather(root, &[1_u8; 4], &mut [0_u8; 12])
@@ -81,7 +81,7 @@ fn finalizing_ends_a_group_whose_ranks_made_the_same_calls() {
 }
 
 #[test]
-fn a_rank_that_makes_a_call_where_others_finalize_is_told() {
+fn a_rank_that_makes_a_call_while_others_finalize_gets_an_error() {
     let errors = run(3, |comm, _| {
         if comm.rank() == 1 { comm.barrier().unwrap_err() } else { comm.clone().finalize().unwrap_err() }
     });
@@ -106,13 +106,13 @@ fn a_rank_whose_peers_have_left_gets_the_mismatch_error() {
     assert_eq!(calls_of(errors[2].as_ref().unwrap()).len(), 2);
 }
 
-/// A rank that only sends completes its call before another can detect the mismatch: it is found in
-/// a later call.
+/// A rank that only sends completes its call before another can detect the mismatch, so a later
+/// call detects it.
 #[test]
 fn a_mismatch_with_a_call_that_only_sends_names_that_call() {
     for seed in 0..20 {
         let errors = virtual_world(4, seed, &RingConfig::default(), |comm, _| {
-            // Rank 3 only sends to rank 0, which is busy with what rank 1 has for it, as rank 2 is.
+            // Rank 3 only sends to rank 0, which waits for the broadcast of rank 1, as rank 2 does.
             let first = match comm.rank() {
                 3 => comm.gather(0, &[1_u8; 4], &mut [0; 16]),
                 _ => comm.broadcast(1, &mut [0_u64; 1]),

@@ -1,5 +1,5 @@
-//! Groups made of groups: who is in them, that they do not disturb each other, and what is said
-//! when ranks disagree.
+//! Groups created from groups: their members, their independence of each other, and the errors if
+//! ranks disagree.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -33,7 +33,7 @@ fn check(group: &Comm, world_rank: usize, members: &[usize]) {
     }
 }
 
-/// The sum of what these ranks contribute.
+/// The sum of the contributions of these ranks.
 fn sums(members: &[usize], len: usize) -> Vec<f32> {
     let all: Vec<Vec<f32>> = members.iter().map(|&rank| contributions(rank, len)).collect();
     (0..len).map(|at| all.iter().map(|one| one[at]).sum()).collect()
@@ -52,9 +52,9 @@ fn even_and_odd_ranks_split_with_reversed_keys() {
             half.group().id()
         });
         for (rank, id) in ids.iter().enumerate() {
-            assert_eq!(*id, ids[rank % 2], "all members know a group by one name");
+            assert_eq!(*id, ids[rank % 2], "all members of a group have the same id for it");
         }
-        assert!(ranks == 1 || ids[0] != ids[1], "two groups have one name");
+        assert!(ranks == 1 || ids[0] != ids[1], "two groups have the same id");
     }
 }
 
@@ -86,7 +86,7 @@ fn a_rank_without_a_color_gets_no_group() {
 }
 
 #[test]
-fn a_group_has_the_order_of_its_list_and_other_ranks_return_at_once() {
+fn a_group_has_the_order_of_its_list_and_other_ranks_return_none() {
     run(6, |comm| {
         let (rank, list) = (comm.rank(), [4, 1, 3]);
         let group = comm.new_group(&list).unwrap();
@@ -123,7 +123,7 @@ fn groups_nest_and_outlive_their_parents() {
             half.new_group(&reversed).unwrap().unwrap().split(Some((rank / 4) as u64), 0).unwrap().unwrap()
         };
         drop(comm);
-        // Four of the even or odd ranks, last first; each half keeps two of them.
+        // Four of the even or odd ranks in reverse order; each half keeps two of them.
         let first = rank % 2 + rank / 4 * 4;
         check(&quarter, rank, &[first + 2, first]);
         let alone = quarter.split(Some(rank as u64), 0).unwrap().unwrap();
@@ -228,7 +228,7 @@ fn a_group_that_ends_or_fails_ends_no_other() {
 }
 
 #[test]
-fn a_list_that_cannot_be_is_refused_before_anything_is_sent() {
+fn an_invalid_list_is_refused_before_anything_is_sent() {
     run(3, |comm| {
         for list in [&[0, 3][..], &[1, 2, 1]] {
             assert!(matches!(comm.new_group(list), Err(Error::Invalid(_))));
@@ -239,12 +239,12 @@ fn a_list_that_cannot_be_is_refused_before_anything_is_sent() {
 
 type Call = dyn Fn(&Comm) -> Result<()> + Sync;
 
-/// Rank 0 calls `first`, every other rank `second`; all fail with a desync that has both names.
+/// Rank 0 calls `first`, every other rank `second`; all fail with a desync that names both calls.
 fn mismatch(ranks: usize, (first, first_name): (&Call, &str), (second, second_name): (&Call, &str)) {
     let errors = virtual_world(ranks, 0, &RingConfig::default(), |comm, _| {
         let comm = comm.split(Some(0), -(comm.rank() as i64)).unwrap().unwrap();
         let call = || if comm.rank() == 0 { first(&comm) } else { second(&comm) };
-        // A rank may learn of the mismatch in the last barrier, or in the one after its call.
+        // A rank may detect the mismatch in the last barrier, or in the one after its call.
         let result = (0..500).try_for_each(|_| comm.barrier()).and_then(|()| call());
         result.and_then(|()| comm.barrier()).unwrap_err()
     });
@@ -259,7 +259,7 @@ fn mismatch(ranks: usize, (first, first_name): (&Call, &str), (second, second_na
 }
 
 #[test]
-fn ranks_that_disagree_on_a_group_are_told_both_calls() {
+fn ranks_that_disagree_on_a_group_get_an_error_with_both_calls() {
     let new_group = |list: &'static [usize]| move |comm: &Comm| comm.new_group(list).map(drop);
     let detail = |list: &[u64]| {
         format!("new_group(extra fingerprint {:x}", comm_core::Signature::fingerprint_of(list.to_vec()))
@@ -280,7 +280,7 @@ fn ranks_that_disagree_on_a_group_are_told_both_calls() {
 }
 
 #[test]
-fn threads_that_share_a_communicator_in_different_orders_are_told() {
+fn threads_that_use_a_communicator_in_different_orders_get_a_desync() {
     let errors = run(2, |comm| {
         let all_reduce = |op| comm.all_reduce_async(vec![1_u32; 8], op).unwrap();
         let ops = [ReduceOp::Sum, ReduceOp::Prod];
@@ -322,7 +322,7 @@ fn a_rank_that_never_makes_the_call_is_named_at_the_deadline() {
     }
 }
 
-/// Opens channels of a rank that cannot open any for collectives but the world's.
+/// Opens a channel, except that rank 2 cannot open channels for collectives beyond the world's.
 fn too_many(
     fabric: &InProcessFabric,
     channel: ChannelId,
@@ -337,7 +337,7 @@ fn too_many(
 }
 
 #[test]
-fn members_that_cannot_be_connected_are_named_and_the_parent_goes_on() {
+fn members_that_cannot_be_connected_are_named_and_the_parent_stays_usable() {
     const TIMEOUT: Duration = Duration::from_millis(400);
     let errors = in_process::run(5, &InProcessConfig::default(), |fabric| {
         let fabric = AlteredFabric { fabric, open: too_many };

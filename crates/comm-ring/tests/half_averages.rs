@@ -1,4 +1,4 @@
-//! Averages of 16-bit floats: no overflow on the way, and an error within the documented bound.
+//! Averages of 16-bit floats: no intermediate overflow, and an error within the documented bound.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 
-/// A 16-bit float, with what the bound on the error of an average is made of.
+/// A 16-bit float, with the constants of the bound on the error of an average.
 trait Half: Element + Copy {
     /// Half of the distance between 1 and the next element.
     const ROUNDING: f64;
@@ -56,7 +56,8 @@ fn bits<T: Half>(elements: &[T]) -> &[u8] {
     HostView::new(elements).bytes()
 }
 
-/// The average of `contribution` by every algorithm of every collective that has one.
+/// Computes the average of all contributions with every algorithm of every collective that supports
+/// averages.
 fn every_average<T: Half>(comm: &Comm, contribution: &[T]) -> Vec<(&'static str, Vec<T>)> {
     let (rank, ranks, len) = (comm.rank(), comm.size(), contribution.len());
     let mut averages = Vec::new();
@@ -91,8 +92,8 @@ fn every_average<T: Half>(comm: &Comm, contribution: &[T]) -> Vec<(&'static str,
     averages
 }
 
-/// Every rank contributes the same number, so that the average is this number but for rounding; in
-/// the tree of the deterministic order, sums of 2, 4 and 8 equal numbers are not rounded.
+/// Every rank contributes the same number, so the average is this number up to rounding. In the
+/// tree of the deterministic order, sums of 2, 4 and 8 equal numbers are not rounded.
 fn check_constant<T: Half>(number: f64) {
     for ranks in WORLDS {
         world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
@@ -142,7 +143,7 @@ fn an_average_of_infinities_and_nans_is_their_sum() {
     });
 }
 
-/// The bound that [`ReduceOp::Avg`] states, for contributions that are none of them infinite.
+/// Checks the bound that [`ReduceOp::Avg`] states, for finite contributions.
 fn check_bound<T: Half>(contributions: &[Vec<T>]) {
     let ranks = contributions.len();
     let len = contributions[0].len();
@@ -162,7 +163,7 @@ fn check_bound<T: Half>(contributions: &[Vec<T>]) {
             let exact = all.clone().sum::<f64>() / ranks as f64;
             let mean = all.map(f64::abs).sum::<f64>() / ranks as f64;
             let bound = ranks as f64 * T::ROUNDING * mean + 2.0 * ranks as f64 * T::UNDERFLOW;
-            // Rounding errors of rounding errors.
+            // Includes the rounding errors of rounding errors.
             let bound = bound * (1.0 + ranks as f64 * T::ROUNDING);
             let error = (average[index].number() - exact).abs();
             assert!(
@@ -174,8 +175,8 @@ fn check_bound<T: Half>(contributions: &[Vec<T>]) {
     }
 }
 
-/// Bits of finite elements that are no larger than a quarter of the largest, subnormal ones among
-/// them.
+/// Bits of finite elements that are no larger than a quarter of the largest, including subnormal
+/// ones.
 fn finite(exponents: std::ops::Range<u16>, mantissa_bits: u32) -> impl Strategy<Value = u16> {
     (any::<bool>(), exponents, any::<u16>()).prop_map(move |(negative, exponent, mantissa)| {
         u16::from(negative) << 15 | exponent << mantissa_bits | (mantissa % (1 << mantissa_bits))

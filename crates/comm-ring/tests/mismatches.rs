@@ -12,7 +12,7 @@ use common::virtual_world;
 /// The number of correct calls before the mismatch.
 const GOOD: usize = 20;
 
-/// A call, and how errors speak of it.
+/// A call, and its description in errors.
 type Call = (&'static str, fn(&Comm) -> Result<()>);
 
 /// Calls that all differ. Buffers are long enough for any world here.
@@ -47,8 +47,8 @@ const CALLS: [Call; 27] = [
     ("split(", |comm| comm.split(None, 0).map(drop)),
     ("duplicate(", |comm| comm.duplicate().map(drop)),
     ("new_group(extra fingerprint", |comm| comm.new_group(&[0]).map(drop)),
-    // The same element type and total as the first call, and as each other, so that only the detail
-    // differs.
+    // These have the same element type and total as the first call, and as each other, so that only
+    // the extra fingerprint differs.
     ("all_reduce(sum, 8 x f32, extra fingerprint", |comm| {
         comm.all_reduce_coalesced(&mut [&mut [1.0_f32; 3][..], &mut [1.0; 5]], ReduceOp::Sum)
     }),
@@ -64,8 +64,9 @@ const CALLS: [Call; 27] = [
 fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
     let errors = virtual_world(ranks, odd as u64, &RingConfig::default(), |comm, clock| {
         let call = if comm.rank() == odd { second.1 } else { first.1 };
-        // A rank that is still on its way out of the last barrier may learn of the mismatch there;
-        // one that only sends may be through before the others notice, and learns in a later call.
+        // A rank that has not left the last barrier yet may get the error there. One that only
+        // sends may complete the call before the others detect the mismatch, and gets the error in
+        // a later call.
         let barriers = |count: usize| (0..count).try_for_each(|_| comm.barrier());
         let calls = barriers(GOOD).and_then(|()| call(&comm)).and_then(|()| {
             clock.sleep(Duration::from_millis(150));
@@ -88,7 +89,7 @@ fn mismatch(ranks: usize, odd: usize, first: Call, second: Call) {
 fn every_pair_of_unlike_calls_after_20_good_ones() {
     for (at, first) in CALLS.into_iter().enumerate() {
         for (distance, second) in CALLS[at + 1..].iter().enumerate() {
-            // A plain all-reduce may choose the ring by itself.
+            // A plain all-reduce may select the ring by itself.
             if at == 0 && second.0.ends_with("ring") {
                 continue;
             }

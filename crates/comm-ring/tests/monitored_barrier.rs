@@ -1,4 +1,4 @@
-//! A barrier that some ranks do not come to names exactly these, on every rank that came.
+//! A barrier that some ranks do not reach names exactly these, on every rank that reached it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -20,8 +20,8 @@ fn waiting_for(error: &Error) -> &[usize] {
     }
 }
 
-/// Every rank but the late ones calls `barrier`, and every one of these must name them. They come
-/// once all others have failed, and learn the same.
+/// Every rank but the late ones calls `barrier` and must name them. The late ranks call it once all
+/// others have failed, and get the same error.
 fn with_late_ranks(
     ranks: usize,
     late: &[usize],
@@ -34,7 +34,7 @@ fn with_late_ranks(
                 clock.sleep(HOUR * 2);
             }
             let error = barrier(&comm, clock).unwrap_err();
-            // Until all others have failed.
+            // Stays until all others have failed.
             clock.sleep(HOUR * 3);
             error
         });
@@ -61,7 +61,7 @@ fn talkative() -> RingConfig {
 }
 
 #[test]
-fn everybody_comes() {
+fn a_barrier_that_every_rank_reaches_succeeds() {
     for ranks in [1, 2, 3, 5, 8, 13] {
         virtual_world(ranks, 0, &RingConfig::default(), |comm, _| {
             for _ in 0..20 {
@@ -109,7 +109,7 @@ fn a_plain_barrier_names_them_too() {
 fn rank_0_knows_the_connected_ranks_without_a_message() {
     let mut silent = RingConfig::default();
     (silent.announce_after, silent.diagnosis) = (HOUR, Duration::ZERO);
-    // So that the first late rank keeps the messages of the others waiting.
+    // With a small window, the first late rank keeps the messages of the others waiting.
     silent.window = 2;
     for late in [vec![1], vec![2, 3], vec![1, 4]] {
         with_late_ranks(5, &late, &silent, |comm, _| {
@@ -126,7 +126,7 @@ fn a_rank_whose_deadline_passes_first_does_not_blame_rank_0() {
 }
 
 #[test]
-fn a_rank_that_has_come_but_has_not_said_so_is_not_named() {
+fn a_rank_that_has_arrived_without_announcing_it_is_not_named() {
     let mut slow = RingConfig::default();
     (slow.announce_after, slow.diagnosis) = (HOUR, Duration::from_secs(1));
     with_late_ranks(4, &[2], &slow, |comm, _| {

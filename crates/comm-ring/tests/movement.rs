@@ -1,4 +1,4 @@
-//! The choice of algorithms for collectives that move data.
+//! The selection of algorithms for collectives that move data.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! The executor on a faulty network in virtual time: every seed is another order of events, and a
-//! deadlock is certain when it is found.
+//! The executor on a faulty network in virtual time: every seed yields a different order of events,
+//! and a deadlock is detected with certainty.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome,
 
 const ELEMENTS: usize = 40;
 
-/// A rank that runs one schedule, with nothing around the executor.
+/// A rank that runs one schedule with nothing but the executor.
 struct Rank {
     transport: NetworkTransport,
     executor: Executor,
@@ -60,8 +60,8 @@ impl Rank {
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
         match self.executor.progress(&mut self.transport, &mut self.steps, &job, &mut buffers) {
             Ok(Progress::Done) => self.ended = Some(Ok(())),
-            // Before a rank sleeps it asks whether there is reason to: a transport may move nothing
-            // and be ready.
+            // Before a rank sleeps, it arms the transport, which may be ready although nothing
+            // moved.
             Ok(Progress::Blocked { moved }) => match self.transport.arm(self.executor.interest()) {
                 Ok(armed) => return Turn::of(moved || armed == Armed::Ready),
                 Err(error) => self.ended = Some(Err(error.into())),
@@ -75,7 +75,7 @@ impl Rank {
         u32::from_ne_bytes(self.output[at * 4..][..4].try_into().unwrap())
     }
 
-    /// Whether the output holds what the collective asks of this rank.
+    /// Checks that the output holds the result of the collective on this rank.
     fn check(&self, row: &Algorithm, params: &Params) {
         let Params { rank, ranks, root, .. } = *params;
         let sum = |at| (0..ranks).map(|rank| contribution(rank, at)).sum::<u32>();
@@ -87,8 +87,7 @@ impl Rank {
                 Collective::Reduce if rank == root => sum(at),
                 Collective::ReduceScatter if owner == rank => sum(at),
                 Collective::Scan => (0..=rank).map(|rank| contribution(rank, at)).sum(),
-                // Rank 0's output, which holds its contribution as on all ranks, stays as it
-                // is.
+                // Rank 0's output, which holds its contribution as on all ranks, is not changed.
                 Collective::Exscan => (0..rank.max(1)).map(|rank| contribution(rank, at)).sum(),
                 Collective::Broadcast => contribution(root, at),
                 Collective::AllGather => contribution(owner, at),
@@ -102,7 +101,7 @@ impl Rank {
     }
 }
 
-/// Runs a row on a network. Returns how it ended and the ranks.
+/// Runs a row on a network. Returns the outcome and the ranks.
 fn run(
     row: &Algorithm,
     (ranks, in_place): (usize, bool),
@@ -173,8 +172,8 @@ fn a_death_at_any_time_yields_right_results_or_the_name_of_the_dead() {
                     Some(Ok(())) => rank.check(row, params),
                     Some(Err(Stop::Failed(Error::PeerLost { peer, .. }))) => assert_eq!(*peer, dead),
                     Some(Err(other)) => panic!("{params:?}: {other:?}"),
-                    // It waits for a rank that waits for the dead one: the control channel would
-                    // report it.
+                    // It waits for a rank that waits for the dead one, which the control channel
+                    // would report.
                     None => {}
                 }
             }

@@ -13,14 +13,14 @@ use common::{contributions, reductions, world};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// A world, how it talks, and how much every rank has for every other.
+/// A world, its settings and network, and the amount of data from every rank to every other.
 #[derive(Debug, Clone)]
 struct Case {
     ranks: usize,
     config: RingConfig,
     network: InProcessConfig,
-    /// The number of elements from rank `i` to rank `j`, at `i * 9 + j`. The other collectives take
-    /// rows and sums of it.
+    /// The number of elements from rank `i` to rank `j`, at `i * 9 + j`. The other collectives
+    /// derive their counts from it.
     traffic: Vec<usize>,
     root: Index,
     algorithm: Index,
@@ -43,7 +43,7 @@ impl Case {
     }
 }
 
-/// Mostly nothing or little, sometimes much.
+/// Mostly zero or small, sometimes large.
 fn count() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(0_usize), 4 => 1..10_usize, 1 => 100..700_usize]
 }
@@ -116,7 +116,7 @@ fn gathers_and_scatters_keep_every_element(case: &Case, comm: &Comm) {
     assert_eq!(buffer, all);
 }
 
-/// The elements that go from one rank to another, each of its own.
+/// The elements that one rank sends to another.
 fn from_to(case: &Case, from: usize, to: usize) -> Vec<i32> {
     contributions(from * 31 + to, case.between(from, to))
 }

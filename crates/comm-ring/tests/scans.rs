@@ -9,7 +9,7 @@ use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
 use common::{small_segments, world};
 
-/// Numbers whose sums are rounded, so that the order of adding shows.
+/// Numbers whose sums are rounded, so that the order of addition is visible.
 fn rough(rank: usize, len: usize) -> Vec<f32> {
     (0..len).map(|at| comm_sim::exact::fraction(rank, at)).collect()
 }

@@ -14,8 +14,8 @@ fn in_segments(ranks: usize, segments: usize, pass: usize) -> Params {
     world(ranks).segments(segments).pass(pass)
 }
 
-/// The same group spread over hosts in every way, or in many ways if it is large, for rows that
-/// look at it.
+/// The same group spread over hosts in every way, or in many ways if it is large, for hierarchical
+/// rows.
 fn on_hosts(row: &Algorithm, world: Params) -> Vec<Params> {
     let n = world.ranks;
     let sizes: Vec<usize> = match n {
@@ -44,7 +44,7 @@ fn prove(row: &Algorithm, world: &Params) -> Vec<Stats> {
     proven.collect()
 }
 
-/// The calls that a row is for: an all-reduce always works in place, as its communicator copies
+/// The calls that a row serves. An all-reduce always works in place, as its communicator copies
 /// first.
 fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = Spec> {
     let (in_place_only, equal) = (row.collective == Collective::AllReduce, row.traits.equal);
@@ -106,9 +106,9 @@ fn hosts_that_are_powers_of_two_leave_the_order_of_the_tree() {
     prove(&keeper, &world(4).ranks_per_host(2));
 }
 
-/// Powers of two and their neighbours, primes, and a few numbers drawn once.
+/// Powers of two and their neighbours, primes, and a few arbitrary numbers.
 const LARGE: [usize; 16] = [63, 64, 65, 97, 127, 128, 129, 190, 255, 257, 421, 512, 619, 998, 1023, 1024];
-/// The limit of blocks that all ranks of a world together move, so that the test takes seconds. It
+/// The limit on blocks that all ranks of a world move together, so that the test takes seconds. It
 /// does not hold for the largest world.
 const MOVES_MAX: usize = 400_000;
 
@@ -188,8 +188,8 @@ fn no_prediction_is_below_what_the_busiest_rank_needs() {
                 for world in on_hosts(row, in_segments(ranks, segments, 8)) {
                     let cost = (row.cost)(&world);
                     let context = format!("{} {} {world:?}", row.collective, row.name);
-                    // Its port is busy with one block after the other, and itself with one message
-                    // after the other.
+                    // Its port transfers one block at a time, and the rank itself handles one
+                    // message at a time.
                     let taken = [row.predict(&world, &bytes, 1.0), row.predict(&world, &messages, 1.0)];
                     assert!(taken[0] >= cost.blocks as f64, "{context}: {taken:?} {cost:?}");
                     assert!(taken[1] >= cost.messages as f64, "{context}: {taken:?} {cost:?}");
@@ -208,7 +208,7 @@ fn two_levels_send_only_a_share_of_the_data_to_other_hosts() {
             let leaves = |to: usize| to / ranks_per_host != rank / ranks_per_host;
             let steps = (row.steps)(&world.rank(rank));
             let sent = steps.filter(|step| matches!(step.action, Action::Send { to } if leaves(to)));
-            // Of hosts * ranks_per_host blocks in all.
+            // Out of hosts * ranks_per_host blocks.
             assert_eq!(sent.map(|step| step.blocks.count).sum::<usize>(), 2 * (hosts - 1));
         }
     }
@@ -217,7 +217,7 @@ fn two_levels_send_only_a_share_of_the_data_to_other_hosts() {
 #[test]
 fn steps_and_bytes_are_those_of_the_papers() {
     for ranks in 1..=33_usize {
-        // The depth of the binomial tree: the most bits in a rank's number.
+        // The depth of the binomial tree is the largest number of set bits in a rank's number.
         let depth = (0..ranks).map(usize::count_ones).max();
         for stats in prove(row(Collective::AllReduce, "ring"), &world(ranks)) {
             assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
@@ -250,7 +250,7 @@ fn steps_and_bytes_are_those_of_the_papers() {
         }
         for stats in prove(row(Collective::Reduce, "binomial"), &world(ranks)) {
             assert_eq!(stats.ranks.iter().map(|rank| rank.blocks_sent).sum::<usize>(), ranks - 1);
-            // The root takes in one partial sum after the other.
+            // The root receives one partial sum after the other.
             assert_eq!(stats.rounds, ranks.next_power_of_two().ilog2());
         }
     }

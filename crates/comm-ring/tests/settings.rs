@@ -1,5 +1,5 @@
-//! Whatever the ranks set, a group works with the settings of its rank 0, and with hosts as they
-//! are.
+//! A group uses the settings of its rank 0, whatever the others set, and the actual hosts of its
+//! members.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod common;
@@ -29,7 +29,7 @@ fn ranks_with_unlike_settings_use_those_of_rank_0() {
             let rank = fabric.group().rank();
             let ring = RingCommunicator::new(fabric, different(rank), Duration::from_secs(20)).unwrap();
             let comm = Comm::new(ring).with_timeout(Duration::from_secs(20));
-            // Had ranks chosen by their own settings, they would be in different calls.
+            // If ranks selected algorithms by their own settings, they would make different calls.
             let reversed = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();
             for len in [1, 100, 3000, 50_000] {
                 for comm in [&comm, &reversed] {
@@ -46,8 +46,8 @@ fn ranks_with_unlike_settings_use_those_of_rank_0() {
     }
 }
 
-/// The algorithm of a large all-reduce on a group, by what an error says of one that only its rank
-/// 0 makes.
+/// Returns the algorithm of a large all-reduce on a group, as named by the error of a call that
+/// only its rank 0 makes.
 fn algorithm(group: &Comm) -> String {
     let call = group.with_timeout(Duration::from_millis(100));
     match call.all_reduce(&mut [0.0_f32; 30_000], ReduceOp::Sum).unwrap_err() {
@@ -59,7 +59,7 @@ fn algorithm(group: &Comm) -> String {
 #[test]
 fn a_group_chooses_by_where_its_members_are() {
     let mut config = RingConfig::default();
-    // Bytes are dear within a host, messages between hosts.
+    // Bytes are expensive within a host, messages between hosts.
     let dear_bytes = Link { latency: 0.0, overhead: 0.0, per_byte: 1e-6 };
     let dear_messages = Link { latency: 1.0, overhead: 0.0, per_byte: 0.0 };
     let links = LinkModel::uniform(dear_messages, 0.0);
@@ -67,7 +67,8 @@ fn a_group_chooses_by_where_its_members_are() {
     let chosen = virtual_world(6, 0, &config, |comm, clock| {
         let one_host = comm.new_group(&[0, 1, 2]).unwrap();
         let two_hosts = comm.new_group(&[0, 1, 3]).unwrap();
-        // A group of a group knows the hosts of the world, which its parent cannot derive.
+        // A group created from a group uses the hosts of the world, which cannot be derived from
+        // its parent.
         let mixed = comm.new_group(&[0, 3, 1, 4, 2]).unwrap();
         let sorted = mixed.map(|mixed| mixed.new_group(&[0, 2, 4]).unwrap());
         let chosen = (comm.rank() == 0).then(|| {

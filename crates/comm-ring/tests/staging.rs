@@ -1,4 +1,4 @@
-//! Data for several ranks lies in a shared buffer of the channels, and other data does not.
+//! Data that several ranks read lies in a shared buffer of the channels, and other data does not.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -66,10 +66,10 @@ fn a_shared_buffer_is_kept_for_data_that_several_ranks_read() {
         assert_eq!(staged_by(&|| gather(&staged, 600)), []);
         assert_eq!(staged_by(&|| staged.all_reduce(&mut [1_u8; 1536], ReduceOp::Sum).unwrap()), []);
         assert_eq!(staged_by(&|| gather(&staged, 2048)), [2048]);
-        // Only the root of a broadcast has something that others read.
+        // Only the root of a broadcast has data that others read.
         let of_root = if rank == 1 { vec![9024] } else { vec![] };
         assert_eq!(staged_by(&|| staged.broadcast(1, &mut [0_u8; 9024]).unwrap()), of_root);
-        // Of data too long for that, no more lies there than the segments of a pass.
+        // Of larger data, the buffer holds only the segments of one pass.
         let large = staged_by(&|| staged.broadcast(2, &mut vec![0_u8; 32 << 20]).unwrap());
         assert_eq!(large, if rank == 2 { vec![4 << 20] } else { vec![] });
     });

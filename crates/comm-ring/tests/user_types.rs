@@ -1,4 +1,4 @@
-//! Structs and operators of the program: moved whole, combined by every algorithm, and compared
+//! User-defined structs and operators: moved whole, combined by every algorithm, and compared
 //! between ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use common::{lengths, small_segments};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 
-/// Three bytes: no size that divides segments, turns or rings.
+/// Three bytes, a size that divides neither segments nor turns nor rings.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Pixel {
@@ -27,7 +27,8 @@ struct Pixel {
 
 impl Plain for Pixel {}
 
-/// Larger than what is received at once, and than the pieces in which own contributions are copied.
+/// Larger than the bytes that are received at once, and than the pieces in which contributions are
+/// copied.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Page([[Pixel; 32]; 128]);
@@ -43,7 +44,7 @@ struct Complex {
 
 impl Plain for Complex {}
 
-/// Unlike operators on the parts of a pixel, so that parts that change places show.
+/// Combines each field of a pixel in a different way, so that swapped fields are detected.
 struct Blend;
 
 impl Operator for Blend {
@@ -59,7 +60,7 @@ impl Operator for Blend {
     }
 }
 
-/// The name of another operator, on the same type.
+/// An operator with the name of another one, on the same type.
 struct Darken;
 
 impl Operator for Darken {
@@ -100,7 +101,7 @@ impl Operator for Product {
     }
 }
 
-/// On a built-in type.
+/// An operator on a built-in type.
 struct FarthestFromZero;
 
 impl Operator for FarthestFromZero {
@@ -145,7 +146,7 @@ fn in_all_worlds(rank: impl Fn(Comm) + Sync) {
     }
 }
 
-/// Every algorithm of a collective on every length, with a word for messages.
+/// Checks every algorithm of a collective on every length, with a description for failure messages.
 fn cases(comm: &Comm, collective: Collective, check: impl Fn(&Comm, usize, &str)) {
     for row in Algorithm::for_collective(collective) {
         let named = comm.with_algorithm(row.name);
@@ -283,7 +284,7 @@ fn complex_numbers_are_multiplied_and_added_with_the_same_bits_on_every_rank() {
             ordered.all_reduce(&mut product, ReduceOp::of::<Product>()).unwrap();
             cut.chunks_mut(9).for_each(|piece| ordered.all_reduce(piece, ReduceOp::of::<Product>()).unwrap());
             assert_eq!(cut, product, "in pieces");
-            // Of unit numbers.
+            // The factors have an absolute value of 1.
             assert!(product.iter().all(|z| (z.re.hypot(z.im) - 1.0).abs() < 1e-12), "{product:?}");
             comm.all_reduce(bytemuck::cast_slice_mut::<Complex, f64>(&mut sum), ReduceOp::Sum).unwrap();
             (product, sum)

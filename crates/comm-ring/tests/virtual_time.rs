@@ -128,21 +128,21 @@ impl Fault {
     }
 }
 
-/// A run, which the seed repeats.
+/// A run that the seed reproduces.
 #[derive(Debug, Clone)]
 struct Scenario {
     row: &'static Algorithm,
     n: usize,
     seed: u64,
     plan: FaultPlan,
-    /// The fault of a rank, and the number of the operation.
+    /// The fault, its rank, and the number of the operation before which it happens.
     fault: Option<(Fault, usize, u64)>,
     happened: Arc<AtomicBool>,
     /// The number of calls that each rank makes.
     calls: Vec<usize>,
 }
 
-/// The life of a rank.
+/// The course of a rank's run.
 #[derive(Debug, Default)]
 struct Life {
     rank: usize,
@@ -198,7 +198,7 @@ impl Scenario {
                 assert_unusable(&plain);
             }
             step(result).inspect_err(|_| {
-                // The others learn of it by its reports, not by its exit.
+                // Stays, so that the others detect the failure by its report, not by its exit.
                 clock.sleep(2 * TIMEOUT);
             })?;
         }
@@ -210,7 +210,7 @@ impl Scenario {
         step(plain.finalize())
     }
 
-    /// Plans the fault, if it is one of this rank.
+    /// Schedules the fault, if it concerns this rank.
     fn with_fault(&self, fabric: NetworkFabric, clock: &VirtualClock) -> impl Fabric + use<> {
         let abort = Arc::new(OnceLock::<Arc<dyn AbortHandle>>::new());
         if let Some((fault, rank, operation)) = self.fault
@@ -250,7 +250,7 @@ fn assert_unusable(comm: &Comm) {
 }
 
 /// Checks that all others name the rank at fault, in time, unless it had made all its calls.
-/// Returns whether the rank came to the operation.
+/// Returns whether the rank reached the operation.
 fn check(scenario: &Scenario, lives: &[Life]) -> bool {
     let (fault, rank, _) = scenario.fault.unwrap();
     let Life { error, finalized, dead, .. } = &lives[rank];
@@ -263,7 +263,7 @@ fn check(scenario: &Scenario, lives: &[Life]) -> bool {
         assert!(life.longest <= most, "{scenario:?}: {life:?}");
         match &life.error {
             _ if life.rank == rank => {}
-            None => assert!(error.is_none() || *finalized, "not noticed: {scenario:?}: {lives:?}"),
+            None => assert!(error.is_none() || *finalized, "not detected: {scenario:?}: {lives:?}"),
             Some(error) => assert!(fault.is_named(error, rank), "{scenario:?}: {life:?}"),
         }
     }
@@ -275,8 +275,8 @@ fn check(scenario: &Scenario, lives: &[Life]) -> bool {
     scenario.happened.load(Ordering::SeqCst)
 }
 
-/// Lets the fault happen to every rank before each of its operations, every `stride`-th from
-/// `first` on. Returns how often it happened.
+/// Injects the fault into every rank before its operations, one after the other, in steps of
+/// `stride` starting at `first`. Returns how often it happened.
 fn everywhere(fault: Fault, row: &'static Algorithm, n: usize, (first, stride): (u64, usize)) -> usize {
     let at_operation = |rank, operation| {
         let scenario = Scenario { fault: Some((fault, rank, operation)), ..Scenario::new(row, n, operation) };
@@ -293,8 +293,8 @@ fn rows() -> impl Iterator<Item = &'static Algorithm> {
     COLLECTIVES.into_iter().flat_map(Algorithm::for_collective)
 }
 
-/// Lets the fault happen at every operation of two and three ranks in every collective, and at some
-/// of five ranks in every algorithm.
+/// Injects the fault at every operation of two and three ranks in every collective, and at some
+/// operations of five ranks in every algorithm.
 fn check_everywhere(fault: Fault) {
     for collective in COLLECTIVES {
         let row = Algorithm::for_collective(collective).next().unwrap();

@@ -9,14 +9,14 @@ use comm_core::{Action, Link, LinkModel, Place, Step};
 
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// The time until the next rank runs on a processor, in seconds.
+/// The time of a context switch to the next rank on a processor, in seconds.
 const TURN: f64 = 1e-6;
 /// The largest number of ranks per host whose steps are counted. Hosts with more are treated as if
 /// they had enough processors.
 const RANKS_MAX: usize = 64;
 
-/// Returns the time on oversubscribed processors of an algorithm that takes `alone` seconds
-/// otherwise.
+/// Returns the time of an algorithm on oversubscribed processors, if it takes `alone` seconds when
+/// every rank has a processor.
 pub(super) fn slowed_time(
     alone: f64,
     algorithm: &Algorithm,
@@ -34,8 +34,8 @@ pub(super) fn slowed_time(
     alone.max((work(algorithm, params, links, chunk_bytes) + idle) / processors) + turns
 }
 
-/// Returns the time at the start in which all ranks but one are idle, in seconds: while a root
-/// stages the data that all ranks read.
+/// Returns the time in seconds for which all ranks but the root are idle at the start, while it
+/// stages the data that they read.
 fn idle(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let first = (algorithm.steps)(params)
         .next()
@@ -54,7 +54,7 @@ fn waits(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes:
 /// Returns the total work of all ranks of a host, in seconds.
 fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let ranks = params.ranks.min(links.ranks_per_host);
-    // Segments are alike: one of them stands for all.
+    // All segments take the same steps, so one of them represents all.
     let whole = |rank| Params { rank, segments: 1, ..*params };
     let steps = (0..ranks).flat_map(|rank| (algorithm.steps)(&whole(rank)));
     let segments = params.segments as f64;
@@ -72,14 +72,14 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
 /// Returns the work of a rank on a step, in seconds.
 fn effort(step: &Step, segments: f64, links: &LinkModel, chunk_bytes: f64) -> f64 {
     let bytes = step.blocks.count as f64 * chunk_bytes;
-    // Within a host, the time per byte is the sum of those of the sender's and of the receiver's
+    // Within a host, the time per byte includes the work of both the sender's and the receiver's
     // processor.
     let message = segments * links.within.overhead + bytes * links.within.per_byte / 2.0;
     match step.action {
         Action::Send { .. } | Action::Recv { .. } => message,
         Action::RecvReduce { .. } => message + bytes * links.reduce,
         Action::Reduce { .. } => bytes * links.reduce,
-        // A message within a host copies each byte twice.
+        // A message within a host copies each byte twice, so one copy takes half its time.
         Action::Copy { .. } => bytes * links.within.per_byte / 2.0,
         Action::Finish => 0.0,
     }

@@ -7,7 +7,7 @@ use comm_core::{Collective, Error, Transport};
 use super::session::Session;
 
 impl<T: Transport> Session<T> {
-    /// Returns the peers without which the call cannot continue now.
+    /// Returns the peers that the call is waiting for at present.
     pub(super) fn waiting_for(&self) -> Vec<usize> {
         let interest = self.executor.interest();
         let mut peers = [interest.recv(), interest.send()].concat();
@@ -27,7 +27,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Returns the error of a deadline that has passed, naming the ranks that did not arrive.
+    /// Returns the error for a deadline that has passed, naming the ranks that did not arrive.
     pub(super) fn timeout(&mut self, after: Duration) -> Error {
         let waiting_for = self.waiting_for();
         let absent = self.absent(&waiting_for);
@@ -35,9 +35,9 @@ impl<T: Transport> Session<T> {
         Error::Timeout { waiting_for, after, during: self.during() }
     }
 
-    /// Returns the ranks that are neither in the call nor blocked in another one, among those that
-    /// the call waits for directly or indirectly. A barrier waits for every rank from which nothing
-    /// was received.
+    /// Among the ranks that the call waits for directly or indirectly, returns those that are
+    /// neither in the call nor blocked in another one. A barrier waits for every rank from which
+    /// nothing was received.
     fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
         let sequence = self.history.last();
         let is_barrier =
@@ -49,8 +49,8 @@ impl<T: Transport> Session<T> {
         self.control.absent(sequence, &missed)
     }
 
-    /// Returns the peers that show no sign of having made this call: no message of it, and none on
-    /// the control channel.
+    /// Returns the peers that have given no sign of having made this call, neither by a message of
+    /// the call nor on the control channel.
     fn not_heard_of(&mut self, sequence: u64) -> Vec<usize> {
         self.group.peers().filter(|peer| !self.has_made(*peer, sequence)).collect()
     }

@@ -28,7 +28,8 @@ impl<'a> CheckedCall<'a> {
         Self::new(signature, (Counts::Equal, Counts::Equal))
     }
 
-    /// Returns the reduction of collectives that reduce. A barrier has none, with any operator.
+    /// Returns the reduction if the collective reduces. A barrier combines empty blocks, so any
+    /// operator will do.
     #[inline]
     pub(super) fn reduction(&self) -> Result<Option<Reduction>> {
         match (self.signature.op, self.moved_dtype()) {
@@ -57,8 +58,8 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the reduction if it multiplies contributions first. Most do not, and small calls
-    /// must not pay for the test.
+    /// Returns the reduction if it multiplies contributions first. The operator is tested before
+    /// the reduction is created, to keep the cost of small calls low.
     #[inline]
     pub(super) fn premultiplication(&self, ranks: usize) -> Result<Option<Reduction>> {
         match self.signature.op {
@@ -77,8 +78,8 @@ impl<'a> CheckedCall<'a> {
         self.signature.count as usize
     }
 
-    /// Returns the number of elements of all ranks together if each has its own chunk, else of the
-    /// buffer.
+    /// Returns the total number of elements of all ranks if each has its own chunk, otherwise that
+    /// of the buffer.
     fn elements(&self, group: Group) -> usize {
         match (self.signature.collective.base(), self.counts.0) {
             (
@@ -104,7 +105,7 @@ impl<'a> CheckedCall<'a> {
         let is_not_root = self.signature.root.is_some_and(|root| root != group.rank());
         match self.counts.0 {
             Counts::Equal => Partition::even(self.elements(group), chunks),
-            // Other ranks than the root know only their own block.
+            // Ranks other than the root know only their own block.
             Counts::PerRank(_) if is_not_root => {
                 let mut counts = vec![0; group.size()];
                 counts[group.rank()] = self.count();
@@ -124,9 +125,9 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the order of combining. An average of 16-bit floats rounds at every step: in a tree,
-    /// equal contributions of a power of two ranks keep their value, in a chain of eight they do
-    /// not.
+    /// Returns the order of combination. An average of 16-bit floats rounds at every step. If the
+    /// number of ranks is a power of two, equal contributions keep their value in a tree, but not
+    /// in a chain of eight.
     fn order(&self) -> ReduceOrder {
         let is_average = self.signature.op == Some(ReduceOp::Avg);
         let rounds = is_average && self.moved_dtype().is_some_and(DType::is_float16);
@@ -167,7 +168,7 @@ impl<'a> CheckedCall<'a> {
         };
         let all = self.partition(group, chunks).segments(params.segments).element_bytes(self.element_bytes());
         let mut layout = Layout { gapless: algorithm.traits.equal, ..Layout::uniform(&all) };
-        // The side that concerns only this rank holds only its chunk.
+        // The buffer that concerns only this rank holds only its chunk.
         let is_root = self.signature.root == Some(group.rank());
         let own = all.starting_at(group.rank());
         match self.signature.collective.base() {
@@ -181,12 +182,12 @@ impl<'a> CheckedCall<'a> {
     }
 }
 
-/// The memory of a call: what is only read, and what is written.
+/// The memory of a call: a part that is only read, and a part that is written.
 pub(super) struct Bytes<'a> {
     pub(super) input: &'a [u8],
     pub(super) output: &'a mut [u8],
-    /// Whether the contribution lies in the output, or the root's own block of a scatter stays
-    /// where it is.
+    /// Whether the contribution lies in the output, or the root's own block of a scatter stays in
+    /// place.
     pub(super) in_place: bool,
 }
 

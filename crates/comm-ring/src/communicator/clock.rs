@@ -1,4 +1,4 @@
-//! The deadlines of the call under way.
+//! The deadlines of the current call.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use crate::RingConfig;
 /// The largest pause between two announcements of a call that stays blocked.
 const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 
-/// The times of the call under way.
+/// The times of the current call.
 ///
-/// They count from the first wait that is not over at once: reading the clock would take a good
-/// part of the time of a small call.
+/// They count from the first wait that does not end immediately, because reading the clock would
+/// take a large part of the time of a small call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) timeout: Duration,
@@ -24,7 +24,7 @@ pub(super) struct Clock {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     deadline: Option<Instant>,
-    /// When to ask all ranks where they are, unless that is done.
+    /// The time to ask all ranks for their state, unless they were asked already.
     ask_at: Option<Instant>,
     answers_within: Duration,
     announce_at: Instant,
@@ -44,7 +44,7 @@ impl Clock {
         self.times.is_some()
     }
 
-    /// The times, which count from `now` if the clock has not started.
+    /// Returns the times, which count from `now` if the clock has not started.
     pub(super) fn start(&mut self, now: Instant) -> &mut Times {
         self.times.get_or_insert_with(|| {
             // Ranks with a short deadline must exchange announcements before it passes.
@@ -75,8 +75,8 @@ impl Times {
         now >= self.announce_at
     }
 
-    /// Notes that all ranks were asked. They get time to answer even if this rank was kept from
-    /// asking until its deadline.
+    /// Records that all ranks were asked. They get time to answer even if this rank could not ask
+    /// before its deadline.
     pub(super) fn asked(&mut self, now: Instant) {
         self.ask_at = None;
         if self.is_over(now) {

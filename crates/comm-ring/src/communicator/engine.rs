@@ -1,4 +1,4 @@
-//! The way of a call from its buffers to the steps of a schedule.
+//! Prepares the buffers of a call, selects its schedule and runs it.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::wide::Wide;
 use crate::executor::{Job, Regions};
 use crate::{RingConfig, Tuning};
 
-/// Prepares the buffers of calls, one call at a time, and runs it.
+/// Prepares the buffers of calls and runs them, one call at a time.
 #[derive(Debug)]
 pub(super) struct Engine<T> {
-    /// Copies of buffers in `f32`, for reductions of 16-bit floats that keep partial sums in it.
+    /// Copies of buffers in `f32`, for reductions of 16-bit floats with partial sums in `f32`.
     wide: Wide,
     inputs: InputCopies<T>,
 }
@@ -140,8 +140,8 @@ impl<T: Transport> InputCopies<T> {
 }
 
 impl<T: Transport> Runner<T> {
-    /// Compiles the call, unless it was made before, and runs it. The buffers are parameters of
-    /// their own and so travel in registers: small calls feel every copy through memory.
+    /// Compiles the call, unless it is cached, and runs it. The buffers are separate parameters so
+    /// that they are passed in registers: copies through memory slow small calls measurably.
     fn execute(
         &mut self,
         call: &CheckedCall<'_>,

@@ -32,7 +32,7 @@ impl<T: Transport> Session<T> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
     }
 
-    /// Makes every later call fail with this error. The first one stays.
+    /// Makes every later call fail with this error, unless an earlier error already does.
     pub(super) fn poison(&mut self, error: &Error) {
         self.poison.get_or_insert_with(|| Arc::new(error.clone()));
     }
@@ -41,8 +41,8 @@ impl<T: Transport> Session<T> {
     pub(super) fn handle_events(&mut self) -> Result<()> {
         let mut events = std::mem::take(&mut self.events);
         self.control.poll(&mut events);
-        // If the communicator was aborted already, that is the cause, whatever else was reported
-        // before.
+        // If a peer has aborted the communicator, that is the cause, whatever else was reported
+        // before it.
         events.sort_by_key(|event| !matches!(event, Event::Abort { .. }));
         let mut result = Ok(());
         for event in events.drain(..) {
@@ -84,8 +84,8 @@ impl<T: Transport> Session<T> {
         self.send_announce(peer, sequence, ours, true);
     }
 
-    /// Tells a peer this rank's call with this sequence number, and the call in which it is
-    /// blocked, if that is another one.
+    /// Sends a peer this rank's call with this sequence number, and also the call in which this
+    /// rank is blocked if that is a different one.
     fn answer(&mut self, peer: usize, sequence: u64) {
         let last = self.history.last();
         let is_elsewhere = sequence != last && !self.waiting_for().is_empty();
@@ -106,8 +106,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Returns an error if a call of another rank before number `end` differs from this rank's call
-    /// with its number. A rank that only sends in a call completes it without noticing the
-    /// mismatch; it is found here, in a later call or when a rank leaves.
+    /// with the same number. A rank that only sends in a call completes it without noticing a
+    /// mismatch. The mismatch is detected here, in a later call or when a rank leaves.
     fn compare_past(&self, peer: usize, past: &[PastCall], end: u64) -> Result<()> {
         match self.history.difference(past, end) {
             Some((sequence, ours, theirs)) => self.compare(sequence, &ours, peer, theirs),
@@ -122,7 +122,8 @@ impl<T: Transport> Session<T> {
         due.map_or(Ok(()), |pending| Err(self.reported(pending.from, pending.cause.clone())))
     }
 
-    /// Compares the starting call with those that blocked ranks announced under its number before.
+    /// Compares the call that is starting with those that blocked ranks have announced under its
+    /// number.
     pub(super) fn compare_with_announced(&mut self) -> Result<()> {
         let sequence = self.history.last();
         let Some(ours) = self.history.get(sequence) else { return Ok(()) };
@@ -140,8 +141,8 @@ impl<T: Transport> Session<T> {
         Err(Desync::new(sequence, (rank, ours), (peer, Some(theirs))).into())
     }
 
-    /// Aborts if one of these ranks is known to have died, or becomes so within `at_most`. Call it
-    /// between two calls.
+    /// Aborts if one of these ranks has died, or is found to have died within `at_most`. Must be
+    /// called between two calls.
     pub(super) fn check_alive(&mut self, ranks: &[usize], at_most: Duration) -> Result<()> {
         match self.poison.as_deref() {
             Some(error @ Error::PeerLost { peer, .. }) if ranks.contains(peer) => return Err(error.clone()),
@@ -157,8 +158,8 @@ impl<T: Transport> Session<T> {
         outcome.map_err(|error| self.give_up_idle(error))
     }
 
-    /// Returns one of these ranks that has died, as far as this rank has seen or an aborting rank
-    /// has reported.
+    /// Returns one of these ranks that has died, according to this rank's own streams or the report
+    /// of an aborting rank.
     fn dead_among(&self, ranks: &[usize]) -> Option<(usize, Loss)> {
         let reported = || match &self.pending_abort {
             Some(PendingAbort { from, cause: Cause::Lost { peer, detail }, .. }) if ranks.contains(peer) => {
@@ -203,7 +204,7 @@ impl<T: Transport> Session<T> {
     /// that failed first.
     pub(super) fn find_cause(&mut self, stop: Stop) -> Error {
         let found = self.cause_of(stop);
-        // A failure of another rank in a later call also shows in this one, in one form or another.
+        // The failure of another rank in a later call may show up in this one as a different error.
         match self.pending_abort.take() {
             Some(PendingAbort { from, cause, .. }) => self.reported(from, cause),
             None => found,
@@ -212,7 +213,7 @@ impl<T: Transport> Session<T> {
 
     fn cause_of(&mut self, stop: Stop) -> Error {
         match stop {
-            // A report of another rank already is the cause.
+            // A report of another rank already names the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
                 let outcome = self.await_cause(self.config.diagnosis, |session| {
@@ -226,9 +227,10 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Asks a peer that sent a message of another call for its call.
+    /// Asks a peer that sent a message of a different call which call it made.
     fn find_mismatch(&mut self, from: usize, theirs: u64, lengths: Option<Lengths>) -> Error {
-        // The rank that is ahead was in the other's call before, and completed it without noticing.
+        // The rank that is ahead has already made the other's call, and completed it without
+        // noticing the mismatch.
         let sequence = theirs.clamp(1, self.history.last().max(1));
         let Some(call) =
             self.history.get(sequence).or_else(|| self.history.get(self.history.last())).cloned()
@@ -239,7 +241,7 @@ impl<T: Transport> Session<T> {
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");
         let (rank, ours) = (self.group.rank(), Some(call.clone()));
         if lengths.is_some() {
-            // It is in the same call, as far as signatures show: there is nothing to ask.
+            // The signatures are equal, so there is nothing to ask.
             let mut desync = Desync::new(sequence, (rank, ours), (from, Some(call)));
             desync.lengths = lengths;
             return desync.into();
@@ -252,8 +254,8 @@ impl<T: Transport> Session<T> {
         })
     }
 
-    /// Reads the control channel until a peer reports a cause, which is returned, `enough` returns
-    /// true, or the time is over.
+    /// Reads the control channel until a peer reports a cause, `enough` returns `true`, or
+    /// `at_most` has passed. A reported cause is returned as an error.
     pub(super) fn await_cause(
         &mut self,
         at_most: Duration,
@@ -314,14 +316,15 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Leaves without waiting for the others. Errors are logged, because no caller receives them.
+    /// Leaves without waiting for the others. Errors are logged, because there is no caller to
+    /// return them to.
     pub(super) fn close(&mut self) {
         if self.poison.is_some() {
             return;
         }
         let left = self.leave().and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
         if let Err(error) = left {
-            tracing::error!(%error, "left a group in which something is wrong");
+            tracing::error!(%error, "left a group that had failed");
             self.give_up_idle(error);
         }
     }
@@ -338,11 +341,11 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Tells all peers that this rank leaves in order, unless a member died, or ranks did not make
-    /// the same calls. A program that sees a death in another group, or in a message, often ends
-    /// here without another call.
+    /// Announces an orderly exit to all peers, unless a member has died or ranks have made
+    /// different calls. A program that detects a death in another group, or while it sends or
+    /// receives a message, often ends here without another call.
     fn leave(&mut self) -> Result<()> {
-        // Over shared memory, only this checks whether the other processes live.
+        // With shared memory, only this call checks whether the other processes are alive.
         self.control.arm()?;
         self.handle_events()?;
         if let Some((peer, loss)) = self.control.dead() {

@@ -35,7 +35,8 @@ impl<T: Transport + 'static> GroupChannels<T> {
     ) -> Result<Self> {
         let channel = |kind| fabric.open_among(ChannelId { group, kind }, members, until);
         let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
-        // A first message may concern only two ranks, but opening a channel needs all.
+        // Opened eagerly: opening a channel needs all members, but the first message may involve
+        // only two.
         Ok(Self { control, data, messages: channel(ChannelKind::PointToPoint)? })
     }
 }
@@ -48,7 +49,7 @@ pub(super) struct Connected<T: Transport> {
     pub(super) messenger: Messenger<T>,
 }
 
-/// The data with which every group of a world is created.
+/// The data from which every group of a world is created.
 pub(super) struct GroupContext<T> {
     fabric: Arc<dyn Fabric<Channel = T>>,
     config: RingConfig,
@@ -84,9 +85,9 @@ impl<T: Transport + 'static> GroupContext<T> {
         Tuning { links: self.links.among(members), ..*parent }
     }
 
-    /// Connects members, which are ranks of the world, and agrees on the proposal of their rank 0.
-    /// Errors name them by their ranks in the group. While it waits for members it checks that
-    /// `alive` still succeeds.
+    /// Connects the members, which are given by their ranks in the world, and makes them agree on
+    /// the proposal of their rank 0. Errors name them by their ranks in the group. While it waits
+    /// for members, it checks that `alive` still succeeds.
     pub(super) fn connect(
         &self,
         group: GroupId,
@@ -105,12 +106,12 @@ impl<T: Transport + 'static> GroupContext<T> {
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }
 
-    /// Returns the time for which a rank that found a failure waits for its cause.
+    /// Returns the time for which a rank that detected a failure waits for its cause.
     pub(super) const fn diagnosis(&self) -> Duration {
         self.config.diagnosis
     }
 
-    /// Allocates memory that these channels move fastest.
+    /// Allocates memory that these channels transfer fastest.
     pub(super) fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.fabric.allocate(bytes)
     }
@@ -140,8 +141,8 @@ fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Durat
             Ok(())
         }
         Err(error) => {
-            // The other members find the same error once they have received the proposal: this rank
-            // must not leave before.
+            // The other members detect the same error once they have received the proposal, so this
+            // rank must not leave before it has been sent.
             engine.session_mut().close();
             Err(error)
         }

@@ -1,5 +1,4 @@
-//! Groups made from a group: a call in which all members agree, then channels between the new
-//! members.
+//! Creates groups from a group: all members agree in a call, then the new members open channels.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use comm_core::{
 use super::RingCommunicator;
 use super::checked_call::{Bytes, CheckedCall};
 
-/// The words of a rank in a split: whether it gives a color, the color, and its key.
+/// The number of words of a rank in a split: whether it has a color, the color, and its key.
 const WORDS: usize = 3;
 
 impl<T: Transport + 'static> Groups for RingCommunicator<T> {
@@ -54,7 +53,7 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Makes a call that ends when every member has made it, and returns its number.
+    /// Makes a call that completes once every member has made it, and returns its number.
     fn agree_on(&self, signature: &Signature, operands: Operands<'_>, options: &CallOptions) -> Result<u64> {
         let mut engine = self.engine()?;
         let bytes = Bytes::new(operands, signature.collective);
@@ -65,8 +64,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// Connects these members of this group, including this rank, on which all members agreed in
     /// call `number`.
     ///
-    /// The lock of this communicator is not held meanwhile: it serves other calls, as do members
-    /// outside the new group.
+    /// The lock of this communicator is not held in the meantime, so it can serve other calls, as
+    /// can members outside the new group.
     fn create_group(
         &self,
         number: u64,
@@ -77,7 +76,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
         let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
         let proposal = self.context.settings(&self.tuning, &members);
-        // Errors of this communicator have its ranks, not those of the new group.
+        // Errors of this communicator name its ranks, not those of the new group.
         let cause = OnceCell::new();
         let alive =
             || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(cause.set(error.clone())));
@@ -92,8 +91,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         }
     }
 
-    /// Returns an error if one of these ranks has died, or does so soon. While another thread makes
-    /// a call on this communicator, that thread detects it instead.
+    /// Returns an error if one of these ranks has died, or is found to have died within `at_most`.
+    /// While another thread makes a call on this communicator, that thread detects it instead.
     fn check_alive(&self, ranks: &[usize], at_most: Duration) -> Result<()> {
         match self.engine.try_lock() {
             Ok(mut engine) => engine.session_mut().check_alive(ranks, at_most),
@@ -111,8 +110,8 @@ fn of_color(all: &[u64], color: u64) -> Vec<usize> {
     keyed.into_iter().map(|(_, rank)| rank).collect()
 }
 
-/// Replaces the ranks of a group that does not exist by those of the parent. `ranks` has the
-/// members' ranks in the parent.
+/// Replaces the ranks of a group that could not be created with those of the parent. `ranks` holds
+/// the members' ranks in the parent.
 fn renumbered(error: Error, ranks: &[usize]) -> Error {
     let number = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
     match error {

@@ -32,11 +32,11 @@ use group_context::{Connected, GroupContext};
 /// Runs collectives as schedules over a data and a control channel, and sends messages over a
 /// third.
 ///
-/// [`Communicator`] documents its calls, and [`Groups`](comm_core::Groups) the groups made from it;
-/// each of these has channels of its own. Dropping it announces an orderly exit to the other ranks,
-/// so that a rank that finishes first is not mistaken for one that died.
+/// [`Communicator`] documents its calls, and [`Groups`](comm_core::Groups) the groups created from
+/// it, each of which has its own channels. Dropping it announces an orderly exit to the other
+/// ranks, so that a rank that finishes first is not mistaken for one that died.
 ///
-/// It belongs to the process that made it. In a child that is made by `fork`, every call is
+/// It belongs to the process that created it. In a child created by `fork`, every call returns
 /// [`Invalid::Forked`](comm_core::Invalid::Forked), [`Communicator::abort`] does nothing, and
 /// dropping it only closes the child's copies of the descriptors.
 pub struct RingCommunicator<T: Transport + 'static> {
@@ -57,12 +57,12 @@ pub struct RingCommunicator<T: Transport + 'static> {
 
 impl<T: Transport + 'static> RingCommunicator<T> {
     /// Opens the channels of the group of all ranks, and agrees on rank 0's settings. Every rank
-    /// calls this, and waits for the others for at most `timeout`. The channels live as long as any
-    /// group that is made from this one.
+    /// calls this, and waits for the others for at most `timeout`. The channels stay open as long
+    /// as any group that is created from this one.
     ///
     /// # Errors
     /// As [`Fabric::open`]; [`Error::Invalid`] on every rank if rank 0 has unusable settings,
-    /// [`Error::Handshake`] if rank 0 has another version.
+    /// [`Error::Handshake`] if rank 0 has a different version.
     pub fn new(
         fabric: impl Fabric<Channel = T> + 'static,
         config: RingConfig,
@@ -83,9 +83,10 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 
     /// Locks the engine, or returns an error if no calls can be made.
     ///
-    /// A panic in a call leaves the engine in the middle of a call: nothing may run on it any more.
+    /// A panic leaves the engine in the middle of a call, so nothing may run on it afterwards.
     fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
-        // Before locking: in a child the lock may be held by a thread that does not exist.
+        // Checked before locking: in a forked child, the lock may be held by a thread that does not
+        // exist.
         self.process.check()?;
         self.await_engine()?;
         let engine = match self.engine.lock() {
@@ -144,8 +145,8 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
         self.abort.abort(cause.clone());
         self.messenger.abort(cause.clone());
-        // A thread that holds the lock ends at once, finds the cause and reports it; otherwise this
-        // thread does.
+        // A thread that holds the lock ends its call immediately, finds the cause and reports it.
+        // If there is none, this thread reports it.
         if self.await_engine().is_err() {
             return;
         }
@@ -156,7 +157,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 }
 
-/// Allocates from the channels, for every group that is made over them.
+/// Allocates from the channels, for every group that is created over them.
 impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.context.allocate(bytes)

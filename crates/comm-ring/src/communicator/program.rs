@@ -9,8 +9,8 @@ use crate::choose::{self, CallShape, Selection};
 use crate::executor::{LoweredStep, lower};
 use crate::schedule::{Algorithm, Params};
 
-/// The largest number of cached programs: as many as a training step has buckets, or a benchmark
-/// sizes.
+/// The largest number of cached programs: enough for the buckets of a training step or the sizes of
+/// a benchmark.
 const KEPT_MAX: usize = 32;
 /// The largest number of steps of all cached programs together. Longer schedules are iterated
 /// lazily.
@@ -30,7 +30,7 @@ pub(super) struct Program {
     steps: Option<Box<[LoweredStep]>>,
     pub(super) reduction: Option<Reduction>,
     pub(super) scratch_bytes: usize,
-    /// Whether receivers may read the data that it sends in place.
+    /// Whether receivers may read the sent data in place.
     pub(super) registers: bool,
     pub(super) signature: Signature,
     pub(super) fingerprint: u64,
@@ -44,7 +44,8 @@ struct Key {
 }
 
 impl Key {
-    /// Ranks compare a user-defined operator by its name; here it must be the same function.
+    /// Ranks compare user-defined operators by name, but a cached program must have the same
+    /// function.
     #[inline]
     fn matches(&self, signature: &Signature, in_place: bool) -> bool {
         self.in_place == in_place
@@ -78,7 +79,7 @@ impl Program {
         self.kept().map_or(0, <[_]>::len)
     }
 
-    /// Caches the steps if they are no more than `at_most`. Returns the number of cached steps.
+    /// Caches the steps if there are at most `at_most`. Returns the number of cached steps.
     fn keep(&mut self, at_most: usize) -> usize {
         let steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
         if steps.len() > at_most {
@@ -99,7 +100,7 @@ pub(super) struct Programs {
     last: usize,
     /// The number of calls that have used cached programs.
     uses: u64,
-    /// The program of the last call with lengths of its own, which serves only that call.
+    /// The program of the last call with counts per rank, which serves only that call.
     single: Option<Program>,
     /// The last selection of an algorithm for calls whose programs are not cached.
     chosen: Option<Chosen>,
@@ -154,7 +155,7 @@ impl Programs {
         self.kept.iter().position(serves)
     }
 
-    /// Compiles and caches a program, in place of the least recently used ones.
+    /// Compiles and caches a program, and evicts the least recently used ones if necessary.
     #[cold]
     fn insert(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<usize> {
         let mut program = self.compile(call, in_place)?;

@@ -1,15 +1,16 @@
 //! Decides in which calls receivers read the sender's memory in place.
 //!
-//! Reading in place makes one copy instead of two. But the receiver alone makes it, from cache
-//! lines of the sender if that has just written them; and the sender waits meanwhile, which it has
-//! to in most calls anyway. So it is faster for the caller's own buffers, in calls in which all
-//! ranks receive at the same time, or several receive from one.
+//! Reading in place takes one copy instead of two. However, the receiver makes that copy alone, and
+//! from the sender's cache if the sender has just written the data. The sender has to wait for it,
+//! which it does in most calls anyway. Reading in place is therefore faster for the caller's own
+//! buffers, in calls in which all ranks receive at the same time, or several ranks receive from
+//! one.
 
 use comm_core::{Collective, RegistrationSizes};
 
 use crate::choose::CallShape;
 
-/// Returns whether receivers should read the memory of such a call in place.
+/// Returns whether receivers should read the sender's memory in place in such a call.
 pub(super) fn should_register(call: &CallShape, sizes: &RegistrationSizes) -> bool {
     match call.collective.base() {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => true,

@@ -2,7 +2,7 @@
 
 use comm_core::Allocation;
 
-/// Memory that is kept from call to call: on the heap, and in a buffer that other ranks read in
+/// Memory that is reused from call to call: on the heap, and in a buffer that other ranks read in
 /// place.
 #[derive(Debug)]
 pub(super) struct Scratch {

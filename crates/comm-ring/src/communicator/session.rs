@@ -62,7 +62,7 @@ impl<T: Transport> Session<T> {
         let mut clock = Clock::new(timeout, &self.config);
         let mut guard = AbortOnUnwind { session: self, is_over: false };
         let session = &mut *guard.session;
-        // Written as an error alone: small calls feel the copy of a whole result.
+        // Holds only the error: copying a whole `Result` slows small calls measurably.
         let error = session.drive(steps, job, buffers, &mut clock).err().map(|stop| {
             let error = session.find_cause(stop);
             session.give_up(error)
@@ -71,7 +71,7 @@ impl<T: Transport> Session<T> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Alternates between moving and waiting until the call is done.
+    /// Alternates between moving data and waiting until the call is done.
     #[inline]
     fn drive<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
         &mut self,
@@ -100,7 +100,8 @@ impl<T: Transport> Session<T> {
                         && let Some(since) = self.waiter.since()
                     {
                         clock.start(since);
-                        // This takes as long as a pause between two polls.
+                        // Polling the control channel takes about as long as one pause, and
+                        // replaces it.
                         self.poll_control(since)?;
                         continue;
                     }
@@ -122,7 +123,8 @@ impl<T: Transport> Session<T> {
             self.check_members()?;
             control = self.control.arm()?;
         }
-        // While control messages arrive, this rank does not sleep, but its deadline passes.
+        // While control messages keep arriving, this rank does not sleep, but its deadline still
+        // applies.
         if control == Armed::Sleep && self.data.arm(self.executor.interest())? == Armed::Ready {
             return Ok(());
         }
@@ -148,7 +150,8 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Tells all ranks in which call this rank is blocked, and which ranks it waits for.
+    /// Announces to all ranks the call in which this rank is blocked and the ranks that it waits
+    /// for.
     fn announce(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence).cloned() else { return };
@@ -159,7 +162,7 @@ impl<T: Transport> Session<T> {
         self.control.send_all(&ControlFrame::Announce(announce));
     }
 
-    /// The call under way, for errors.
+    /// Returns the current call, for errors.
     pub(super) fn during(&self) -> During {
         let sequence = self.history.last();
         match self.history.get(sequence) {
@@ -168,15 +171,15 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// Drops what is left of a call that failed.
+    /// Drops the remaining state of a call that failed.
     pub(super) fn drop_call(&mut self) {
         self.executor.reset();
         self.data.revoke();
     }
 }
 
-/// Fails the group if a call panics, before the memory that is sent from goes back to its owner:
-/// the caller, who may catch the panic, or the heap.
+/// Fails the group if a call panics, before the memory that is being sent returns to its owner: the
+/// caller, which may catch the panic, or the heap.
 struct AbortOnUnwind<'a, T: Transport> {
     session: &'a mut Session<T>,
     is_over: bool,

@@ -1,8 +1,8 @@
 //! Detects messages that no call will ever receive.
 //!
-//! A rank that only sends completes its call whatever the others do, and its message may arrive
-//! where no later call receives. Such a message belongs to a completed call, so its sender must
-//! have made another call with the same number.
+//! A rank that only sends completes its call regardless of the others, and its message may reach a
+//! rank on which no later call receives it. Such a message belongs to a call that is complete
+//! there, so its sender must have made a different call with the same number.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) struct UnexpectedCheck {
 }
 
 impl<T: Transport> Session<T> {
-    /// Returns an error if the starting call cannot succeed, as far as is known.
+    /// Returns an error if the call that is starting is already known to fail.
     #[inline]
     pub(super) fn check_control(&mut self) -> Result<(), Stop> {
         self.check_pending_abort()?;
@@ -34,9 +34,9 @@ impl<T: Transport> Session<T> {
         Ok(())
     }
 
-    /// Reads the control channel if the last time was some time ago. Every call does so when it
-    /// first waits, or at its end if it never waits: it may have started so late that others
-    /// aborted it. A call that waits for long reads the rest before it sleeps.
+    /// Reads the control channel, unless it was read recently. Every call does so when it first
+    /// waits, or at its end if it never waits, because it may have started so late that others have
+    /// aborted it. A call that waits for a long time reads the rest before it sleeps.
     pub(super) fn poll_control(&mut self, now: Instant) -> Result<(), Stop> {
         if self.unexpected.next.is_some_and(|next| now < next) {
             return Ok(());
@@ -49,7 +49,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Returns an error if the next message from some rank cannot belong to the current or a later
-    /// call. Call it between passes: ranks from which the call expects a message are left to it.
+    /// call. Must be called between passes. Skips ranks from which the call expects a message,
+    /// because the call checks that message itself.
     pub(super) fn check_unexpected(&mut self, now: Instant) -> Result<(), Stop> {
         self.unexpected.next = Some(now + EVERY);
         if self.unexpected.all_peers.recv().is_empty() {
@@ -62,8 +63,8 @@ impl<T: Transport> Session<T> {
         unexpected.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
     }
 
-    /// Returns the number of the call that the next message from a rank belongs to, if no call here
-    /// can receive it.
+    /// Returns the number of the call to which the next message from a rank belongs, if no call of
+    /// this rank can receive it.
     fn unexpected(&mut self, from: usize) -> Option<u64> {
         if self.executor.interest().recv().contains(&from) {
             return None;

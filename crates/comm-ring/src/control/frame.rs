@@ -1,7 +1,7 @@
 //! The wire format of the control channel.
 //!
-//! A frame is its length (u32, without itself), its kind (u8) and its body; all integers are
-//! little-endian.
+//! A frame consists of its length (u32, not counting the length field), its kind (u8) and its body.
+//! All integers are little-endian.
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
@@ -13,12 +13,13 @@ pub(crate) enum ControlFrame {
     Announce(Announce),
     /// The sender aborted its communicator, and so must all members.
     Abort {
-        /// The first call that cannot be completed. The sender has done its part of those before.
+        /// The first call that cannot be completed. The sender has done its part of all earlier
+        /// calls.
         sequence: u64,
         /// The cause.
         cause: Cause,
     },
-    /// The sender closes its communicator in order.
+    /// The sender closes its communicator normally.
     Goodbye {
         /// The last call that it completed.
         sequence: u64,
@@ -27,7 +28,7 @@ pub(crate) enum ControlFrame {
     },
 }
 
-/// A call that a rank made, and perhaps repeated.
+/// A call that a rank made, once or several times in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PastCall {
     /// The number of the first of these calls. They extend to the next entry of the list, or the
@@ -71,7 +72,7 @@ pub(crate) enum Cause {
     Timeout { millis: u64, waiting_for: Vec<usize> },
     /// Two ranks made different calls under one number.
     Desync { sequence: u64, ranks: [usize; 2], calls: [Option<Signature>; 2], lengths: Option<Lengths> },
-    /// A rank asked for it, or a failure that no other kind describes.
+    /// A rank requested it, or a rank failed in a way that no other variant describes.
     Aborted { by: usize, reason: String },
 }
 
@@ -84,10 +85,10 @@ const TIMEOUT: u8 = 2;
 const DESYNC: u8 = 3;
 const ABORTED: u8 = 4;
 
-/// The longest text in a frame in bytes; a longer one is cut.
+/// The longest text in a frame, in bytes. Longer texts are truncated.
 const TEXT_MAX: usize = 512;
-/// The length of the longest frame, without the length field. Longer ones are never sent, and
-/// refused.
+/// The length of the longest frame, without the length field. Longer ones are never sent, and are
+/// rejected on arrival.
 pub(crate) const FRAME_MAX: usize = 2048;
 
 impl ControlFrame {
@@ -115,8 +116,8 @@ impl ControlFrame {
         frame.into_vec()
     }
 
-    /// Decodes the first frame of `bytes` if it has arrived whole. Returns it with its length in
-    /// `bytes`.
+    /// Decodes the first frame of `bytes` if it has arrived completely. Returns it with its length
+    /// in `bytes`.
     pub(crate) fn decode(bytes: &[u8]) -> wire::Result<Option<(Self, usize)>> {
         match Reader::new(bytes).bytes::<u32>(FRAME_MAX) {
             Ok(body) => Ok(Some((wire::decode(body, Self::read)?, 4 + body.len()))),

@@ -1,6 +1,7 @@
 //! The control channel, on which ranks announce that they are blocked, fail or leave.
 //!
-//! It never blocks. It is read before a rank sleeps, and at intervals while it does not sleep.
+//! It never blocks. It is read before a rank sleeps, and at intervals while the rank does not
+//! sleep.
 
 mod frame;
 
@@ -13,36 +14,37 @@ use std::time::Duration;
 
 use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
 
-/// The most bytes that wait to be sent to one peer. A peer with more unread bytes does not read,
-/// and misses announcements; aborts and goodbyes are always queued.
+/// The limit on bytes queued for one peer. A peer beyond it is not reading, and misses
+/// announcements; aborts and goodbyes are always queued.
 const OUTBOX_MAX: usize = 64 << 10;
 
 /// The number of bytes that one read takes from a peer.
 const READ_BYTES: usize = 4096;
 
-/// The most reads per peer and poll, so that a peer that never stops sending delays no deadline.
+/// The most reads per peer and poll, so that a peer that never stops sending cannot delay a
+/// deadline.
 const READS_PER_TURN: usize = 8;
 
 /// The state of a peer.
 #[derive(Debug, Default)]
 struct ControlPeer {
-    /// Received bytes that do not make a whole frame yet.
+    /// Received bytes that do not form a complete frame yet.
     inbox: Vec<u8>,
     /// Bytes that wait to be sent.
     outbox: VecDeque<u8>,
-    /// The way in which its stream ended.
+    /// The reason why its stream ended.
     loss: Option<Loss>,
-    /// The last call that it completed before it left in order.
+    /// The last call that it completed before it left normally.
     goodbye: Option<u64>,
     /// The calls that its goodbye listed.
     past: Vec<PastCall>,
-    /// Whether it aborted: then it has reported the cause of its end.
+    /// Whether it aborted, and so has reported the cause itself.
     gave_up: bool,
-    /// The call in which it last announced to be blocked.
+    /// The call in which it last announced that it was blocked.
     announced: Option<Announce>,
     /// Whether it has announced since this rank last asked all peers.
     answered: bool,
-    /// The highest number of a call that it mentioned: it made that call.
+    /// The highest number of a call that it announced and so has made.
     made: u64,
 }
 
@@ -65,7 +67,7 @@ pub(crate) enum Event {
         /// The announcement.
         announce: Announce,
     },
-    /// A peer left in order.
+    /// A peer left normally.
     Goodbye {
         /// The peer.
         from: usize,
@@ -83,7 +85,7 @@ pub(crate) struct Control<T> {
     group: Group,
     peers: Vec<ControlPeer>,
     interest: Interest,
-    /// Whether no peer has left, was lost or has announced anything so far.
+    /// Whether no peer has left, been lost or announced anything so far.
     quiet: bool,
     /// The call in which this rank last asked all peers for their state.
     asked_in: Option<u64>,
@@ -150,7 +152,7 @@ impl<T: Transport> Control<T> {
         self.quiet = self.peers.iter().all(silent);
     }
 
-    /// Returns whether no peer has left, was lost or has announced anything, as far as is known.
+    /// Returns whether no peer has left, been lost or announced anything, as of the last poll.
     #[inline]
     pub(crate) const fn is_quiet(&self) -> bool {
         self.quiet
@@ -203,8 +205,8 @@ impl<T: Transport> Control<T> {
         Ok(())
     }
 
-    /// Returns a rank that announced another call with this number, or left after one, and that
-    /// call.
+    /// Returns a rank that announced a different call with this number, or left after making one,
+    /// and that call.
     pub(crate) fn contradiction(&self, sequence: u64, ours: &Signature) -> Option<(usize, &Signature)> {
         self.peers.iter().enumerate().find_map(|(rank, peer)| {
             let blocked = peer.announced.as_ref().filter(|announced| announced.sequence == sequence);
@@ -221,7 +223,7 @@ impl<T: Transport> Control<T> {
         peer.past.iter().rfind(|past| past.first <= sequence).map(|past| &past.call)
     }
 
-    /// Returns the last call that a rank completed before it left in order.
+    /// Returns the last call that a rank completed before it left normally.
     pub(crate) fn left_after(&self, rank: usize) -> Option<u64> {
         self.peers[rank].goodbye
     }
@@ -231,8 +233,8 @@ impl<T: Transport> Control<T> {
         self.group.peers().filter(|&peer| !self.has_ended(peer)).collect()
     }
 
-    /// Returns a member that cannot take part in call `sequence` any more, and its loss. One that
-    /// died comes first: its death causes others to leave.
+    /// Returns a member that can no longer take part in call `sequence`, and its loss. A member
+    /// that died comes first, because its death causes others to leave.
     pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
         let mut members = self.peers.iter().enumerate().filter(|(_, peer)| !peer.gave_up);
         let gone = |(rank, peer): (usize, &ControlPeer)| match (peer.goodbye, &peer.loss) {
@@ -248,8 +250,8 @@ impl<T: Transport> Control<T> {
         self.deaths().next()
     }
 
-    /// Returns the members whose streams ended although they neither left nor aborted, nor had sent
-    /// a part of such a frame.
+    /// Returns the members whose streams ended although they neither left nor aborted, and had not
+    /// sent a part of a frame.
     pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, Loss)> {
         self.peers.iter().enumerate().filter_map(|(rank, peer)| match &peer.loss {
             Some(loss) if peer.goodbye.is_none() && !peer.gave_up && peer.inbox.is_empty() => {
@@ -265,7 +267,7 @@ impl<T: Transport> Control<T> {
         peer.loss.is_some() || peer.goodbye.is_some()
     }
 
-    /// Returns whether this peer has sent anything that shows that it made call `sequence`.
+    /// Returns whether a frame of this peer shows that it made call `sequence`.
     pub(crate) fn has_made(&self, peer: usize, sequence: u64) -> bool {
         let peer = &self.peers[peer];
         peer.made >= sequence || peer.goodbye.is_some_and(|after| after >= sequence)
@@ -282,9 +284,9 @@ impl<T: Transport> Control<T> {
         self.asked_in == Some(sequence)
     }
 
-    /// Returns whether a rank's last announcement still holds, as far as call `sequence` shows.
-    /// A rank that answers is blocked in the call that it names, even an earlier one; one that does
-    /// not answer may have stopped since.
+    /// Returns whether a rank's last announcement still holds in call `sequence`. A rank that
+    /// answers is blocked in the call that it names, even if that is an earlier one; a rank that
+    /// does not answer may have stopped since.
     fn is_blocked(&self, rank: usize, announced: &Announce, sequence: u64) -> bool {
         if self.has_asked(sequence) { self.peers[rank].answered } else { announced.sequence >= sequence }
     }
@@ -327,7 +329,7 @@ impl<T: Transport> Control<T> {
         self.transport.arm(&self.interest)
     }
 
-    /// Sleeps until the channel is ready or the time is over.
+    /// Sleeps until the channel is ready or the timeout has passed.
     pub(crate) fn sleep(&self, timeout: Duration) -> Result<()> {
         self.transport.sleep(None, timeout)
     }

@@ -1,4 +1,4 @@
-//! Steps with their blocks resolved to bytes and their dependencies found.
+//! Lowers steps: resolves their blocks to bytes and finds their dependencies.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ pub struct LoweredStep {
     pub(super) bytes: ByteRange,
     /// The same blocks at [`Step::src`].
     pub(super) src: ByteRange,
-    /// The conflicting ones of the 63 steps before: the highest bit is the step directly before,
-    /// and so on backwards.
+    /// The set of those of the 63 preceding steps that conflict with this one. The highest bit is
+    /// the step directly before, the next bit the one before that.
     pub(super) deps: u64,
     /// Whether the step also completes the reduction of its blocks.
     pub(super) completes: bool,
 }
 
-/// The bit of the step before.
+/// The bit of the step directly before.
 const PREVIOUS: u64 = 1 << (u64::BITS - 1);
 
 /// A range of bytes.
@@ -63,11 +63,11 @@ impl Default for Lowering {
     }
 }
 
-/// Lowers the steps of a schedule. Leaves out the steps that finish a reduction whose operator
-/// needs none, and those directly after the step that combines the same blocks, which then does
-/// both in one pass over memory.
+/// Lowers the steps of a schedule. Omits steps that finish a reduction if its operator does not
+/// need them. Also omits a step that finishes a reduction directly after the step that combines the
+/// same blocks, which then does both in one pass over memory.
 ///
-/// A step whose blocks an array does not hold fails when the executor runs it.
+/// A step with blocks outside its array fails when the executor runs it.
 pub fn lower(
     steps: impl Iterator<Item = Step>,
     layout: &Layout,
@@ -75,8 +75,9 @@ pub fn lower(
 ) -> impl Iterator<Item = LoweredStep> {
     let mut lowering = Lowering::default();
     let finishes = reduction.is_some_and(Reduction::has_finish);
-    // No other step may be left out, not even one without bytes: later steps depend on the same
-    // steps through it. What depends on a step that finishes depends on the one before it too.
+    // No other step may be omitted, not even one without bytes, because later steps may depend on
+    // earlier ones through it. A step that depends on an omitted one also depends on the step
+    // before that.
     let mut steps = steps.filter(move |step| finishes || step.action != Action::Finish).peekable();
     std::iter::from_fn(move || {
         let step = steps.next()?;
@@ -92,8 +93,7 @@ fn is_completed_by(step: &Step, next: &Step) -> bool {
 }
 
 impl Lowering {
-    /// The window holds no more steps at once, so a step cannot conflict with an older one that is
-    /// unfinished.
+    /// The window never holds more steps, so older steps have finished and cannot conflict.
     const LENGTH: usize = Window::CAPACITY_MAX;
 
     pub(super) fn lower(&mut self, step: Step, layout: &Layout) -> LoweredStep {
@@ -116,7 +116,7 @@ impl Lowering {
 
     /// Returns the recent steps that conflict with this one, as in [`LoweredStep::deps`].
     fn deps(&self, step: &Step) -> u64 {
-        // A step as far back as the window is long has left it.
+        // A step that lies a whole window back has left it.
         let oldest = self.count.min(Self::LENGTH - 1);
         let back = |distance: usize| &self.recent[(self.count - 1 - distance) % Self::LENGTH];
         (0..oldest)

@@ -1,9 +1,9 @@
 //! Executes the schedule of a collective over a transport.
 //!
 //! The executor is a state machine. [`Executor::progress`] moves all bytes that can move now and
-//! reports what it waits for; it never sleeps, and a send that is blocked never keeps it from
-//! receiving. A step starts when no earlier unfinished step conflicts with it; messages to one
-//! peer, and from one peer, keep the order of the schedule.
+//! reports what it waits for; it never sleeps, and a blocked send never prevents it from receiving.
+//! A step starts when no earlier unfinished step conflicts with it; messages to one peer, and from
+//! one peer, keep the order of the schedule.
 
 mod lower;
 mod partial_element;
@@ -24,11 +24,12 @@ use window::{EntryState, Window};
 
 use crate::message::Header;
 
-/// Messages of up to this size, header included, are received whole if they have arrived.
+/// Messages of up to this size, including the header, are received in one operation if they have
+/// arrived completely.
 const EAGER_BYTES: usize = 4096 + Header::BYTES;
 
 /// The most bytes that a receive takes before the next step runs: a peer that keeps sending must
-/// not keep this rank from sending, or the two would copy in turns.
+/// not prevent this rank from sending, or the two would take turns copying.
 const TURN_BYTES: usize = 256 << 10;
 
 /// The parameters of a call that all its steps share.
@@ -64,12 +65,12 @@ impl Job {
     }
 }
 
-/// The reason for which an executor stopped.
+/// The reason why an executor stopped.
 #[derive(Debug)]
 pub enum Stop {
     /// The transport failed, or the schedule is wrong.
     Failed(Error),
-    /// A peer sent a message of another call.
+    /// A peer sent a message of a different call.
     Mismatch {
         /// The peer.
         from: usize,
@@ -91,9 +92,9 @@ impl From<Error> for Stop {
 pub enum Progress {
     /// Every step has finished.
     Done,
-    /// Nothing can move before the transport is ready for the interest.
+    /// Nothing can move until the transport is ready for the interest.
     Blocked {
-        /// Whether a byte moved or a step finished since the call of `progress`.
+        /// Whether a byte moved or a step finished during this call of `progress`.
         moved: bool,
     },
 }
@@ -108,7 +109,7 @@ pub struct Executor {
     /// The passes in which a step last claimed the streams to and from each peer: later steps must
     /// not overtake it.
     claimed: Vec<Claims>,
-    /// The number of passes so far, with the current one.
+    /// The number of passes so far, including the current one.
     passes: u64,
     /// The sequence number of the last call from which a message of each peer has arrived.
     last_seen: Vec<u64>,
@@ -145,7 +146,7 @@ impl Executor {
         self.window.clear();
     }
 
-    /// Returns the events that the last [`progress`](Self::progress) waits for.
+    /// Returns the events that the executor waits for after the last [`progress`](Self::progress).
     #[must_use]
     #[inline]
     pub const fn interest(&self) -> &Interest {
@@ -384,13 +385,13 @@ fn mismatch(header: &Header, expected: Header, from: usize) -> Stop {
     Stop::Mismatch { from, sequence: header.sequence, lengths }
 }
 
-/// Runs a step that sends and receives nothing.
+/// Runs a step that neither sends nor receives.
 fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()> {
     match step.action {
         Action::Copy { from } => {
             let (dst, src) = regions.pair(step, from)?;
             if dst.len() != src.len() {
-                return Err(Error::Internal("a schedule copies blocks to blocks of another size".into()));
+                return Err(Error::Internal("a schedule copies blocks to blocks of a different size".into()));
             }
             dst.copy_from_slice(src);
         }

@@ -4,14 +4,14 @@ use comm_core::{RecvBuf, Reduction, Result, Transport};
 
 /// The first bytes of an element whose rest has not arrived.
 ///
-/// They are taken out of the transport, so that bytes held by a transport are always a reason to
-/// look again.
+/// They are removed from the transport, so that a transport that holds bytes always has bytes to
+/// process.
 #[derive(Debug, Default)]
 pub(super) struct PartialElement {
-    /// Holds elements of the built-in types: streams cut them anywhere, and no call may allocate
-    /// for that.
+    /// Holds elements of the built-in types. Streams may split these anywhere, and calls must not
+    /// allocate for that.
     small: [u8; 8],
-    /// Holds larger elements; as long as the largest so far.
+    /// Holds larger elements. As long as the largest so far.
     large: Vec<u8>,
     len: usize,
 }

@@ -45,8 +45,8 @@ pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &
     Ok(done)
 }
 
-/// Combines what has arrived with the addend into `rest`, directly from the memory of the
-/// transport. Returns the number of bytes written.
+/// Combines the bytes that have arrived with the addend into `rest`, directly from the memory of
+/// the transport. Returns the number of bytes written.
 pub(super) fn recv_reduce_available(
     transport: &mut dyn Transport,
     from: usize,
@@ -82,7 +82,7 @@ pub(super) fn recv_reduce_available(
 /// Receives into `dst` from the offset `start` up to `end`, and combines each element there with
 /// the addend once it is complete. Returns the number of bytes received.
 ///
-/// Saves a copy if the transport would copy the bytes to return them in place.
+/// Saves a copy if the transport would have to copy the bytes to return them in place.
 pub(super) fn recv_then_reduce(
     transport: &mut dyn Transport,
     from: usize,
@@ -98,7 +98,7 @@ pub(super) fn recv_then_reduce(
     Ok(received)
 }
 
-/// Rounds down to whole elements, but to one element at least.
+/// Rounds down to whole elements, but to at least one element.
 #[inline]
 pub(super) fn whole_elements(bytes: usize, reduction: Reduction) -> usize {
     let size = reduction.dtype().size();

@@ -70,7 +70,7 @@ impl Regions<'_> {
     }
 }
 
-/// Two ranges of one region, which must not overlap.
+/// Returns two ranges of one region, which must not overlap.
 fn disjoint(region: &mut [u8], dst: Range<usize>, src: Range<usize>) -> Result<(&mut [u8], &[u8])> {
     region.get_disjoint_mut([dst, src]).map(|[dst, src]| (dst, &*src)).map_err(|_| outside())
 }

@@ -1,5 +1,5 @@
-//! The fast path: steps that finish at once, without entering the window. Most steps of small
-//! messages do.
+//! The fast path: steps that finish immediately, without entering the window, as most steps with
+//! small messages do.
 
 use std::io::IoSlice;
 
@@ -12,7 +12,7 @@ use crate::message::Header;
 
 impl Executor {
     /// Runs a step when all steps before it have finished. The step enters the window only if it
-    /// cannot finish at once. Returns whether anything moved.
+    /// cannot finish immediately. Returns whether anything moved.
     pub(super) fn start(
         &mut self,
         step: &LoweredStep,
@@ -26,7 +26,7 @@ impl Executor {
                 self.start_recv(step, transport, job, regions, from)
             }
             Action::Reduce { .. } | Action::Copy { .. } | Action::Finish => {
-                // In a barrier all are empty.
+                // In a barrier, all blocks are empty.
                 if !step.bytes.is_empty() {
                     local(step, job, regions)?;
                 }

@@ -1,4 +1,5 @@
-//! The window of unfinished steps: a range of the schedule from the oldest unfinished step on.
+//! The window of unfinished steps: a range of the schedule that starts at the oldest unfinished
+//! step.
 
 use comm_core::{Action, Place, Step};
 
@@ -46,8 +47,8 @@ impl Entry {
     }
 }
 
-/// The window. Its methods name a step by its offset from the first one in the window; so do the
-/// bits of a set of steps.
+/// The window. Its methods identify a step by its offset from the first one in the window, as do
+/// the bits of a set of steps.
 #[derive(Debug)]
 pub(super) struct Window {
     /// A ring buffer whose length is a power of two: step `number` is at `number % length`.

@@ -1,4 +1,4 @@
-//! The calls on messages: each begins an operation and takes its outcome.
+//! The calls for messages: each begins an operation and returns its outcome.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -77,7 +77,8 @@ impl<T: Transport> Messenger<T> {
         some(self.complete(state, CallerBuffers { probe: Some(request), ..CallerBuffers::default() }))
     }
 
-    /// Reads bytes that have arrived if no other thread drives, and returns a message that matches.
+    /// Reads bytes that have arrived if no other thread drives the engine, and returns a matching
+    /// message if there is one.
     pub(crate) fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>> {
         let mut state = self.lock_as_caller();
         let key = MatchKey { from, tag };
@@ -122,7 +123,7 @@ impl<T: Transport> Messenger<T> {
         self.hand_over(state);
     }
 
-    /// Ends the receives in the background that nothing has matched, after reading bytes that have
+    /// Cancels background receives that no message has matched, after reading bytes that have
     /// arrived.
     pub(crate) fn cancel_recvs(&self) {
         let mut state = self.lock_as_caller();
@@ -134,7 +135,7 @@ impl<T: Transport> Messenger<T> {
     }
 
     /// Locks the state for a thread that sends a message, and returns the location of its bytes.
-    /// Copies them, without the lock, if another thread drives.
+    /// Copies them, without holding the lock, if another thread drives the engine.
     fn lock_with_payload(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
         let state = self.lock_as_caller();
         if state.is_vacant() {
@@ -145,7 +146,7 @@ impl<T: Transport> Messenger<T> {
         (self.lock_as_caller(), copy)
     }
 
-    /// Waits for a call that was begun, and takes its outcome.
+    /// Waits for a call that has begun, and returns its outcome.
     fn complete(
         &self,
         state: MutexGuard<'_, State<T>>,
@@ -198,8 +199,8 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// Returns whether a call has ended. If one half of it failed, the other one is cancelled as soon
-/// as possible.
+/// Returns whether a call has ended. If one half of a `send_recv` failed, the other half is
+/// cancelled as soon as possible.
 fn is_complete(engine: &mut ProgressEngine, caller: &mut CallerBuffers<'_>) -> bool {
     let ends_both = |error: &&Error| error.is_fatal() || matches!(error, Error::PeerLost { .. });
     let failure = |engine: &ProgressEngine, request: RequestId| {

@@ -1,4 +1,4 @@
-//! The loop of the one thread that drives: it moves the bytes of all threads.
+//! The loop of the thread that drives the engine: it moves the bytes of all threads.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ impl<T: Transport> Drop for EndOnUnwind<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.messenger.lock();
-            state.engine.end_all(Error::Internal("the thread that communicated for all panicked".into()));
+            state.engine.end_all(Error::Internal("the thread that drove all messages panicked".into()));
             state.driver = Driver::Closed;
             self.messenger.notify(&state);
         }
@@ -49,7 +49,7 @@ pub(super) fn drive<'a, T: Transport>(
     loop {
         let moved = state.engine.progress(&mut transport, caller, false);
         if state.engine.poison_cause().is_some() {
-            // The transport must not read memory that its owner has back.
+            // The transport must not read memory that has been returned to its owner.
             close(&mut state.engine, transport);
             state.driver = Driver::Closed;
             break;
@@ -76,8 +76,7 @@ pub(super) fn drive<'a, T: Transport>(
     state
 }
 
-/// Gives other threads a chance to take the lock, which a thread that relocks at once would
-/// prevent.
+/// Gives other threads a chance to take the lock, which relocking immediately would prevent.
 fn yield_lock<'a, T: Transport>(
     messenger: &'a Messenger<T>,
     state: MutexGuard<'a, State<T>>,
@@ -112,7 +111,7 @@ fn idle<'a, T: Transport>(
             state
         }
         Idle::Sleep => {
-            // Peers without an operation may have sent something nevertheless.
+            // Peers that no operation involves may have sent something, too.
             if state.engine.progress(transport, caller, true) {
                 return state;
             }
@@ -150,7 +149,7 @@ fn sleep<'a, T: Transport>(
     state
 }
 
-/// Ends the streams, after reporting the cause.
+/// Reports the cause to the peers, then closes the streams.
 pub(super) fn close<T: Transport>(engine: &mut ProgressEngine, mut transport: T) {
     transport.revoke();
     linger(engine, &mut transport);

@@ -7,12 +7,12 @@ use comm_core::{DType, wire};
 
 /// The credit that a message uses beyond its payload, so that empty messages are bounded too.
 pub(crate) const MESSAGE_OVERHEAD: u64 = 64;
-/// The initial credit of every sender: the number of bytes that it may send to a receiver that does
-/// not receive.
+/// The initial credit of every sender: the number of bytes that it may send before the receiver
+/// receives any.
 pub(crate) const CREDIT: u64 = 1 << 20;
 /// The most announced messages of one sender that may wait to be received.
 pub(crate) const RTS_MAX: usize = 1 << 20;
-/// The longest text in bytes; a longer one is cut.
+/// The longest text, in bytes. Longer texts are truncated.
 pub(crate) const TEXT_MAX: usize = 512;
 
 /// The head of a frame.
@@ -20,19 +20,19 @@ pub(crate) const TEXT_MAX: usize = 512;
 pub(crate) enum Frame {
     /// An eager message, whose payload follows. It uses credit.
     Eager { tag: u64, dtype: DType, length: u64 },
-    /// Request to send: a message that is sent when the receiver asks for it.
+    /// Request to send: announces a message that is sent once the receiver asks for it.
     Rts { tag: u64, dtype: DType, length: u64, id: u64 },
     /// Clear to send: the receiver asks for an announced message.
     Cts { id: u64 },
-    /// The next part of a message that was asked for; it follows.
+    /// The next part of a message that the receiver asked for. Its bytes follow.
     Data { length: u64, id: u64 },
     /// The receiver returns credit.
     Credit { amount: u64 },
-    /// The sender leaves in order. Nothing follows.
+    /// The sender leaves normally. Nothing follows.
     Goodbye,
-    /// A rank ended all messages of the group; the reason follows. No frame comes after it.
+    /// A rank aborted all messages of the group; the reason follows. This is the last frame.
     Abort { length: u64, by: u64 },
-    /// The sender has seen another rank die; the description follows.
+    /// The sender has detected the death of another rank; the description follows.
     Lost { length: u64, rank: u64 },
 }
 
@@ -63,7 +63,7 @@ impl Frame {
         wire::words([u64::from(kind) | u64::from(code) << 8 | u64::from(size) << 16, tag, length, id])
     }
 
-    /// Decodes a head; `None` for one that no correct peer sends in any state.
+    /// Decodes a head. Returns `None` for one that no correct peer sends in any state.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [head, tag, length, id] = wire::read_words(bytes);
         let dtype = || DType::from_wire((head >> 8) as u8, (head >> 16) as u32);

@@ -40,8 +40,8 @@ impl MatchKey {
 
 /// Posted receives and unexpected messages, each identified by a number that grows with time.
 ///
-/// A message is stored under each of the four keys that match it, a receive under its own. So the
-/// oldest match is found without a scan of those that do not match.
+/// A message is stored under each of the four keys that match it, a receive under its own. The
+/// oldest match is therefore found without scanning entries that do not match.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     receives: HashMap<MatchKey, BTreeSet<u64>>,
@@ -59,7 +59,7 @@ impl Matching {
         remove(&mut self.receives, key, receive)
     }
 
-    /// Returns the oldest receive that matches such a message, and its key.
+    /// Returns the oldest receive that matches a message with this envelope, and its key.
     pub(crate) fn receive_for(&self, envelope: Envelope) -> Option<(u64, MatchKey)> {
         let oldest = |key| Some((*self.receives.get(&key)?.first()?, key));
         envelope.match_keys().into_iter().filter_map(oldest).min_by_key(|(receive, _)| *receive)
@@ -133,7 +133,7 @@ mod tests {
         assert!(matching.messages.is_empty() && matching.receives.is_empty());
     }
 
-    /// The reference: two lists in order of time.
+    /// The reference implementation: two lists in chronological order.
     #[derive(Default)]
     struct Model {
         receives: Vec<(u64, MatchKey)>,

@@ -1,9 +1,10 @@
 //! Messages between two ranks over one channel that all calling threads share.
 //!
-//! One thread at a time has the transport and *drives*: it moves the bytes of all threads, and
-//! sleeps when nothing moves. The others post operations in the engine and wait. When the driver's
-//! own call has ended, another thread drives. It accesses the buffers of its own call only; a
-//! caller that waits has its message copied, so that no thread uses memory that it did not borrow.
+//! One thread at a time holds the transport and *drives*: it moves the bytes of all threads, and
+//! sleeps when nothing moves. The others post operations to the engine and wait. When the driver's
+//! own call has ended, another thread takes over. The driver accesses only the buffers of its own
+//! call: the messages of waiting callers are copied, so that no thread uses memory that it has not
+//! borrowed.
 
 mod calls;
 mod drive;
@@ -22,7 +23,7 @@ use engine::{CallerBuffers, ProgressEngine};
 /// Sends and receives messages over one channel, for any number of threads.
 pub(crate) struct Messenger<T: Transport> {
     state: Mutex<State<T>>,
-    /// Signalled when an operation ended, or no thread drives.
+    /// Signalled when an operation has ended, or when no thread drives.
     change: Condvar,
     notify: Notify,
     /// The number of threads that are about to take the lock.
@@ -35,7 +36,7 @@ struct State<T> {
     engine: ProgressEngine,
     driver: Driver<T>,
     waiter: Waiter,
-    /// Whether the thread that drives sleeps and must be woken to see new operations.
+    /// Whether the driving thread sleeps and must be woken to notice new operations.
     asleep: bool,
     /// The number of threads that wait for a change.
     waiting: usize,
@@ -43,7 +44,7 @@ struct State<T> {
 
 /// The state of the driver.
 enum Driver<T> {
-    /// No thread drives: any may begin.
+    /// No thread drives, so any thread may start to.
     Vacant(T),
     /// Another thread drives and has the transport.
     Occupied,
@@ -69,7 +70,7 @@ impl<T: Transport> Messenger<T> {
         })
     }
 
-    /// Communicates until no operation in the background is pending.
+    /// Communicates until no background operation is pending.
     pub(crate) fn drive(&self) {
         drop(self.drive_until(self.lock_as_caller(), &mut CallerBuffers::default(), |engine, _| {
             !engine.has_background()
@@ -88,7 +89,7 @@ impl<T: Transport> Messenger<T> {
         self.hand_over(state);
     }
 
-    /// Locks the state for a calling thread: the driver lets it in between two passes.
+    /// Locks the state for a calling thread. The driver yields the lock to it between two passes.
     fn lock_as_caller(&self) -> MutexGuard<'_, State<T>> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
@@ -107,7 +108,7 @@ impl<T: Transport> Messenger<T> {
         state
     }
 
-    /// Releases the state after an operation was begun or ended: wakes the driver, or lets a
+    /// Releases the state after an operation has begun or ended: wakes the driver, or lets a
     /// waiting thread drive if there is none.
     fn hand_over<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) {
         let State { engine, driver, asleep, .. } = &mut *state;
@@ -168,28 +169,29 @@ impl<T: Transport> Messenger<T> {
                     state.waiting -= 1;
                 }
                 Driver::Closed => {
-                    // Operations that begin now end at once, so this is not reached twice.
+                    // Operations that begin from now on end immediately, so this is not reached
+                    // twice.
                     state.driver = Driver::Closed;
                     state.engine.end_all(Error::Internal("messages have ended without a cause".into()));
                     return state;
                 }
             }
         }
-        // The driver notifies the owners itself, once no transport reads their memory any more.
+        // The driver notifies the owners itself, once the transport no longer reads their memory.
         if matches!(state.driver, Driver::Occupied) { state } else { self.notify_owners(state) }
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Returns whether a caller that begins now will drive: then its memory need not be copied.
+    /// Returns whether a caller that begins now will drive, so that its memory need not be copied.
     const fn is_vacant(&self) -> bool {
         matches!(self.driver, Driver::Vacant(_))
     }
 }
 
 impl<T: Transport> Drop for Messenger<T> {
-    /// Tells the other ranks that this rank leaves in order, unless this is a forked child: the
-    /// rank is its parent.
+    /// Announces an orderly exit to the other ranks, except in a forked child, whose parent remains
+    /// the rank.
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;

@@ -3,11 +3,11 @@
 //! The rows are gathered as in Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for
 //! all-to-all communications in multiport message-passing systems", IEEE Trans. Parallel Distrib.
 //! Syst. 8 (1997): ceil(log2 n) rounds for any n, in which a rank sends n(n-1) chunks and keeps n*n
-//! in scratch. That is n times the minimum, but in few messages instead of n-1, so it is for tiny
+//! in scratch. That is n times the minimum, but in fewer messages than n-1, so this suits tiny
 //! chunks, such as counts.
 //!
-//! The all-to-all of the same paper sends only about n/2 chunks in a round, but each as a message
-//! of its own.
+//! The all-to-all of the same paper sends only about n/2 chunks in a round, but each in a separate
+//! message.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -32,7 +32,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     let row = move |first: usize, count: usize| Blocks { first: first * p.ranks, count: count * p.ranks };
-    // Every block has the slot of its number.
+    // Every block has the slot with its number.
     let slot = |blocks: Blocks| Place::Scratch { slot: blocks.first };
     let own = row(p.rank, 1);
     let copy = (p.ranks > 1).then_some(Step::copy(slot(own), Place::Input, own));

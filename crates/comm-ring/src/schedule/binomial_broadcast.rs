@@ -1,8 +1,8 @@
 //! Binomial tree broadcast, segment by segment.
 //!
 //! ceil(log2 n) rounds for one segment. The root sends each segment to ceil(log2 n) ranks, every
-//! other rank to at most one less than that; every rank receives each segment once. A rank passes
-//! on a segment while later ones still arrive.
+//! other rank to at most one less than that; every rank receives each segment once. A rank forwards
+//! a segment while later ones are still arriving.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -29,12 +29,12 @@ impl Position {
         (number + self.root) % self.ranks
     }
 
-    /// Returns the parent's rank; none for the root.
+    /// Returns the parent's rank; `None` for the root.
     pub(super) fn parent(&self) -> Option<usize> {
         (self.number != 0).then(|| self.rank(self.number & (self.number - 1)))
     }
 
-    /// Returns the distance of this rank from the root, around the end.
+    /// Returns the distance of this rank from the root, counting past the last rank to rank 0.
     pub(super) const fn number(&self) -> usize {
         self.number
     }
@@ -46,8 +46,8 @@ impl Position {
         Blocks { first: number, count: if most < rest { most } else { rest } }
     }
 
-    /// Returns the chunks of a run of numbers, which go around the end of the data if the ranks do:
-    /// each run of chunks, and the number of its first.
+    /// Returns the chunks of a run of numbers as one run of chunks, or as two if it wraps around
+    /// the end of the data. Each comes with the number of its first chunk.
     pub(super) fn runs(&self, numbers: Blocks) -> impl Iterator<Item = (usize, Blocks)> + use<> {
         let [run, rest] = around(self.ranks, self.rank(numbers.first), numbers.count);
         let rest = rest.map(|rest| (numbers.end() - rest.count, rest));
@@ -68,7 +68,7 @@ impl Position {
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
-    // The depth of the tree: the most bits in a number below n.
+    // The depth of the tree is the largest number of set bits in a number below n.
     let depth = p.ranks.ilog2() as usize;
     let children = p.ranks.next_power_of_two().ilog2() as usize;
     Cost { rounds: depth, messages: children * p.segments, blocks: children * p.segments }

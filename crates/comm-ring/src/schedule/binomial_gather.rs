@@ -2,9 +2,9 @@
 //!
 //! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 //! Int. J. High Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages arrive at the root, with
-//! all n-1 chunks; a rank sends the chunks of its whole subtree in one message. A run that goes
-//! around the end of the data is two. An inner rank keeps its subtree's chunks in scratch, at most
-//! n/2 of them.
+//! all n-1 chunks; a rank sends the chunks of its whole subtree in one message. A run that wraps
+//! around the end of the data takes two messages. An inner rank keeps its subtree's chunks in
+//! scratch, at most n/2 of them.
 //!
 //! A run is assembled in the slots in which its parts arrived, so all chunks must have the same
 //! size.
@@ -24,7 +24,8 @@ pub(super) fn slots(p: &Params) -> usize {
 
 pub(super) fn cost(p: &Params) -> Cost {
     let children = p.ranks.next_power_of_two().ilog2() as usize;
-    // From four ranks on, and for some roots, a run that reaches the root goes around the end.
+    // With four or more ranks, and for some roots, a run that reaches the root wraps around the
+    // end.
     let split = usize::from(p.ranks > 3);
     Cost { rounds: p.ranks.ilog2() as usize, messages: children + split, blocks: p.ranks - 1 }
 }

@@ -1,8 +1,8 @@
 //! Binomial tree reduce, segment by segment.
 //!
 //! ceil(log2 n) rounds for one segment; every rank but the root sends each segment once. Leaves
-//! send straight from the caller's input; inner ranks add up in a few scratch slots, because they
-//! may not write to the input.
+//! send straight from the caller's input; inner ranks accumulate in a few scratch slots, because
+//! they may not write to the input.
 //!
 //! The ranks combine in the order of the tree of all reductions, for any root: of two numbers that
 //! differ in bit k, the one that differs from the root's number in that bit sends to the other in
@@ -17,7 +17,7 @@ use super::{Cost, Pacing, Params, Steps};
 struct Neighbors {
     /// The children's ranks, in the order in which they are combined.
     children: Vec<usize>,
-    /// The parent's rank; none for the root.
+    /// The parent's rank; `None` for the root.
     parent: Option<usize>,
 }
 
@@ -71,7 +71,8 @@ pub(super) fn steps(params: &Params) -> Steps {
             (Some(_), true) => Place::Input,
             (Some(_), false) => p.slot(0, segment),
         };
-        // The contribution of the first child is added to the own one, the others to the sum.
+        // The contribution of the first child is added to this rank's own, those of the others to
+        // the sum.
         let own = if sum == Place::Output { p.own() } else { Place::Input };
         let copy = (own != sum && children.is_empty()).then_some(Step::copy(sum, own, block));
         let receives = children

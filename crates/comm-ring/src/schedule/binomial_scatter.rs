@@ -2,9 +2,9 @@
 //!
 //! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 //! Int. J. High Perform. Comput. Appl. 19 (2005). ceil(log2 n) messages leave the root, with n-1
-//! chunks; a rank receives the chunks of its whole subtree in one message. A run that goes around
-//! the end of the data is two. An inner rank keeps its subtree's chunks in scratch, at most n/2 of
-//! them.
+//! chunks; a rank receives the chunks of its whole subtree in one message. A run that wraps around
+//! the end of the data takes two messages. An inner rank keeps its subtree's chunks in scratch, at
+//! most n/2 of them.
 //!
 //! A rank forwards parts of a run from slots in its middle, so all chunks must have the same size.
 

@@ -2,11 +2,11 @@
 //!
 //! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
 //! multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). ceil(log2 n)
-//! rounds for any n; each rank sends n-1 chunks, the least that it can. In the round of distance d
-//! a rank sends the chunks from its own on to the rank d behind, so that it receives those that
-//! follow its own run.
+//! rounds for any n; each rank sends n-1 chunks, the minimum. In the round of distance d, a rank
+//! sends a run of chunks that starts with its own to the rank d behind, and receives the chunks
+//! that follow the run that it holds.
 //!
-//! Chunks are received at their final position, so the result needs no rotation; a run that goes
+//! Chunks are received at their final position, so the result needs no rotation; a run that wraps
 //! around the end of the data takes two messages instead.
 
 use comm_core::{Blocks, Place, Step};
@@ -52,7 +52,8 @@ pub(super) fn steps(params: &Params) -> Steps {
             around(p.ranks, p.rank, count).map(|run| run.map(|run| Step::send(to, Place::Output, run)));
         let takes =
             around(p.ranks, from, count).map(|run| run.map(|run| Step::recv(from, Place::Output, run)));
-        // A receive follows every send: with two sends first, all ranks could wait for each other.
+        // A receive follows every send. If two sends came first, all ranks could wait for each
+        // other.
         gives.into_iter().zip(takes).flat_map(|(give, take)| [give, take]).flatten()
     });
     Box::new(copy.into_iter().chain(rounds))

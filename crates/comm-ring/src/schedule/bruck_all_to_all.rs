@@ -1,15 +1,15 @@
-//! Bruck's all-to-all: in the round of each power of two, ranks send all chunks whose distance
-//! contains that power.
+//! Bruck's all-to-all: in the round of a power of two, ranks send all chunks whose distance has
+//! that bit set.
 //!
 //! Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
 //! multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997). A chunk for
 //! the rank `i` places ahead moves by 2^k of them in round k if bit k of `i` is set: ceil(log2 n)
 //! rounds, in which a rank sends about n/2 chunks to one other rank. No two chunks of a round are
-//! neighbours in the matrix, so each is a message.
+//! adjacent in the matrix, so each is a separate message.
 //!
-//! A chunk must not be received where another is sent from in the same round, as neither step could
-//! end before the other. So there are two sets of slots, with a slot for every distance, and a
-//! chunk changes sets with every hop.
+//! A chunk must not be received into the slot from which another one is sent in the same round, as
+//! neither step could end before the other. There are therefore two sets of slots, with a slot for
+//! every distance, and a chunk changes sets with every hop.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -19,12 +19,12 @@ pub(super) const fn slots(p: &Params) -> usize {
     if p.ranks <= 2 { 0 } else { 2 * p.ranks }
 }
 
-/// Returns the rounds: the power of two of each.
+/// Returns the exponent of the power of two of each round.
 fn rounds(ranks: usize) -> std::ops::Range<u32> {
     0..ranks.next_power_of_two().ilog2()
 }
 
-/// Returns the distances that have a hop of `1 << round` on their way.
+/// Returns the distances that include a hop of `1 << round`.
 fn distances(ranks: usize, round: u32) -> impl Iterator<Item = usize> {
     (1..ranks).filter(move |distance| distance >> round & 1 == 1)
 }
@@ -40,7 +40,7 @@ pub(super) fn cost(p: &Params) -> Cost {
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, Cost { rounds, messages, .. }) = (pacing.slowest(p), cost(p));
     // The chunk with the most hops waits for nothing else; the others occupy the ports and the rank
-    // meanwhile.
+    // in the meantime.
     let others = (messages - rounds) as f64 * pace.block.max(pace.overhead);
     let busy = 2.0 * messages as f64 * pace.overhead;
     (rounds as f64 * pace.hop(1) + others).max(busy)

@@ -1,8 +1,8 @@
 //! Chain broadcast: each rank forwards the data to the next, segment by segment.
 //!
 //! n-1 rounds for one segment; every rank receives each segment once and sends it at most once,
-//! which is the least. So the time for large data is little more than that of one transfer, if
-//! there are many more segments than ranks.
+//! which is the minimum. If there are many more segments than ranks, the time for large data is
+//! little more than that of one transfer.
 
 use comm_core::{Place, Step};
 

@@ -1,7 +1,7 @@
 //! Chain exclusive scan: each rank keeps the sum that it receives, and sends that sum with its own
 //! contribution added.
 //!
-//! Rounds, messages and order of combining are those of the chain scan. The sum to be sent is
+//! Rounds, messages and the order of combination are those of the chain scan. The sum to be sent is
 //! computed in a few slots of scratch.
 
 use comm_core::{Place, Step};

@@ -2,8 +2,8 @@
 //! segment.
 //!
 //! n-1 rounds for one segment; every rank receives each segment once and sends it at most once,
-//! which is the least. So it is for large data in many segments. Contributions are combined in the
-//! order of the ranks, for any length and number of ranks.
+//! which is the minimum, so this suits large data in many segments. Contributions are combined in
+//! the order of the ranks, for any length and number of ranks.
 
 use comm_core::{Place, Step};
 

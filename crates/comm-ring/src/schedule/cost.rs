@@ -68,9 +68,9 @@ impl Pace {
     }
 
     /// Returns the time of rounds that each wait for the one before, in which a rank sends and
-    /// receives a block in each segment. A segment waits for the same segment of the round before,
-    /// for the ports, and for the rank itself, which sends the later segments while the first is on
-    /// its way.
+    /// receives a block of each segment. A segment waits for the same segment of the previous
+    /// round, for the ports, and for the rank itself, which sends the later segments while the
+    /// first is in flight.
     pub(super) fn pipeline(&self, rounds: usize, segments: usize, reduces: bool) -> f64 {
         let messages = (rounds * segments) as f64;
         if messages == 0.0 {
@@ -85,8 +85,8 @@ impl Pace {
         waits.max(ports).max(rank)
     }
 
-    /// Returns the time of independent messages of one block to different ranks, and as many from
-    /// different ranks.
+    /// Returns the time of independent messages of one block to different ranks, and of as many
+    /// from different ranks.
     pub(super) fn exchange(&self, messages: usize) -> f64 {
         self.pipeline(1, messages, false)
     }

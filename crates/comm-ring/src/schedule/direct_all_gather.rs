@@ -2,7 +2,7 @@
 //!
 //! One round; each rank sends n-1 chunks, the minimum, in as many messages. The k-th message goes
 //! to the rank k ahead, so that no rank receives from two ranks at once. A late message delays no
-//! other, but all links of the network are in use.
+//! other, but all links of the network are in use at once.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -22,7 +22,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    // The own chunk is sent from the input, so that no send waits for the copy.
+    // Each rank sends its own chunk from the input, so that no send waits for the copy.
     let own = p.own();
     let exchanges = (1..p.ranks).flat_map(move |distance| {
         let (to, from) = (p.ahead(distance), p.behind(distance));

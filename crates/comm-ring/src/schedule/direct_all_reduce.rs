@@ -3,7 +3,7 @@
 //!
 //! The cost is that of the direct reduce-scatter, and as much data again in one more round: each
 //! rank sends 2(n-1)/n of the data, the minimum of any all-reduce, in 2(n-1) messages for each
-//! segment. Latency is paid twice for any number of ranks if messages are buffered; in return a
+//! segment. Latency is paid twice for any number of ranks if messages are buffered. In exchange, a
 //! rank communicates with all others at once, unlike in the ring.
 
 use comm_core::{Place, Step};

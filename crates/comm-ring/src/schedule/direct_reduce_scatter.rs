@@ -1,11 +1,11 @@
-//! Direct reduce-scatter: every rank sends each chunk directly to its owner, which combines all in
-//! the order of the tree.
+//! Direct reduce-scatter: every rank sends each chunk directly to its owner, which combines all
+//! contributions in the order of the tree.
 //!
 //! The pairwise exchange of Thakur, Rabenseifner and Gropp, "Optimization of collective
 //! communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005). Each rank
 //! sends (n-1)/n of the data, the minimum of any reduce-scatter, in n-1 independent messages for
-//! each segment. So latency is paid once if messages are buffered, and at most ceil(n/2) times
-//! without buffering, because the owner combines in about log2 n slots of scratch.
+//! each segment. Latency is therefore paid once if messages are buffered, and at most ceil(n/2)
+//! times without buffering, because the owner combines in about log2 n slots of scratch.
 
 use std::iter;
 

@@ -1,10 +1,10 @@
 //! Broadcast through two binary trees, each of which carries half of the segments.
 //!
 //! Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-//! scan", Parallel Computing 35 (2009). The inner ranks of one tree are leaves of the other: so
-//! every rank receives each segment once and sends at most as many as it receives (one more if
-//! their number is odd), where in a single binary tree inner ranks send everything twice. ceil(log2
-//! n) rounds for one segment, n of at least 2.
+//! scan", Parallel Computing 35 (2009). The inner ranks of one tree are leaves of the other. Every
+//! rank therefore receives each segment once and sends at most as many as it receives (one more if
+//! their number is odd), whereas in a single binary tree inner ranks send everything twice.
+//! ceil(log2 n) rounds for one segment and at least two ranks.
 //!
 //! The root is outside of both trees and sends to their tops. All ranks process the segments in the
 //! same order, so no two ranks wait for each other.
@@ -22,7 +22,7 @@ pub(super) const fn slots(_: &Params) -> usize {
 #[derive(Clone, Copy)]
 struct InOrderTree {
     last: usize,
-    /// Whether the numbers 1 to `last` take other places, so that their odd ones are inner.
+    /// Whether the numbers 1 to `last` are at different places, so that the odd numbers are inner.
     second: bool,
 }
 
@@ -32,7 +32,8 @@ impl InOrderTree {
         match number {
             0 => 0,
             _ if !self.second => number,
-            // The mirror image makes odd what was even, or else the next place does.
+            // The mirror image makes even places odd if `last` is even; otherwise a shift by one
+            // does.
             _ if self.last.is_multiple_of(2) => self.last + 1 - number,
             _ => number % self.last + 1,
         }
@@ -63,7 +64,7 @@ impl InOrderTree {
         }
         let half = (place & place.wrapping_neg()) / 2;
         let left = (half > 0).then(|| place - half);
-        // To the right the tree may be lower.
+        // The right subtree may be lower.
         let right = (0..half.checked_ilog2().map_or(0, |bits| bits + 1)).rev().map(|bit| place + (1 << bit));
         let right = right.into_iter().find(|&right| right <= self.last);
         [left.map(|place| self.number(place)), right.map(|place| self.number(place))]
@@ -80,7 +81,7 @@ pub(super) fn cost(p: &Params) -> Cost {
     Cost { rounds: depth(p), messages, blocks: messages }
 }
 
-/// Returns the rounds that a segment takes to the lowest leaf.
+/// Returns the number of rounds that a segment takes to reach the lowest leaf.
 fn depth(p: &Params) -> usize {
     p.ranks.next_power_of_two().ilog2() as usize
 }

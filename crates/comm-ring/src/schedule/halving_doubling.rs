@@ -4,9 +4,9 @@
 //! and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
 //! Comput. Appl. 19 (2005). A reduce-scatter in which partners exchange halves of the data that
 //! they still hold, then an all-gather in the reverse order: 2 log2 n rounds, in which each rank
-//! sends 2(n-1)/n of the data, the minimum of any all-reduce. If n is no power of two, every rank
-//! beyond the largest power of two sends all its data to a neighbour and receives the result: two
-//! more rounds, and twice the data for those neighbours.
+//! sends 2(n-1)/n of the data, the minimum of any all-reduce. If n is not a power of two, every
+//! rank beyond the largest power of two sends all its data to a neighbour and receives the result:
+//! two more rounds, and twice the data for those neighbours.
 //!
 //! The first partner is the nearest, so contributions are combined as in recursive doubling. A rank
 //! sends one half and keeps the other, so no scratch is needed.
@@ -56,7 +56,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, Place::Output, all));
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, all));
     let number = tree.number(p.rank);
-    // The partner's half and the own half of the blocks that both hold.
+    // The partner's half and this rank's half of the blocks that both hold.
     let round = move |round: usize| {
         let other = number ^ 1 << round;
         (tree.leader(other), kept(tree, other, round + 1), kept(tree, number, round + 1))

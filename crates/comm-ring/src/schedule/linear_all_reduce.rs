@@ -2,8 +2,8 @@
 //! order of the tree and sends the result to every rank.
 //!
 //! Latency is paid twice if messages are buffered, and floor(n/2) + 1 times without buffering. Rank
-//! 0 receives the data of all ranks and sends as much, so this is the fastest algorithm for few
-//! ranks and very little data.
+//! 0 receives the data of all ranks and sends as much, so this is fastest for few ranks and very
+//! little data.
 
 use comm_core::{Place, Step};
 

@@ -1,8 +1,8 @@
 //! Linear barrier: rank 0 receives a message from every rank, then sends one to every rank.
 //!
-//! Two rounds, with n-1 messages each way at rank 0, so it is for few ranks. Unlike in other
-//! barriers, one rank receives from every other directly, and so knows exactly which ranks have
-//! arrived.
+//! Two rounds, with n-1 messages each way at rank 0, so this suits small groups. Unlike in other
+//! barriers, one rank receives from every other directly, and therefore knows exactly which ranks
+//! have arrived.
 
 use comm_core::{Blocks, Place, Step};
 

@@ -1,10 +1,10 @@
 //! Linear reduce: every rank sends its data to the root, which combines all contributions in the
 //! order of the tree.
 //!
-//! One message per segment and rank; none waits for another. So latency is paid once if messages
-//! are buffered, and at most ceil(n/2) times without buffering, because the root combines in about
-//! log2 n slots of scratch. The root receives the data of all ranks, so this is for small groups
-//! and small data.
+//! Each rank sends one message per segment, and none waits for another. Latency is therefore paid
+//! once if messages are buffered, and at most ceil(n/2) times without buffering, because the root
+//! combines in about log2 n slots of scratch. The root receives the data of all ranks, so this
+//! suits small groups and small data.
 
 use std::iter;
 

@@ -2,9 +2,9 @@
 //! its chunk.
 //!
 //! Two rounds, with n-1 messages each way at rank 0 and one at every other rank. All ranks together
-//! send 2(n-1) messages where other algorithms send n(n-1) or n log2 n, so this is for little data,
-//! above all where messages are expensive and ranks share processors. Rank 0 keeps n times the data
-//! in scratch.
+//! send 2(n-1) messages, whereas other algorithms send n(n-1) or n log2 n, so this suits small
+//! data, above all if messages are expensive and ranks share processors. Rank 0 keeps n times the
+//! data in scratch.
 //!
 //! It combines chunks in runs and sends them one by one, so all chunks must have the same size.
 

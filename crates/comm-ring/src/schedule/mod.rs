@@ -61,7 +61,7 @@ pub struct Params {
     pub ranks: usize,
     /// The rank that runs the steps.
     pub rank: usize,
-    /// The root of a rooted collective, else 0.
+    /// The root of a rooted collective, otherwise 0.
     pub root: usize,
     /// The number of segments of each chunk, at least 1.
     pub segments: usize,
@@ -108,18 +108,18 @@ impl Params {
         self.once_around(self.rank + self.once_around(distance))
     }
 
-    /// Returns the distance modulo the number of ranks. A division takes longer than the rest of a
-    /// step, and is rarely needed.
+    /// Returns the distance modulo the number of ranks. Avoids the division, which is rarely needed
+    /// and takes longer than the rest of a step.
     const fn once_around(&self, distance: usize) -> usize {
         if distance < self.ranks { distance } else { distance % self.ranks }
     }
 
-    /// Returns the rank that follows on the ring.
+    /// Returns the next rank on the ring.
     const fn next(&self) -> usize {
         self.ahead(1)
     }
 
-    /// Returns the rank before on the ring.
+    /// Returns the previous rank on the ring.
     const fn prev(&self) -> usize {
         self.behind(1)
     }
@@ -143,8 +143,8 @@ impl Params {
     }
 }
 
-/// Returns the `count` chunks, one per rank, from `first` on and around the end of the data: one
-/// run of blocks, or two.
+/// Returns `count` chunks, one per rank, that start at `first` and wrap around the end of the data,
+/// as one or two runs of blocks.
 fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
@@ -158,9 +158,9 @@ fn distances(ranks: usize) -> impl Iterator<Item = usize> {
         .take_while(move |&distance| distance < ranks)
 }
 
-/// Returns the longest chain of messages that wait for each other if ranks pass on all their data
-/// over these distances. The last message, if it spans less than twice the one before, waits only
-/// for those that span as much.
+/// Returns the length of the longest chain of messages that wait for each other if ranks pass on
+/// all their data over these distances. If the last message carries less than twice as much as the
+/// one before, it waits only for the messages that carry this part.
 fn doubling_rounds(ranks: usize) -> usize {
     let doublings = ranks.ilog2() as usize;
     let rest = ranks - (1 << doublings);
@@ -174,7 +174,7 @@ fn doubling_rounds(ranks: usize) -> usize {
 pub enum Chunks {
     /// One chunk per rank.
     PerRank,
-    /// The largest power of two that is not above the number of ranks.
+    /// The number of chunks is the largest power of two that does not exceed the number of ranks.
     PowerOfTwo,
     /// One chunk per pair of ranks: `from * ranks + to`.
     PerPair,
@@ -213,7 +213,7 @@ pub struct Algorithm {
     pub steps: fn(&Params) -> Steps,
     /// The amount of communication.
     pub cost: fn(&Params) -> Cost,
-    /// The predicted time in seconds, if all ranks start at once.
+    /// The predicted time in seconds, if all ranks start at the same time.
     pub time: fn(&Params, &Pacing) -> f64,
 }
 
@@ -223,7 +223,8 @@ pub struct Algorithm {
 pub struct Traits {
     /// Whether it can use several segments; otherwise it gets one.
     pub segmented: bool,
-    /// Whether it supports the variants with counts, where only the ranks concerned know a length.
+    /// Whether it supports the variants with counts, in which only the ranks concerned know a
+    /// length.
     pub counts: bool,
     /// Whether all its blocks must have the same size, because it assembles runs of them in
     /// scratch. Never with counts.
@@ -317,8 +318,8 @@ pub static TABLE: &[Algorithm] = &[
     row!("chain", Scan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_scan),
     row!("recursive_doubling", Exscan, Whole, Traits::PLAIN, recursive_doubling_exscan),
     row!("chain", Exscan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_exscan),
-    // A barrier is an all-reduce without data: a rank leaves it when every other has, directly or
-    // not, sent to it.
+    // A barrier is an all-reduce without data: a rank leaves it once every other rank has sent to
+    // it, directly or indirectly.
     row!("recursive_doubling", Barrier, Whole, Traits::IN_ORDER, recursive_doubling),
     row!("one_shot", Barrier, Whole, Traits::IN_ORDER, one_shot_all_reduce),
     row!("linear", Barrier, Whole, Traits::PLAIN, linear_barrier),
@@ -343,7 +344,7 @@ impl Algorithm {
         TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))
     }
 
-    /// Predicts the time for blocks of this size in seconds, if all ranks start at once.
+    /// Predicts the time for blocks of this size in seconds, if all ranks start at the same time.
     #[must_use]
     pub fn predict(&self, params: &Params, links: &LinkModel, block_bytes: f64) -> f64 {
         (self.time)(params, &Pacing::new(links, block_bytes))

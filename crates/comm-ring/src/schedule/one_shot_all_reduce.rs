@@ -2,8 +2,8 @@
 //! contributions in the order of the tree.
 //!
 //! Latency is paid once for any number of ranks if messages are buffered, and floor(n/2) times
-//! without buffering. Each rank sends and combines n-1 times the data, so this is for very little
-//! data, above all where ranks outnumber processors: every rank has to be scheduled only once.
+//! without buffering. Each rank sends and combines n-1 times the data, so this suits very little
+//! data, above all if ranks outnumber processors: every rank has to be scheduled only once.
 
 use comm_core::{Place, Step};
 
@@ -28,7 +28,7 @@ pub(super) fn steps(params: &Params) -> Steps {
         return Box::new(std::iter::once(Step::finish(Place::Output, p.block(0, 0))));
     }
     let (fan_in, block) = (FanIn::new(&p, 0, 0, Place::Output), p.block(0, 0));
-    // The output changes while the own contribution is being sent.
+    // The output changes while this rank's contribution is being sent, so a copy is sent.
     let own = p.slot(ordered_fan_in::slots(p.ranks), 0);
     let exchange = peers(&p).flat_map(move |peer| {
         std::iter::once(Step::send(peer.rank, own, block)).chain(fan_in.recv_from(peer))

@@ -1,10 +1,10 @@
 //! One rank receives from all others and combines the contributions in the order of the tree.
 //!
-//! It receives from the numbers of the tree in the order in which it walks the tree from its own
-//! number x on: the other rank of its pair, then the numbers x ^ 1, x ^ 2, x ^ 3 and so on. The sum
-//! of a subtree waits in scratch until the sibling subtree is complete: one slot for each level,
-//! not for each rank. If all ranks do this at once, they exchange in pairs, in the same order
-//! everywhere, so that no rank receives from all others at the same time.
+//! It receives from the numbers of the tree in the order of a walk of the tree that starts from its
+//! own number x: the other rank of its pair, then the numbers x ^ 1, x ^ 2, x ^ 3 and so on. The
+//! sum of a subtree waits in scratch until the sibling subtree is complete, which takes one slot
+//! per level instead of one per rank. If all ranks do this at once, they exchange in pairs, in the
+//! same order everywhere, so that no rank receives from all others at the same time.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -15,7 +15,7 @@ use super::{Cost, Params};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contributor {
     pub(super) rank: usize,
-    /// The position of its number in the walk: the exclusive or with the number of the receiving
+    /// The position of its number in the walk: the exclusive OR with the number of the receiving
     /// rank.
     position: usize,
     /// Whether it is the first, or the last, rank of its number.
@@ -27,7 +27,8 @@ pub(super) struct Contributor {
 pub(super) fn peers(p: &Params) -> impl Iterator<Item = Contributor> + use<> {
     let (tree, rank) = (Tree::new(p.ranks), p.rank);
     let number = tree.number(rank);
-    // Of two pairs, even exchanges with even and odd with odd first, then even with odd.
+    // When two pairs exchange, first even ranks exchange with even and odd with odd, then even with
+    // odd.
     let odd_first = tree.partner(rank).is_some() && !rank.is_multiple_of(2);
     let all = (0..tree.core()).flat_map(move |position| {
         let ranks = tree.ranks(number ^ position);
@@ -43,7 +44,7 @@ pub(super) fn peers(p: &Params) -> impl Iterator<Item = Contributor> + use<> {
 /// Returns the number of slots for each segment of a pass.
 pub(super) const fn slots(ranks: usize) -> usize {
     let tree = Tree::new(ranks);
-    // Without pairs the lowest level needs no slot.
+    // Without pairs, the lowest level needs no slot.
     if tree.folds() { tree.rounds() } else { tree.rounds().saturating_sub(1) }
 }
 
@@ -70,8 +71,8 @@ impl FanIn {
         Self { p: *p, tree: Tree::new(p.ranks), block: p.block(chunk, segment), segment, own }
     }
 
-    /// Returns whether the subtree at position 1 is the first that the output receives: if it is a
-    /// pair, which has its sum before the own contribution joins.
+    /// Returns whether the output receives the subtree at position 1 first. This is the case if it
+    /// is a pair, whose sum is complete before this rank's own contribution is added.
     fn starts_with_sibling(&self) -> bool {
         self.own != Place::Output && self.tree.folds() && self.tree.partner(self.p.rank).is_none()
     }
@@ -93,7 +94,7 @@ impl FanIn {
     /// Receives the contribution of a peer, and combines the subtrees that are complete with it.
     pub(super) fn recv_from(self, peer: Contributor) -> impl Iterator<Item = Step> + use<> {
         let Contributor { rank, position, first, last } = peer;
-        // Without pairs, the second number of two is combined with the first where that lies.
+        // Without pairs, the second of two numbers is combined into the place of the first.
         let direct = !position.is_multiple_of(2) && !self.tree.folds();
         let place = self.place(if direct { position - 1 } else { position });
         let addend = if position == 0 || direct && position == 1 { self.own } else { place };

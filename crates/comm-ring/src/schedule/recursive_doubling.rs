@@ -1,12 +1,12 @@
 //! Recursive doubling all-reduce, for any number of ranks.
 //!
 //! Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-//! Int. J. High Perform. Comput. Appl. 19 (2005). floor(log2 n) rounds, and two more if n is no
+//! Int. J. High Perform. Comput. Appl. 19 (2005). floor(log2 n) rounds, and two more if n is not a
 //! power of two: every rank beyond the largest power of two sends its data to a neighbour and
-//! receives the result. Each rank sends all data in every round, so this is for small data.
+//! receives the result. Each rank sends all data in every round, so this suits small data.
 //!
 //! Partners exchange whole vectors, so each receives into scratch: with a reduction straight into
-//! the vector that is being sent, both would wait for the other to receive first. Both then combine
+//! the vector that is being sent, each would wait for the other to receive first. Both then combine
 //! the same two operands, and the operators are commutative, so all ranks hold the same bits after
 //! every round.
 

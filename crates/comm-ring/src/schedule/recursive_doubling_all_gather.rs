@@ -23,7 +23,7 @@ pub(super) const fn slots(_: &Params) -> usize {
 #[derive(Clone, Copy)]
 struct Core {
     size: usize,
-    /// The count of numbers that stand for two ranks: the first ones.
+    /// The count of numbers that stand for two ranks. These come first.
     pairs: usize,
 }
 
@@ -59,8 +59,8 @@ impl Core {
         self.rounds().map(|size| self.group(0, size).count).sum()
     }
 
-    /// Returns the messages in which a leader sends its partner the chunks before and after the
-    /// partner's own.
+    /// Returns the number of messages in which a leader sends its partner the chunks before and
+    /// after the partner's own.
     fn returns(&self) -> usize {
         self.pairs.min(2)
     }
@@ -83,7 +83,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, core) = (pacing.slowest(p), Core::new(p.ranks));
     let Cost { rounds, blocks, .. } = cost(p);
     let split = core.returns().saturating_sub(1) as f64 * 2.0 * pace.overhead;
-    // The leader of a pair has received the chunk of the other rank before.
+    // The leader of a pair has received the chunk of the other rank beforehand.
     let folded = core.returns().min(1);
     rounds as f64 * pace.hop(0) + split + (blocks + folded) as f64 * pace.block
 }

@@ -1,12 +1,12 @@
-//! Recursive doubling exclusive scan: the scan, with a second sum that leaves out the own
+//! Recursive doubling exclusive scan: the scan, with a second sum that excludes the rank's own
 //! contribution.
 //!
 //! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986), for two sums
-//! as MPICH does. ceil(log2 n) rounds for any n; a rank sends the whole data in every round, so it
-//! is for small data.
+//! as MPICH does. ceil(log2 n) rounds for any n; a rank sends all data in every round, so this
+//! suits small data.
 //!
-//! The sum without the own contribution is computed in the output, the sum that is passed on in
-//! scratch.
+//! The sum without the rank's own contribution is computed in the output, the sum that is passed on
+//! in scratch.
 
 use comm_core::{Place, Step};
 
@@ -17,8 +17,9 @@ use super::{Cost, Pacing, Params, Steps, distances, recursive_doubling_scan};
 const SUM: Place = Place::Scratch { slot: 0 };
 
 pub(super) fn slots(p: &Params) -> usize {
-    // The first round's goes straight to the output; then two, so that a sum can arrive while the
-    // one before is still being combined.
+    // One for the sum that is passed on and two for sums that arrive, so that a sum can arrive
+    // while the one before is still being combined. The first sum to arrive goes straight to the
+    // output.
     receives(p).min(3)
 }
 
@@ -28,7 +29,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, rounds) = (pacing.slowest(p), distances(p.ranks).count());
-    // Both sums grow in every round, except the one in the first round and the other in the last.
+    // Both sums are combined in every round, except one in the first round and the other in the
+    // last.
     let saved = if rounds == 0 { 0.0 } else { pace.reduce };
     recursive_doubling_scan::time(p, pacing) + (rounds as f64 - 1.0).max(0.0) * pace.reduce - saved
 }

@@ -1,12 +1,12 @@
 //! Recursive doubling scan: the run of ranks whose sum a rank holds doubles in every round.
 //!
 //! Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29 (1986). ceil(log2 n)
-//! rounds for any n; a rank sends the whole data in every round, so it is for small data. In the
-//! round of distance d a rank sends its sum to the rank d ahead, if there is one, and adds that of
+//! rounds for any n; a rank sends all data in every round, so this suits small data. In the round
+//! of distance d, a rank sends its sum to the rank d ahead, if there is one, and adds the sum of
 //! the rank d behind.
 //!
-//! A sum is received into scratch, because the rank's own sum may still be being sent to another
-//! rank.
+//! A sum is received into scratch, because the rank's own sum may still be in transmission to
+//! another rank.
 
 use comm_core::{Blocks, Place, Step};
 
@@ -31,8 +31,7 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let pace = pacing.slowest(p);
-    // A rank passes on the whole data in every round, though not every round waits for the one
-    // before.
+    // A rank passes on all data in every round, though not every round waits for the one before.
     let passed = distances(p.ranks).count() as f64 * (pace.block + pace.reduce);
     doubling_rounds(p.ranks) as f64 * pace.hop(0) + passed
 }

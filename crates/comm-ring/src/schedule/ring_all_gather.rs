@@ -21,7 +21,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 
 pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
-    // The own chunk is sent from the input, so that no send waits for the copy.
+    // Each rank sends its own chunk from the input, so that no send waits for the copy.
     let own = p.own();
     let copy = (!p.in_place).then(|| {
         (0..p.segments).map(move |segment| Step::copy(Place::Output, Place::Input, p.block(p.rank, segment)))

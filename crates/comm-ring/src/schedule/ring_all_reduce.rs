@@ -3,7 +3,7 @@
 //! Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
 //! Parallel Distrib. Comput. 69 (2009). Each rank sends 2(n-1)/n of the data in 2(n-1) rounds,
 //! which is the least that any all-reduce can send. Segments let a rank pass on the start of a
-//! chunk while its end still arrives.
+//! chunk while its end is still arriving.
 
 use comm_core::{Place, Step};
 

@@ -3,8 +3,8 @@
 //!
 //! Each rank sends (n-1)/n of the data in n-1 rounds, the least that any reduce-scatter can send. A
 //! partial sum that arrives is combined with the rank's own contribution in the input and stored in
-//! one of two alternating sets of scratch slots. Segments go in passes, so that the sets stay small
-//! for any size of the data; within a pass segments overlap.
+//! one of two alternating sets of scratch slots. Segments are processed in passes, so that the sets
+//! stay small for any size of the data; within a pass, segments overlap.
 
 use std::iter;
 
@@ -42,8 +42,8 @@ fn alone(p: &Params, block: Blocks) -> impl Iterator<Item = Step> + use<> {
     copy.into_iter().chain(iter::once(Step::finish(Place::Output, block)))
 }
 
-/// Performs a round of one segment: sends the partial sum of one chunk, and adds to that of the
-/// next.
+/// Performs a round of one segment: sends the partial sum of one chunk, and adds its contribution
+/// to that of the next.
 fn exchange(p: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let last = round + 2 == p.ranks;
     let give = p.block(p.behind(round + 1), segment);

@@ -5,8 +5,8 @@
 //! scatters the chunks in ceil(log2 n) rounds, and a ring gathers them in n-1. Every rank receives
 //! the data once; the root sends 2(n-1)/n of it, every other rank less.
 //!
-//! Chunk i goes to the i-th rank from the root on. In the ring, a rank does not receive the chunks
-//! that it has forwarded in the tree.
+//! Chunk i goes to the i-th rank counted from the root. In the ring, a rank does not receive the
+//! chunks that it has forwarded in the tree.
 
 use comm_core::{Place, Step};
 

@@ -1,11 +1,12 @@
 //! Staged all-gather: every rank copies its chunk to a buffer that the other ranks of its host read
 //! in place.
 //!
-//! This is the direct all-gather with an additional copy to scratch. Where the ranks of a host read
+//! This is the direct all-gather with an additional copy to scratch. If the ranks of a host read
 //! that buffer in place, each message saves a copy: each of n ranks writes one chunk and reads n-1,
-//! instead of writing and reading n-1. So work collectives over memory that all ranks of a host
-//! share, such as those of Graham and Shipman, "MPI support for multi-core architectures: optimized
-//! shared memory collectives", EuroPVM/MPI (2008). Elsewhere the direct algorithm is better.
+//! instead of writing and reading n-1. Collectives over memory that all ranks of a host share work
+//! in the same way, for example those of Graham and Shipman, "MPI support for multi-core
+//! architectures: optimized shared memory collectives", EuroPVM/MPI (2008). Otherwise the direct
+//! algorithm is better.
 
 use comm_core::{Place, Step};
 
@@ -23,7 +24,7 @@ pub(super) fn cost(p: &Params) -> Cost {
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
     match pace.reading() {
-        // To stage a segment takes as long as to read one.
+        // Staging a segment takes as long as reading one.
         Some(pace) => p.segments as f64 * pace.block + pace.exchange(messages),
         None => pace.exchange(messages),
     }

@@ -1,10 +1,10 @@
 //! Staged all-reduce: a reduce-scatter around the ring with its partial sums in a buffer that the
 //! other ranks of the host read in place; then all ranks read the complete sums there.
 //!
-//! It moves the same data as the ring. But on one host, each partial sum is written once where the
-//! ring writes it to its own memory and then to a channel, and each complete sum is written once
-//! instead of n-1 times and read in one round; see the staged all-gather. Segments go in passes, so
-//! that the buffer stays small for any size of the data.
+//! It moves the same data as the ring. On one host, however, each partial sum is written once,
+//! whereas the ring writes it to its own memory and then to a channel, and each complete sum is
+//! written once instead of n-1 times and read in one round; see the staged all-gather. Segments are
+//! processed in passes, so that the buffer stays small for any size of the data.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use comm_core::{Place, Step};
 use super::staged_all_gather::exchange;
 use super::{Cost, Pacing, Params, Steps, ring_all_reduce, ring_reduce_scatter, staged_all_gather};
 
-/// The sets of slots: one for what a rank sends in a round, one for what it receives in the same
-/// round.
+/// The number of sets of slots: one for the blocks that a rank sends in a round, one for those that
+/// it receives in the same round.
 const SETS: usize = 2;
 
 pub(super) fn slots(p: &Params) -> usize {
@@ -52,8 +52,8 @@ fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> +
     reducing.chain(gathering)
 }
 
-/// Performs a round of the reduce-scatter: adds the own contribution to a partial sum, which the
-/// next rank reads in place.
+/// Performs a round of the reduce-scatter: adds this rank's contribution to a partial sum, which
+/// the next rank reads in place.
 fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     let (given, taken) = (p.block(p.behind(round), segment), p.block(p.behind(round + 1), segment));

@@ -1,16 +1,16 @@
 //! Staged broadcast: the root copies the data to a buffer that the other ranks of its host read in
 //! place.
 //!
-//! The root copies each segment to scratch and sends it to every rank. Where the ranks of a host
-//! read that buffer in place, all do so at once, and no rank forwards the data; see the staged
-//! all-gather. Elsewhere the root sends n-1 times the data.
+//! The root copies each segment to scratch and sends it to every rank. If the ranks of a host read
+//! that buffer in place, all do so at once, and no rank forwards the data; see the staged
+//! all-gather. Otherwise the root sends n-1 times the data.
 
 use comm_core::{Place, Step};
 
 use super::{Cost, Pacing, Params, Steps, staged_all_gather};
 
-/// The cost, in latencies, of the root's call ending only when all ranks have read: calls of other
-/// algorithms overlap with the next ones.
+/// The additional cost, in latencies, because the root's call ends only when all ranks have read
+/// the data, whereas calls of other algorithms overlap with the next ones.
 const SETTLING: f64 = 4.0;
 
 pub(super) fn slots(p: &Params) -> usize {

@@ -1,4 +1,4 @@
-//! The tree over the ranks that defines the deterministic order of combining.
+//! The tree over the ranks that defines the deterministic order of combination.
 //!
 //! Let `core` be the largest power of two that is not above the number of ranks. The first `folded
 //! = 2 (n - core)` ranks form pairs: each even rank is combined with the odd one after it. That
@@ -7,10 +7,10 @@
 //! combined. This is the order of recursive doubling and of [`ReduceOrder::Deterministic`]: every
 //! algorithm that keeps it gives the same bits, for any collective and any length.
 //!
-//! Operators commute to the bit, so only the tree matters and not the order of the two operands.
-//! The tree looks the same from every number: if all numbers are replaced by their exclusive or
-//! with one of them, the same numbers are combined in the same rounds. So a rank may walk the tree
-//! from its own number on.
+//! Operators are bitwise commutative, so only the tree matters and not the order of the two
+//! operands. The tree looks the same from every number: if all numbers are replaced by their
+//! exclusive OR with one of them, the same numbers are combined in the same rounds. A rank may
+//! therefore walk the tree starting from its own number.
 //!
 //! [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
 
@@ -68,7 +68,7 @@ impl Tree {
         if rank < self.folded { Some(rank ^ 1) } else { None }
     }
 
-    /// Returns the rank to which this rank gives its contribution before the rounds, if it does.
+    /// Returns the rank to which this rank sends its contribution before the rounds, if it does.
     pub(super) const fn folds_into(self, rank: usize) -> Option<usize> {
         if rank < self.folded && rank.is_multiple_of(2) { Some(rank + 1) } else { None }
     }
@@ -77,9 +77,9 @@ impl Tree {
 /// Returns the tree of [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) as a
 /// list of combinations.
 ///
-/// In each, in this order, the partial results of two ranks are combined, and the first of the two
-/// keeps the result. The first rank of the last combination has the result of all `ranks` ranks; a
-/// single rank has it from the start.
+/// The combinations are performed in this order. Each combines the partial results of two ranks,
+/// and the first of the two keeps the result. The first rank of the last combination has the result
+/// of all `ranks` ranks; a single rank has it from the start.
 ///
 /// # Panics
 /// Panics if `ranks` is 0.

@@ -3,16 +3,16 @@
 //!
 //! The 2D-torus all-reduce of Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50
 //! training in a flash", arXiv:1811.05233 (2018), for hosts instead of rows. With C ranks per host
-//! and H hosts, a rank sends 2(C-1)/C of the data inside its host, and only 2(H-1)/H of a C-th part
-//! of the data to other hosts.
+//! and H hosts, a rank sends 2(C-1)/C of the data inside its host, and only 2(H-1)/H of 1/C of the
+//! data to other hosts.
 //!
-//! The data is cut into C *columns*, one for each rank of a host, and a column into a chunk for
-//! each host. The last host may hold fewer ranks; then each of them owns several columns next to
-//! each other, and sends and receives more. All exchanges are direct: the owner of a part receives
-//! it from all others and sends the result to all. That works for any number of hosts without
-//! folding, sends as little as a ring, and pays latency twice per level where a ring pays it 2(C-1)
-//! and 2(H-1) times. Each chunk is combined on one rank, first inside the host and then host by
-//! host: all ranks have the same bits, but not those of the tree.
+//! The data is divided into C *columns*, one for each rank of a host, and a column into a chunk for
+//! each host. The last host may have fewer ranks. Each of them then owns several adjacent columns,
+//! and sends and receives more. All exchanges are direct: the owner of a part receives it from all
+//! others and sends the result to all. That works for any number of hosts without folding, sends as
+//! little as a ring, and pays latency twice per level, whereas a ring pays it 2(C-1) and 2(H-1)
+//! times. Each chunk is combined on one rank, first inside the host and then host by host, so the
+//! result has the same bits on all ranks, but not those of the tree.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(super) const fn slots(_: &Params) -> usize {
 #[derive(Debug, Clone, Copy)]
 struct Hosts {
     ranks: usize,
-    /// Columns of the data, as many as a full host has ranks.
+    /// The number of columns of the data, which is the number of ranks of a full host.
     columns: usize,
     count: usize,
 }
@@ -77,14 +77,14 @@ impl Hosts {
 pub(super) fn cost(p: &Params) -> Cost {
     let hosts = Hosts::new(p);
     let (full, last, others) = (hosts.columns, hosts.size(hosts.count - 1), hosts.count - 1);
-    // Beyond its first column, a rank of the last host owns chunks of no other.
+    // A rank of the last host owns a chunk in its first column only.
     let further = (hosts.columns_max() - 1) * others;
     let sent = (full * hosts.count).max(last * hosts.count + (last - 1) * further);
     Cost {
         rounds: full - 1 + usize::from(full > 1) + if others > 0 { others + 1 } else { 0 },
         messages: 2 * others + (2 * (full - 1)).max(2 * (last - 1) + further),
-        // All blocks but the own pass once in either phase inside the host; the own pass among the
-        // hosts.
+        // All blocks but a rank's own are sent once in either phase inside the host; its own are
+        // sent among the hosts.
         blocks: p.ranks + sent - 2,
     }
 }
@@ -143,8 +143,8 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(reduce_within.chain(reduce_between).chain(gather_between).chain(gather_within))
 }
 
-/// Returns the partners to which, and from which, each of `count` members sends and receives, in
-/// order: no member receives from two at the same time.
+/// Returns, in order, the partners to which one of `count` members sends and from which it
+/// receives. No member receives from two at the same time.
 fn exchanges_among(member: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
     (1..count).map(move |distance| ((member + distance) % count, (member + count - distance) % count))
 }

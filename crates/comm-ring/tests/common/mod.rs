@@ -9,7 +9,8 @@ use comm_sim::exact::{self, Small, elements};
 use comm_sim::in_process::{self, InProcessConfig};
 use comm_sim::network::{self, FaultPlan, VirtualClock};
 
-/// Segments so small that a few dozen elements make many, and three ranks to a host.
+/// Settings with segments so small that a few dozen elements fill many of them, and with three
+/// ranks per host.
 pub(crate) fn small_segments() -> RingConfig {
     let mut config = RingConfig::default();
     config.segment_bytes = 16;
@@ -28,7 +29,7 @@ pub(crate) fn world<R: Send>(
 ) -> Vec<R> {
     in_process::run(ranks, network, |fabric| {
         let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
-        // On its own line, so that the rank has the last handle.
+        // In a statement of its own, so that `rank` gets the last handle.
         let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
         rank(comm)
     })
@@ -54,7 +55,7 @@ pub(crate) fn virtual_world_on<R: Send>(
 ) -> Vec<R> {
     network::run(ranks, seed, plan, |fabric, clock| {
         let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
-        // On its own line, so that the rank has the last handle.
+        // In a statement of its own, so that `rank` gets the last handle.
         let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
         rank(comm, &clock)
     })
@@ -75,7 +76,7 @@ pub(crate) fn reductions<T: Small>(ranks: usize, len: usize, op: ReduceOp) -> Ve
     elements(0..len, |at| exact::reduced(op, ranks, at))
 }
 
-/// Lengths around the world size, where off-by-one errors live.
+/// Lengths around the world size, where off-by-one errors occur.
 pub(crate) fn lengths(ranks: usize) -> Vec<usize> {
     let mut lengths = vec![0, 1, ranks - 1, ranks, ranks + 1, 67];
     lengths.sort_unstable();

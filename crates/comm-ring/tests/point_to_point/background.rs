@@ -1,4 +1,4 @@
-//! Messages in the background whose buffers or owners go away.
+//! Background messages whose buffers or owners go away.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,10 +46,10 @@ fn a_large_message_is_received_whole_before_the_last_handle_is_gone() {
     }
 }
 
-/// A buffer that gives its memory a few times, and then misbehaves.
+/// A buffer that returns its memory a few times, and then misbehaves.
 struct Fickle {
     memory: Vec<u32>,
-    looks: AtomicUsize,
+    accesses: AtomicUsize,
     at: usize,
     how: How,
 }
@@ -62,12 +62,12 @@ enum How {
 
 impl Fickle {
     fn new(memory: Vec<u32>, at: usize, how: How) -> Self {
-        Self { memory, looks: AtomicUsize::new(0), at, how }
+        Self { memory, accesses: AtomicUsize::new(0), at, how }
     }
 
     /// Returns the length that this call reports.
     fn len(&self) -> usize {
-        let is_over = self.looks.fetch_add(1, Ordering::Relaxed) >= self.at;
+        let is_over = self.accesses.fetch_add(1, Ordering::Relaxed) >= self.at;
         match self.how {
             How::Panic if is_over => panic!("the buffer is no more"),
             How::Shrink if is_over => 1,
@@ -89,7 +89,7 @@ impl AsRef<[u32]> for Fickle {
     }
 }
 
-/// Checks the error that the owner of the buffer gets.
+/// Checks the error that the owner of the buffer receives.
 #[track_caller]
 fn assert_spoilt<B>(work: Work<B>, how: How) {
     let error = work.wait().err().unwrap();
@@ -102,14 +102,14 @@ fn assert_spoilt<B>(work: Work<B>, how: How) {
 
 #[test]
 fn a_buffer_that_misbehaves_ends_its_own_receive_alone() {
-    // Whole messages, and messages in parts, at the first of them and later.
+    // Whole messages, and messages in parts, at the first part and at a later one.
     for (len, at) in [(20, 1), (300, 1), (300, 2)] {
         for how in [How::Panic, How::Shrink] {
             run_everywhere(2, |comm| {
                 if comm.rank() == 0 {
                     let spoilt = comm.recv_async(1, 7, Fickle::new(vec![0; len], at, how)).unwrap();
-                    // On this thread, or on one that it waits for, the other message is received as
-                    // well.
+                    // The other message is received as well, by this thread or by one that it waits
+                    // for.
                     let (mut buffer, before) = (vec![0; len], payload(1, 8, len));
                     comm.send(1, 0, &[0_u8]).unwrap();
                     comm.recv(1, 8, &mut buffer).unwrap().exactly(len).unwrap();
@@ -175,7 +175,7 @@ fn a_buffer_that_panics_when_dropped_harms_no_other_call() {
     run(2, |comm| {
         let other = 1 - comm.rank();
         if comm.rank() == 0 {
-            // Too small, so that the receiver drops it.
+            // Too small for the message, so the receiver drops it.
             let refused = comm.recv_async(other, 7, Bomb([0; 4])).unwrap();
             comm.send(1, 0, &[0_u8]).unwrap();
             let mut buffer = [0_u32; 5];

@@ -4,7 +4,7 @@ use comm_core::{ANY_TAG, Comm, DType, Error, Invalid, Received, Source};
 
 use crate::{payload, run, run_everywhere};
 
-/// Rank 0 sends and gets back what it sent.
+/// Rank 0 sends a message and gets it back.
 fn ping_pong(comm: &Comm, len: usize) {
     let message = payload(0, 3, len);
     let mut buffer = vec![9; len + 2];
@@ -23,7 +23,7 @@ fn ping_pong(comm: &Comm, len: usize) {
 #[test]
 fn ping_pong_around_the_limits() {
     run_everywhere(2, |comm| {
-        // 256 bytes go at once, parts have 100.
+        // Messages of up to 256 bytes are eager, larger ones are sent in parts of 100 bytes.
         for len in [0, 1, 24, 25, 26, 63, 64, 65, 74, 75, 76, 1000] {
             ping_pong(&comm, len);
         }
@@ -36,7 +36,7 @@ fn ping_pong_around_the_limits() {
 }
 
 #[test]
-fn a_circle_of_exchanges_does_not_wait_for_itself() {
+fn a_circle_of_exchanges_does_not_deadlock() {
     for ranks in [1, 2, 3, 5, 8] {
         run_everywhere(ranks, |comm| {
             let (next, last) = ((comm.rank() + 1) % ranks, (comm.rank() + ranks - 1) % ranks);
@@ -71,7 +71,7 @@ fn the_halves_of_an_exchange_may_differ_in_type_and_length() {
 fn a_rank_sends_to_itself() {
     run_everywhere(1, |comm| {
         for len in [0, 1, 64, 65, 1000] {
-            // Larger messages wait to be received, here by another thread.
+            // Messages that are not eager wait for their receive, so another thread sends them.
             std::thread::scope(|scope| {
                 scope.spawn(|| comm.send(0, 5, &payload(0, 5, len)).unwrap());
                 let mut buffer = vec![0; len];
@@ -121,7 +121,7 @@ fn a_probe_does_not_receive_the_message() {
 }
 
 #[test]
-fn a_message_that_does_not_fit_is_told_and_kept() {
+fn a_message_that_does_not_fit_is_reported_and_kept() {
     run_everywhere(2, |comm| {
         for len in [2, 300] {
             if comm.rank() == 1 {
@@ -145,7 +145,7 @@ fn a_message_that_does_not_fit_is_told_and_kept() {
 }
 
 #[test]
-fn a_receive_that_waits_for_a_message_that_does_not_fit_is_told() {
+fn a_pending_receive_of_a_message_that_does_not_fit_gets_an_error() {
     run(2, |comm| {
         if comm.rank() == 0 {
             let small = comm.recv_async(1, 4, vec![0_u32; 1]).unwrap();

@@ -1,4 +1,4 @@
-//! Failures of messages: the calls that they concern return an error, and no others.
+//! Failures of messages: only the calls that they concern return an error.
 
 use std::sync::Barrier;
 use std::thread;
@@ -41,7 +41,7 @@ fn a_receive_that_nothing_matched_times_out_without_harm() {
             assert!(matches!(&error, Error::Timeout { waiting_for, .. } if waiting_for == &[1]), "{error}");
         }
         comm.barrier().unwrap();
-        // The receives are gone: none of them takes this.
+        // The receives are gone, so none of them takes this message.
         let mut buffer = vec![0; 3];
         if comm.rank() == 2 {
             comm.send(0, 5, &payload(2, 5, 3)).unwrap();
@@ -63,7 +63,7 @@ fn a_thread_that_only_waits_times_out_too() {
         }
         thread::scope(|scope| {
             let driver = scope.spawn(|| comm.send_recv((1, 0), &[0_u8], (1, 1), &mut [0_u8]).unwrap());
-            // By then, the other thread is in its call.
+            // Once this message arrives, the other thread is in its call.
             comm.recv(1, 2, &mut [0_u8]).unwrap().exactly(1).unwrap();
             let short = comm.with_timeout(Duration::from_millis(50));
             let recvs =
@@ -113,7 +113,7 @@ fn messages_of_a_rank_that_left_can_be_received() {
             if comm.rank() == 0 {
                 let mut buffer = vec![0; 20];
                 let _ = comm.probe(1, 1).unwrap();
-                // It is gone, and its message is not.
+                // The rank is gone, but its message is still there.
                 assert!(matches!(assert_lost(comm.recv(1, 2, &mut buffer), 1), Loss::Finished));
                 comm.recv(1, 1, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
                 assert_eq!(buffer, payload(1, 1, 20));
@@ -123,7 +123,7 @@ fn messages_of_a_rank_that_left_can_be_received() {
                 // A receive from any source still matches another rank.
                 comm.send(2, 3, &[1_u8]).unwrap();
                 assert_eq!(comm.recv(Source::Any, 4, &mut [0_u8]).unwrap().source, 2);
-                // And then none.
+                // Once rank 2 has left too, there is no sender.
                 let no_sender = comm.recv(Source::Any, 4, &mut [0_u8]);
                 assert!(
                     matches!(no_sender, Err(Error::PeerLost { loss: Loss::Finished, .. })),
@@ -187,7 +187,7 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
         assert_lost(comm.send_recv((other, 9), &vec![0_u8; 900], (2, 3), &mut [0_u8]), 2);
         comm.send(other, 2, &vec![8_u8; 3000]).unwrap();
         assert_eq!(from_other.wait().unwrap().0, vec![8; 3000]);
-        // What the failed exchange had to send comes without it.
+        // The message of the failed exchange arrives nevertheless.
         let mut buffer = vec![1_u8; 900];
         comm.recv(other, 9, &mut buffer).unwrap().exactly(buffer.len()).unwrap();
         assert_eq!(buffer, vec![0; 900]);
@@ -195,7 +195,7 @@ fn a_death_fails_the_calls_that_need_the_dead_and_no_others() {
     });
 }
 
-/// Rank 3 dies; rank 2 needs it and fails, leaves, and rank 1 needs rank 2, rank 0 rank 1.
+/// Rank 3 dies. Rank 2 needs it, fails and leaves; rank 1 needs rank 2, and rank 0 needs rank 1.
 #[test]
 fn every_rank_names_the_killed_rank_and_no_other() {
     for in_collective in [false, true] {

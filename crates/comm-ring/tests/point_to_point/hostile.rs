@@ -17,7 +17,7 @@ pub(crate) fn channels<F: Fabric>(fabric: &F) -> Vec<F::Channel> {
     kinds.map(open).into_iter().collect()
 }
 
-/// A frame as the specification has it.
+/// Encodes a frame according to the specification.
 fn frame(kind: u8, dtype: u8, tag: u64, length: u64, id: u64) -> Vec<u8> {
     let mut bytes = vec![kind, dtype, 0, 0, 0, 0, 0, 0];
     [tag, length, id].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -59,18 +59,18 @@ fn nonsense_ends_the_peer_and_nothing_else() {
         vec![0xff; 64],
         vec![0; 32],
         frame(9, 0, 0, 0, 0),
-        // A message of a type that there is not, of half an element, longer than any credit.
+        // Messages of an unknown type, of half an element, and longer than any credit.
         frame(1, 99, 5, 4, 0),
         frame(1, 11, 5, 3, 0),
         frame(1, U8, 5, u64::MAX, 0),
         // More than the whole credit.
         [frame(1, U8, 1, 1_000_000, 0), vec![0; 1_000_000], frame(1, U8, 1, 1_000_000, 0)].concat(),
-        // One number twice, before and after it was asked for.
+        // The same id twice, before and after the receiver asked for the message.
         [frame(2, U8, 1, 50, 7), frame(2, U8, 1, 50, 7)].concat(),
         [announced.clone(), announced.clone()].concat(),
-        // Asks for what was never announced.
+        // Asks for a message that was never announced.
         frame(3, 0, 0, 0, 0),
-        // Parts of what was never announced, nor asked for, or longer than announced.
+        // Parts of a message that was never announced, or not asked for, or that is shorter.
         frame(4, 0, 0, 10, 7),
         [frame(2, U8, 1, 50, 7), frame(4, 0, 0, 10, 7)].concat(),
         [announced.clone(), frame(4, 0, 0, 51, 7)].concat(),

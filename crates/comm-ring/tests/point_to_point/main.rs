@@ -16,8 +16,8 @@ use comm_ring::RingConfig;
 use comm_sim::Release;
 use comm_sim::in_process::InProcessConfig;
 
-/// Networks from plain to awkward: large queues, tiny ones, bytes that come in dribs, memory that
-/// is released late.
+/// Networks from plain to awkward: large queues, tiny ones, bytes that arrive a few at a time,
+/// memory that is released late.
 fn networks() -> Vec<InProcessConfig> {
     let plain = InProcessConfig::default;
     vec![
@@ -45,7 +45,8 @@ fn run_everywhere(ranks: usize, rank: impl Fn(Comm) + Sync) {
     for network in networks() {
         common::world(ranks, &network, &tight(), |comm| {
             rank(comm.clone());
-            // On a busy machine, a rank that left could not report it to a slow one in time.
+            // Without this barrier, a rank that leaves on a busy machine might not report it to a
+            // slow one in time.
             let _ = comm.barrier();
         });
     }

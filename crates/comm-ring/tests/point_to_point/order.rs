@@ -9,7 +9,8 @@ use crate::{payload, run, run_everywhere};
 #[test]
 fn messages_between_two_ranks_do_not_overtake() {
     run_everywhere(2, |comm| {
-        // Some go at once, some wait to be asked for: the order is that of the sends all the same.
+        // Some are eager, others wait until the receiver asks for them, but all arrive in the order
+        // of the sends.
         let lens = [1, 200, 0, 65, 64, 3, 500, 2];
         if comm.rank() == 0 {
             let sends: Vec<_> = lens
@@ -44,7 +45,7 @@ fn pending_receives_match_messages_in_the_order_of_posting() {
                 let (buffer, received) = work.wait().unwrap();
                 (received.tag, buffer[0])
             });
-            // The message with tag 3 passes by receives of tag 7, and by no other.
+            // The message with tag 3 skips the receives of tag 7, and no others.
             assert_eq!(got, [(7, 1), (7, 2), (3, 3), (7, 4)]);
         } else {
             comm.recv(0, 0, &mut [0_u8]).unwrap().exactly(1).unwrap();
@@ -100,7 +101,7 @@ fn a_receive_from_any_source_starves_no_rank() {
             }
             comm.send(0, 1, &[0_u64]).unwrap();
         }
-        // These do not stop before the message of rank 4 was received.
+        // These do not stop until the message of rank 4 has been received.
         _ => {
             while !has_received.load(Ordering::Relaxed) {
                 comm.send(0, 1, &[0_u64]).unwrap();

@@ -1,4 +1,4 @@
-//! Many messages under way at once.
+//! Many messages in flight at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use fastrand::Rng;
 
 use crate::{common, networks, payload, run, tight};
 
-/// The lengths and tags of the messages from one rank to another: both can work them out.
+/// The lengths and tags of the messages from one rank to another, which both can compute.
 fn plan(seed: u64, from: usize, to: usize) -> Vec<(u64, usize)> {
     let mut random = Rng::with_seed(seed ^ (from * 64 + to) as u64);
     (0..random.usize(..30)).map(|_| (random.u64(..4), random.usize(..200))).collect()
 }
 
-/// Every rank sends to every rank, itself included, and receives in an order of its own.
+/// Every rank sends to every rank, itself included, and receives in its own order.
 fn all_to_all(comm: &Comm, seed: u64) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let mut random = Rng::with_seed(seed ^ (rank as u64) << 32);
@@ -39,7 +39,7 @@ fn all_to_all(comm: &Comm, seed: u64) {
             recvs.push((from, number, tag, len));
         }
     }
-    // The order among receives that match the same messages must stay.
+    // The order of receives that match the same messages must be kept.
     let mut keys: Vec<u64> = (0..ranks as u64 * 4).collect();
     random.shuffle(&mut keys);
     recvs.sort_by_key(|&(from, number, tag, _)| (keys[from * 4 + tag as usize], number));
@@ -62,7 +62,7 @@ fn all_to_all(comm: &Comm, seed: u64) {
 }
 
 #[test]
-fn everybody_sends_to_everybody_in_any_order() {
+fn every_rank_sends_to_every_rank_in_any_order() {
     for ranks in [1, 2, 3, 5, 8] {
         for (at, network) in networks().into_iter().enumerate() {
             common::world(ranks, &network, &tight(), |comm| {
@@ -89,7 +89,7 @@ fn thousands_may_be_outstanding_and_complete_in_any_order() {
 }
 
 #[test]
-fn a_receive_that_waits_is_in_the_way_of_nothing() {
+fn a_pending_receive_blocks_no_other_message() {
     run(3, |comm| {
         if comm.rank() == 0 {
             let late = comm.recv_async(1, 1, vec![0_u8; 1]).unwrap();
@@ -113,7 +113,7 @@ fn a_receive_that_waits_is_in_the_way_of_nothing() {
 #[test]
 fn a_flood_waits_at_the_sender() {
     const MESSAGES: u64 = 20_000;
-    // A message costs its 32 bytes and 64, of a credit of 1 MiB.
+    // A message uses its 32 bytes plus 64 of a credit of 1 MiB.
     const MOST: usize = (1 << 20) / 96;
     let sent = AtomicUsize::new(0);
     common::virtual_world(2, 0, &RingConfig::default(), |comm, _| {
@@ -124,7 +124,8 @@ fn a_flood_waits_at_the_sender() {
             }
             return;
         }
-        // While it waits for a message that does not come, it takes in all others that it may.
+        // While it waits for a message that never arrives, it buffers as many others as the credit
+        // allows.
         comm.with_timeout(Duration::from_secs(10)).recv(0, 99, &mut [0_u8]).unwrap_err();
         assert_eq!(sent.load(Ordering::Relaxed), MOST);
         for number in 0..MESSAGES {
@@ -165,11 +166,11 @@ fn a_dropped_handle_completes_all_the_same() {
     common::world(2, &InProcessConfig::default(), &default, |comm| {
         if comm.rank() == 0 {
             drop(comm.recv_async(1, 2, vec![0_u8; 5]).unwrap());
-            // The last clone waits for what is under way.
+            // Dropping the last clone waits for pending operations.
             drop(comm.send_async(1, 1, vec![1_u8; 1_000_000]).unwrap());
             comm.send(1, 3, &[0_u8]).unwrap();
         } else {
-            // By then, the other rank has no handle any more.
+            // By then, the other rank has dropped both handles.
             comm.recv(0, 3, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(0, 2, &[1_u8; 5]).unwrap();
             let _ = comm.recv(Source::Any, ANY_TAG, &mut vec![0_u8; 1_000_000]).unwrap();

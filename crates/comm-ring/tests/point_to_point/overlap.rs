@@ -1,4 +1,4 @@
-//! Messages beside each other and beside collectives, from several threads.
+//! Concurrent messages from several threads, also during collectives.
 
 use std::thread;
 
@@ -32,8 +32,8 @@ fn threads_of_one_rank_receive_different_tags() {
     });
 }
 
-/// Sends or receives as the seed has it: in this thread, in the background, or when a probe says
-/// so.
+/// Sends or receives in a way that the seed selects: in this thread, in the background, or after a
+/// probe.
 fn one_of_many(comm: &Comm, random: &mut Rng, tag: u64, len: usize) {
     let (message, way) = (payload(0, tag, len), random.u8(..3));
     if comm.rank() == 0 {
@@ -90,7 +90,7 @@ fn a_thread_that_only_waits_gets_large_messages_too() {
             return comm.send(0, 1, &[1_u8]).unwrap();
         }
         thread::scope(|scope| {
-            // This one waits to the end, and drives for those that come later.
+            // This thread waits until the end, and drives for calls that begin later.
             let first = scope.spawn(|| comm.send_recv((1, 0), &[0_u8], (1, 1), &mut [0_u8]).unwrap());
             comm.recv(1, 4, &mut [0_u8]).unwrap().exactly(1).unwrap();
             comm.send(1, 5, &[0_u8]).unwrap();

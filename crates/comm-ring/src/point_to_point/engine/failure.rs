@@ -27,8 +27,8 @@ impl ProgressEngine {
     }
 
     /// Records the result of an attempt to send. Frames that a peer sent before its stream broke
-    /// may still be readable, and explain the break: then the peer is lost once they have been
-    /// read.
+    /// may still be readable and explain the failure, so the peer counts as lost only once they
+    /// have been read.
     pub(super) fn record_send(&mut self, peer: usize, result: Result<bool>) -> bool {
         if matches!(result, Err(Error::PeerLost { .. })) {
             self.peers[peer].close_send();
@@ -37,15 +37,15 @@ impl ProgressEngine {
         self.record(peer, result)
     }
 
-    /// Fails the operations that need a lost peer. If the peer had reported another death, that
-    /// rank is named.
+    /// Fails the operations that need a lost peer. If the peer had reported the death of another
+    /// rank, errors name that rank.
     pub(super) fn lose(&mut self, peer: usize, loss: Loss) {
         if !self.peers[peer].is_alive() {
             return;
         }
         let is_death = !matches!(loss, Loss::Finished);
-        // Completely sent messages count as sent, as if the transport had copied them: a lost peer
-        // reads no memory.
+        // Messages that the transport has accepted completely count as sent, as if it had copied
+        // them: a lost peer no longer reads their memory.
         for (_, sent) in std::mem::take(&mut self.peers[peer].unreleased) {
             self.end(sent, Ok(None));
         }
@@ -97,8 +97,8 @@ impl ProgressEngine {
     /// Returns the rank whose loss caused that of `peer`, and its loss; `None` while `peer` is
     /// alive.
     ///
-    /// A rank that sees another one die fails and leaves, and the ranks that wait for it fail in
-    /// turn: all of them name the rank that died.
+    /// A rank that detects the death of another one fails and leaves, and the ranks that wait for
+    /// it fail in turn: all of them name the rank that died.
     pub(super) fn origin_of_loss(&self, peer: usize) -> Option<(usize, Loss)> {
         let PeerState { loss, reported_death, .. } = &self.peers[peer];
         let loss = loss.clone()?;
@@ -126,7 +126,8 @@ impl ProgressEngine {
         }
     }
 
-    /// Ends every operation with this error, and refuses every later one. The first error stays.
+    /// Ends every operation with this error, and makes every later one fail. Does nothing if an
+    /// earlier error has done so.
     pub(crate) fn end_all(&mut self, error: Error) {
         if self.poison.is_some() {
             return;
@@ -141,8 +142,8 @@ impl ProgressEngine {
         self.has_completed = true;
     }
 
-    /// Replaces queued frames by the cause of the end. Nothing can follow a partly sent frame;
-    /// there the end of the stream must suffice.
+    /// Replaces queued frames with a report of the cause. Nothing can follow a partly sent frame,
+    /// so peers that are receiving one see only the end of the stream.
     fn queue_abort(&mut self, error: &Error) {
         let (by, text) = match error {
             Error::Aborted { by, reason } => (*by, reason.clone()),
@@ -168,7 +169,8 @@ impl ProgressEngine {
         }
     }
 
-    /// Sends queued frames. Returns the interest of those that remain, or `None` if there are none.
+    /// Sends queued frames. Returns the interest for those that remain, or `None` if there are
+    /// none.
     pub(crate) fn linger(&mut self, transport: &mut dyn Transport) -> Option<Interest> {
         let mut interest = Interest::default();
         for peer in self.group.peers() {
@@ -183,7 +185,7 @@ impl ProgressEngine {
         (!interest.send().is_empty()).then_some(interest)
     }
 
-    /// Ends the receives in the background that no message has matched.
+    /// Cancels background receives that no message has matched.
     pub(crate) fn cancel_recvs(&mut self) {
         let is_unmatched = |operation: &Operation| operation.is_owned() && operation.is_idle();
         let unmatched: Vec<RequestId> = self
@@ -224,7 +226,8 @@ impl ProgressEngine {
         if is_idle {
             self.end(request, Err(error));
         } else {
-            // A part of its bytes may have been sent: nothing can follow them.
+            // Some of its bytes may have been sent, and no other frame can follow an incomplete
+            // one.
             self.end_all(error);
         }
     }

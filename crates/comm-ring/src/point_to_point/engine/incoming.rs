@@ -1,4 +1,4 @@
-//! Receives frames of peers and handles them.
+//! Receives frames from peers and handles them.
 
 use comm_core::{During, Error, Loss, Result, Transport};
 
@@ -31,7 +31,7 @@ impl ProgressEngine {
         Ok(left < BYTES_PER_TURN)
     }
 
-    /// Reads once, to the destination of the bytes.
+    /// Reads once, directly into the destination of the bytes.
     fn read_some(
         &mut self,
         transport: &mut dyn Transport,
@@ -90,7 +90,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Reads nothing, because there is no memory for it.
+    /// Handles incoming bytes for which there is no memory. Returns 0, the number of bytes read.
     fn read_nothing(&mut self, into: Destination, error: Error) -> usize {
         match into {
             Destination::Receive(receive) => self.fail_buffer(receive, error),
@@ -104,7 +104,7 @@ impl ProgressEngine {
         let peer = &mut self.peers[from];
         match frame {
             Frame::Eager { tag, dtype, length } => {
-                // Decoding the head bounds the length, so that it fits any integer.
+                // Decoding the head has bounded the length, so it fits any integer.
                 let length = length as usize;
                 peer.peer_spent += credit_cost(length);
                 if peer.peer_spent > CREDIT {
@@ -126,7 +126,7 @@ impl ProgressEngine {
                 }
             }
             Frame::Rts { tag, dtype, length, id } => {
-                // Decoding the head bounds the length to `usize`.
+                // Decoding the head has bounded the length to `usize`.
                 let (envelope, length) = (Envelope { source: from, tag }, length as usize);
                 if peer.received_rts.contains_key(&id) || peer.incoming_transfers.contains_key(&id) {
                     return Err(protocol_error(from, "two messages of one number"));
@@ -179,7 +179,7 @@ impl ProgressEngine {
         Ok(())
     }
 
-    /// Expects the text of a report next. Decoding its head bounds the length.
+    /// Expects the text of a report next. Decoding the head has bounded its length.
     fn expect_text(&mut self, from: usize, length: u64, of: Report) {
         if length == 0 {
             return self.handle_report(from, of, String::new());
@@ -191,7 +191,7 @@ impl ProgressEngine {
     fn handle_report(&mut self, from: usize, of: Report, text: String) {
         match of {
             Report::Aborted { by } => self.end_all(Error::Aborted { by, reason: text }),
-            // A report of this rank's own death is wrong.
+            // This rank is alive, so a report of its death is wrong.
             Report::Lost { rank } if rank == self.group.rank() => {}
             Report::Lost { rank } => drop(self.peers[from].reported_death.get_or_insert((rank, text))),
         }
@@ -242,9 +242,9 @@ impl ProgressEngine {
         }
     }
 
-    /// Starts the transfer of a message that a peer asked for.
+    /// Starts the transfer of a message that a peer is ready to receive.
     fn handle_cts(&mut self, to: usize, id: u64, request: RequestId) {
-        // One more may be announced in its place.
+        // Another message may be announced in its place.
         self.queue_sends(to);
         let Some(Operation { kind: Kind::Send(send), .. }) = self.operations.get_mut(&request) else {
             return;

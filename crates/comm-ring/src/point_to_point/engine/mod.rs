@@ -1,8 +1,8 @@
 //! The progress engine: a state machine that moves the messages of one rank, and never waits.
 //!
 //! One thread at a time holds it, together with the transport, and the memory of its own call as
-//! [`CallerBuffers`]. All other bytes are in memory that the engine owns: a copy, or a buffer that
-//! was passed with an operation in the background.
+//! [`CallerBuffers`]. All other bytes are in memory that the engine owns: a copy, or the buffer of
+//! a background operation.
 
 mod failure;
 mod incoming;
@@ -39,11 +39,11 @@ struct UnexpectedMessage {
     receive: Option<RequestId>,
 }
 
-/// The location of the payload of such a message.
+/// The location of the payload of an unexpected message.
 enum UnexpectedBody {
     Whole(Vec<u8>),
     Arriving(Vec<u8>),
-    /// At its sender, who knows it by this number.
+    /// At its sender, which identifies it by this number.
     Rts(u64),
     /// In a send of this rank to itself.
     Local(RequestId),
@@ -67,16 +67,16 @@ pub(crate) struct ProgressEngine {
     deadlines: BTreeSet<(Instant, RequestId)>,
     outcomes: HashMap<RequestId, Outcome>,
     finished: Vec<Finished>,
-    /// The number of pending operations in the background.
+    /// The number of pending background operations.
     background: usize,
-    /// Whether an operation ended for which another thread may wait.
+    /// Whether an operation has ended for which another thread may be waiting.
     has_completed: bool,
     /// Sends of this rank to itself, and the receives that match them.
     local: VecDeque<(RequestId, RequestId)>,
     /// The credit that messages of this rank to itself use.
     local_spent: u64,
     next: RequestId,
-    /// The peer that is served first; it changes, so that none is always last.
+    /// The peer that is served first. It rotates, so that no peer is always last.
     turn: usize,
     poison: Option<Arc<Error>>,
 }
@@ -108,14 +108,14 @@ impl ProgressEngine {
         }
     }
 
-    /// Returns a number that is greater than all before it.
+    /// Returns a number that is greater than all previous ones.
     pub(crate) const fn next_request(&mut self) -> RequestId {
         self.next += 1;
         self.next
     }
 
-    /// Moves bytes to and from the peers that some operation involves, or from `everyone`. Returns
-    /// whether any moved.
+    /// Sends queued bytes to all peers, and reads from the peers that some operation involves, or
+    /// from all of them if `everyone`. Returns whether any bytes moved.
     pub(crate) fn progress(
         &mut self,
         transport: &mut dyn Transport,
@@ -155,22 +155,23 @@ impl ProgressEngine {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Returns whether operations in the background are pending.
+    /// Returns whether background operations are pending.
     pub(crate) const fn has_background(&self) -> bool {
         self.background > 0
     }
 
-    /// Returns whether, since the last call, an operation ended for which another thread may wait.
+    /// Returns whether, since the last call, an operation has ended for which another thread may be
+    /// waiting.
     pub(crate) const fn take_completed(&mut self) -> bool {
         std::mem::replace(&mut self.has_completed, false)
     }
 
-    /// Takes the ended operations in the background, whose owners must be notified.
+    /// Takes the background operations that have ended, whose owners must be notified.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
     }
 
-    /// Returns the outcome of a call of a waiting thread, until it is taken.
+    /// Returns the outcome of a call that a thread waits for, until it is taken.
     pub(crate) fn outcome(&self, request: RequestId) -> Option<&Outcome> {
         self.outcomes.get(&request)
     }
@@ -259,8 +260,8 @@ impl ProgressEngine {
         self.end(request, Ok(received));
     }
 
-    /// Finds the receive for a message that has just arrived. Receives that it does not fit fail,
-    /// as if the message had been there before them.
+    /// Finds the receive for a message that has just arrived. Receives that cannot hold it fail, as
+    /// if the message had arrived before them.
     fn match_receive(&mut self, envelope: Envelope, dtype: DType, length: usize) -> Option<RequestId> {
         while let Some((receive, key)) = self.matching.receive_for(envelope) {
             self.matching.remove_receive(key, receive);
@@ -275,10 +276,10 @@ impl ProgressEngine {
         None
     }
 
-    /// Returns an error if a message is too long for a receive, or of another type.
+    /// Returns an error if a message is too long for a receive, or has a different type.
     fn check_fits(&self, receive: RequestId, envelope: Envelope, dtype: DType, length: usize) -> Result<()> {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&receive) else {
-            return Err(Error::Internal("a receive that waits is not known".into()));
+            return Err(Error::Internal("a pending receive is unknown".into()));
         };
         let (len, capacity, wanted) = (length / dtype.size(), recv.capacity, recv.dtype);
         if dtype == wanted && len <= capacity {
@@ -317,7 +318,7 @@ impl ProgressEngine {
         number
     }
 
-    /// Copies bytes to the receive that they are for, and ends it.
+    /// Copies a whole message to its receive, and ends the receive.
     fn deliver(&mut self, receive: RequestId, bytes: &[u8], caller: &mut CallerBuffers<'_>) {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) else {
             return;
@@ -355,7 +356,7 @@ impl ProgressEngine {
         moved
     }
 
-    /// Handles a receive without memory for its message. If its owner caused that, the message is
+    /// Handles a receive whose buffer is unavailable. If its owner caused that, the message is
     /// discarded, and the receive ends with this error.
     fn fail_buffer(&mut self, receive: RequestId, error: Error) {
         let is_discarded = match self.operations.get_mut(&receive) {

@@ -12,7 +12,7 @@ use crate::point_to_point::matching::{Envelope, MatchKey};
 /// The number of an operation or of a message. Later ones have larger numbers.
 pub(crate) type RequestId = u64;
 
-/// The memory of the call on the thread that holds the engine. No other thread may touch it.
+/// The memory of the call on the thread that holds the engine. No other thread may access it.
 #[derive(Debug, Default)]
 pub(crate) struct CallerBuffers<'a> {
     pub(crate) send: Option<(RequestId, &'a [u8])>,
@@ -22,23 +22,23 @@ pub(crate) struct CallerBuffers<'a> {
 
 /// The location of the bytes of a send.
 pub(crate) enum Payload {
-    /// In the memory of the caller, who drives the engine: see [`CallerBuffers`].
+    /// In the memory of the caller, which drives the engine: see [`CallerBuffers`].
     Caller,
     /// In the engine's memory, because the caller only waits.
     Copied(Vec<u8>),
-    /// In memory that was passed with the send.
+    /// In a buffer that was passed with the send.
     Owned(Box<dyn Outgoing>),
 }
 
 /// The destination of the bytes of a receive.
 pub(crate) enum RecvBuffer {
-    /// The memory of the caller, who drives the engine: see [`CallerBuffers`].
+    /// The memory of the caller, which drives the engine: see [`CallerBuffers`].
     Caller,
     /// The engine's memory, because the caller only waits.
     Staged(Vec<u8>),
-    /// Memory that was passed with the receive.
+    /// A buffer that was passed with the receive.
     Owned(Box<dyn Incoming>),
-    /// None: the memory that was passed with the receive failed with this reason.
+    /// No memory: the buffer that was passed with the receive failed for this reason.
     Discarded { owner: Box<dyn Incoming>, reason: Error, bytes: Vec<u8> },
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct SendRequest {
     /// In bytes.
     pub(crate) length: usize,
     pub(crate) payload: Payload,
-    /// Whether some of its bytes may have been sent: then they cannot be moved.
+    /// Whether some of its bytes may have been sent, so that they must stay at their location.
     pub(crate) begun: bool,
     /// Whether a thread waits for the outcome.
     pub(crate) has_owner: bool,
@@ -78,14 +78,14 @@ pub(crate) enum Kind {
     Probe(MatchKey),
 }
 
-/// An operation with its deadline, which the thread that drives sets.
+/// An operation with its deadline, which is set by the thread that drives the engine.
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// The outcome of a call of a waiting thread.
+/// The outcome of a call that a thread waits for.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<Option<Received>>,
@@ -93,8 +93,8 @@ pub(crate) struct Outcome {
     pub(crate) staged: Vec<u8>,
 }
 
-/// An operation in the background that ended. Its owner is notified without holding a lock, because
-/// that runs foreign code.
+/// A background operation that has ended. Its owner is notified without holding a lock, because the
+/// notification runs the owner's code.
 pub(crate) enum Finished {
     Sent(Box<dyn Outgoing>, Result<()>),
     Received(Box<dyn Incoming>, Result<Received>),
@@ -123,7 +123,7 @@ impl Operation {
         }
     }
 
-    /// Returns the rank for which it waits now; `None` if that may be any.
+    /// Returns the rank that it is waiting for; `None` if that may be any.
     pub(crate) fn waits_for(&self) -> Option<usize> {
         match &self.kind {
             Kind::Recv(RecvRequest { matched: Some(Matched { envelope, .. }), .. }) => Some(envelope.source),
@@ -131,12 +131,13 @@ impl Operation {
         }
     }
 
-    /// Returns whether it can end without consequences: no part of it has been sent or received.
+    /// Returns whether it can end without affecting the streams, because no part of it has been
+    /// sent or received.
     pub(crate) const fn is_idle(&self) -> bool {
         matches!(&self.kind, Kind::Probe(_) | Kind::Recv(RecvRequest { matched: None, .. }))
     }
 
-    /// Returns whether it is in the background.
+    /// Returns whether it is a background operation.
     pub(crate) const fn is_owned(&self) -> bool {
         matches!(
             &self.kind,
@@ -171,7 +172,7 @@ impl SendRequest {
         Self { to, tag, dtype, length, payload, begun: false, has_owner: true }
     }
 
-    /// Creates a send in the background, or returns its message and the reason why it has no bytes.
+    /// Creates a background send. If its bytes are unavailable, returns the message and the error.
     pub(crate) fn owned(
         (to, tag): (usize, u64),
         message: Box<dyn Outgoing>,
@@ -219,7 +220,7 @@ fn shrunk(expected: usize, got: usize) -> Error {
         .into()
 }
 
-/// Returns the error of bytes that are not at their location.
+/// Returns the error for bytes that are not at their location.
 pub(crate) fn misplaced() -> Error {
     Error::Internal("the bytes of a message are missing from its operation".into())
 }
@@ -262,7 +263,7 @@ impl RecvRequest {
         .ok_or_else(misplaced)
     }
 
-    /// Discards the remaining bytes, for this reason, if the memory for them was passed with the
+    /// Discards the remaining bytes, for this reason, if the buffer for them was passed with the
     /// receive.
     pub(crate) fn discard(&mut self, reason: &Error) -> bool {
         match std::mem::replace(&mut self.dst, RecvBuffer::Caller) {

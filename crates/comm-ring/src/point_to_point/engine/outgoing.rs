@@ -11,7 +11,7 @@ use crate::point_to_point::frame::Frame;
 
 /// The number of bytes that are sent to one peer before the next one's turn.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// The most frames of one write, and the number of bytes from which on no more are added.
+/// The most frames in one write, and the number of bytes at which no more frames are added.
 const FRAMES_AT_ONCE: usize = 8;
 const BYTES_AT_ONCE: usize = 16 << 10;
 
@@ -35,7 +35,7 @@ impl ProgressEngine {
         Ok(left < BYTES_PER_TURN || released)
     }
 
-    /// Sends once, from the location of the bytes.
+    /// Sends once, directly from the location of the bytes.
     fn send_some(
         &mut self,
         transport: &mut dyn Transport,
@@ -56,7 +56,8 @@ impl ProgressEngine {
         Ok(sent)
     }
 
-    /// Selects the next frames: enough for one write, so that none waits long.
+    /// Selects the next frames, no more than one write takes, so that frames queued later do not
+    /// wait long.
     fn gather(&mut self, to: usize) {
         let Self { peers, operations, part_bytes, .. } = self;
         let peer = &mut peers[to];
@@ -74,7 +75,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Returns the bytes after a head.
+    /// Returns the bytes that follow the head of a frame.
     fn payload<'a>(&'a self, body: &'a FrameBody, caller: &CallerBuffers<'a>) -> Result<&'a [u8]> {
         match body {
             FrameBody::None => Ok(&[]),

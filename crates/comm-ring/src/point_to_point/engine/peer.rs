@@ -17,7 +17,7 @@ pub(crate) enum FrameBody {
     Text(Vec<u8>),
 }
 
-/// The action after a frame was sent.
+/// The action to take once a frame has been sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum OnSent {
     Nothing,
@@ -97,10 +97,10 @@ pub(crate) enum ReadState {
     Text { text: Vec<u8>, have: usize, of: Report },
 }
 
-/// The subject of a text.
+/// The event that a text describes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Report {
-    /// This rank ended all messages.
+    /// This rank aborted all messages of the group.
     Aborted { by: usize },
     /// This rank died.
     Lost { rank: usize },
@@ -110,19 +110,20 @@ pub(crate) enum Report {
 pub(crate) struct PeerState {
     /// The reason why nothing more arrives from it.
     pub(crate) loss: Option<Loss>,
-    /// The rank whose death it reported, and its text: the cause if it leaves.
+    /// The rank whose death it reported, and the text of the report: the cause if the peer then
+    /// leaves.
     pub(crate) reported_death: Option<(usize, String)>,
     /// The number of operations that involve it.
     pub(crate) pending: usize,
 
-    /// Whether nothing can be sent to it any more.
+    /// Whether nothing more can be sent to it.
     pub(crate) is_send_closed: bool,
 
-    /// Frames that are sent next; the first of them may have been sent in part.
+    /// Frames that are sent next. The first of them may have been sent partly.
     pub(crate) in_flight: VecDeque<PartialFrame>,
     /// Whole frames in order: eager messages, control frames and reports.
     pub(crate) queue: VecDeque<QueuedFrame>,
-    /// Messages that are sent in parts, in turns.
+    /// Messages that are sent in parts, in round-robin order.
     pub(crate) outgoing_transfers: VecDeque<OutgoingTransfer>,
     /// The number of bytes sent since the last part.
     pub(crate) since_part: usize,
@@ -130,19 +131,19 @@ pub(crate) struct PeerState {
     pub(crate) accepted: u64,
     /// Sends whose bytes were all accepted, and the position at which their memory is released.
     pub(crate) unreleased: VecDeque<(u64, RequestId)>,
-    /// Announced sends that the peer has not asked for.
+    /// Announced sends for which the peer has not sent a CTS.
     pub(crate) sent_rts: HashMap<u64, RequestId>,
     /// Sends that may not be announced yet.
     pub(crate) unqueued: VecDeque<RequestId>,
     pub(crate) next_id: u64,
-    /// The credit that is used.
+    /// The credit in use.
     pub(crate) spent: u64,
 
     pub(crate) head: [u8; Frame::BYTES],
     pub(crate) reading: ReadState,
-    /// Messages that the peer announced and no receive has matched, by the peer's numbers.
+    /// Messages that the peer announced and no receive has matched, keyed by the peer's ids.
     pub(crate) received_rts: HashMap<u64, RequestId>,
-    /// Messages that this rank asked for.
+    /// Messages for which this rank has sent a CTS.
     pub(crate) incoming_transfers: HashMap<u64, IncomingTransfer>,
     /// The credit that the peer has used at this rank.
     pub(crate) peer_spent: u64,
@@ -191,8 +192,8 @@ impl PeerState {
             && (!self.in_flight.is_empty() || !self.queue.is_empty() || !self.outgoing_transfers.is_empty())
     }
 
-    /// Returns the frame to send next: whole ones in order, and a part of a large message whenever
-    /// as many bytes as a part has were sent, so that small messages cannot block large ones.
+    /// Returns the frame to send next: queued frames in order, and a part of a large message after
+    /// every `part_bytes` bytes of them, so that small messages cannot starve large ones.
     pub(crate) fn next_frame(&mut self, part_bytes: usize) -> Option<QueuedFrame> {
         if (self.outgoing_transfers.is_empty() || self.since_part < part_bytes)
             && let Some(queued) = self.queue.pop_front()
@@ -216,8 +217,8 @@ impl PeerState {
         Some(QueuedFrame { frame, body: FrameBody::Of(send, done..end), then })
     }
 
-    /// Records that memory of messages was freed, and returns credit in amounts that are worth a
-    /// frame.
+    /// Records that memory of messages was freed, and returns credit once there is enough to be
+    /// worth a frame.
     pub(crate) fn return_credit(&mut self, cost: u64) {
         self.returnable += cost;
         if self.returnable >= CREDIT / 4 {

@@ -81,13 +81,13 @@ impl ProgressEngine {
         if rank < size { Ok(()) } else { Err(Invalid::Rank { rank, size }.into()) }
     }
 
-    /// Returns an error after the end of all operations.
+    /// Returns an error if all operations have been ended.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(first.clone())))
     }
 
-    /// Returns an error if no message can match the key any more. Messages that have arrived still
-    /// count.
+    /// Returns an error if no message can match the key any more. A message that has already
+    /// arrived still can.
     pub(crate) fn check_source(&self, key: MatchKey) -> Result<()> {
         if let Source::Rank(rank) = key.from {
             self.check_rank(rank)?;
@@ -119,7 +119,7 @@ impl ProgressEngine {
         let rank = self.group.rank();
         let (envelope, dtype, length) = match self.operations.get(&request) {
             Some(Operation { kind: Kind::Send(send), .. }) => (send.envelope(rank), send.dtype, send.length),
-            _ => return Err(Error::Internal("a send that begins is not known".into())),
+            _ => return Err(Error::Internal("a new send is unknown".into())),
         };
         if let Some(receive) = self.match_receive(envelope, dtype, length) {
             self.local.push_back((request, receive));
@@ -175,7 +175,8 @@ impl ProgressEngine {
         }
     }
 
-    /// Gives a message that has arrived to a receive, unless it does not fit: then it stays.
+    /// Gives a message that has arrived to a receive. If it does not fit, the receive fails and the
+    /// message stays.
     fn match_message(&mut self, number: RequestId, receive: RequestId, caller: &mut CallerBuffers<'_>) {
         let Some(message) = self.messages.get(&number) else { return };
         let (envelope, dtype, length) = (message.envelope, message.dtype, message.length);
@@ -208,12 +209,12 @@ impl ProgressEngine {
         }
     }
 
-    /// Asks the sender for a message that it announced.
+    /// Asks the sender for an announced message.
     pub(super) fn send_cts(&mut self, source: usize, id: u64, receive: RequestId, length: usize) {
         let peer = &mut self.peers[source];
         peer.received_rts.remove(&id);
-        // The sender waits for this even if it has nothing more to send, so the receive must not
-        // end before.
+        // The sender waits for the CTS even if the message is empty, so the receive must not end
+        // before it has been sent.
         let then = if length == 0 { OnSent::Received(receive) } else { OnSent::Nothing };
         peer.queue.push_back(QueuedFrame { frame: Frame::Cts { id }, body: FrameBody::None, then });
         if length > 0 {
@@ -248,7 +249,8 @@ impl ProgressEngine {
         true
     }
 
-    /// Copies staged bytes to the memory of the caller of a receive, who drives from now on.
+    /// Copies staged bytes to the memory of the caller of a receive, which drives the engine from
+    /// now on.
     pub(crate) fn move_to_caller(&mut self, request: RequestId, buffer: &mut [u8]) {
         let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&request) else {
             return;
@@ -262,8 +264,8 @@ impl ProgressEngine {
     }
 }
 
-/// A message whose payload has arrived.
 impl UnexpectedMessage {
+    /// Records that the whole payload has arrived.
     pub(super) fn mark_arrived(&mut self) {
         if let UnexpectedBody::Arriving(bytes) = &mut self.body {
             self.body = UnexpectedBody::Whole(std::mem::take(bytes));

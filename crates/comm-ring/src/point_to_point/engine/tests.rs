@@ -1,4 +1,4 @@
-//! Two engines in one thread.
+//! Tests of two engines in one thread.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::point_to_point::matching::MatchKey;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The ended operations in order: tag or length.
+/// The operations that have ended, in order: the length of a send, or the tag of a receive.
 type Log = Arc<Mutex<Vec<u64>>>;
 
 struct Out(Vec<u8>, Log);
@@ -105,7 +105,7 @@ fn sends_that_may_not_be_announced_wait_in_order() {
     let mut ends = End::pair(&small());
     ends[0].engine.rts_max = 2;
     (1..=6).for_each(|tag| ends[0].send(1, tag, 20));
-    // It is short enough to be eager, but must not overtake.
+    // This one is short enough to be eager, but must not overtake the others.
     ends[0].send(1, 7, 1);
     exchange_until_idle(&mut ends);
     assert_eq!(ends[1].engine.peers[0].received_rts.len(), 2);
@@ -142,7 +142,7 @@ fn engines_keep_no_state_after_all_operations_have_ended() {
             peer.sent_rts.is_empty() && peer.received_rts.is_empty() && peer.incoming_transfers.is_empty()
         );
         assert!(!peer.has_outgoing() && peer.unqueued.is_empty());
-        // The rest has not been returned yet.
+        // The peer has not returned the rest of the credit yet.
         assert_eq!(peer.spent, ends[other].engine.peers[1 - other].returnable);
         assert_eq!(end.log().len(), 50 * 40);
         assert!(engine.peek(MatchKey { from: Source::Any, tag: TagMatch::Any }).is_none());
@@ -177,7 +177,7 @@ fn half_way(len: usize, others: usize) -> [End; 2] {
     for at in [0, 1, 0] {
         ends[at].progress();
     }
-    assert!(ends[0].engine.peers[1].has_frames(), "all of it went out at once");
+    assert!(ends[0].engine.peers[1].has_frames(), "the whole message was sent at once");
     ends
 }
 
@@ -198,7 +198,7 @@ fn many_small_messages_do_not_block_a_large_one() {
     assert!(at < 9000, "after {at} small messages");
 }
 
-/// Returns a frame with numbers so small that they often are valid, and its body.
+/// Returns a random frame and its body. The numbers are so small that they are often valid.
 fn some_frame(random: &mut fastrand::Rng) -> Vec<u8> {
     let (tag, length, id) = (random.u64(..3), random.u64(..30), random.u64(..4));
     let frame = match random.u8(..20) {
@@ -240,7 +240,7 @@ fn random_frames_are_handled_or_refused() {
                 break;
             }
             while ends[1].engine.progress(&mut ends[1].transport, &mut CallerBuffers::default(), true) {}
-            // Failed operations are as good an answer as completed ones.
+            // The operations may have failed or completed.
             ends[1].engine.take_finished().clear();
         }
         let engine = &ends[1].engine;
