@@ -154,7 +154,7 @@ fn buffers_of_another_device() {
                     .run(Call::AllReduce { buffers: two(&here, &mut there), op: ReduceOp::Sum }, &options()),
                 "the buffer is there",
             ),
-            (rank.comm.send(0, raw, &options()), "the communicator on device"),
+            (rank.comm.send(0, raw, &options()), "the communicator is on device"),
         ]
     });
 }
