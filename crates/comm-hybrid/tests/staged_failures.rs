@@ -62,7 +62,7 @@ fn invalid_calls_fail_before_any_copy() {
         let shares = (Counts::PerRank(&[3, 5]), Counts::PerRank(&[5, 3]));
         let different =
             rank.communicator.run(Call::AllToAll { buffers, send: shares.0, recv: shares.1 }, &options());
-        assert_invalid(different, "comes from a rank in place");
+        assert_invalid(different, "received from a rank in place");
         assert_bits(&long.to_vec().unwrap(), &[2; 8], "what was given");
         assert_works(&rank);
     });
