@@ -310,7 +310,7 @@ fn errors_are_carried_to_later_steps() {
         let carried = drift(&comm, QuantizationHook::int4());
         let lost = drift(&comm, QuantizationHook::int4().error_feedback(false));
         assert!(carried < 0.5 && lost > 2.0, "{carried} {lost}");
-        // The gradients have a higher rank than 2, and the sum of the averages still stays close to the exact one.
+        // The gradients have a higher rank than 2; the sum of averages is still close.
         let carried = drift(&comm, PowerSgdHook::new(2).start_step(0));
         assert!(carried < 20.0, "{carried}");
     });

@@ -120,7 +120,7 @@ fn train_sharded_with(comm: &Comm, zero: &mut ZeroOptimizer<f64, Sgd>) -> Result
 
 type Program = fn(&Comm) -> Result<()>;
 
-/// How a rank ended.
+/// The fate of a rank.
 #[derive(Debug)]
 struct Outcome {
     error: Option<Error>,

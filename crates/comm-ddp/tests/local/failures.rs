@@ -44,7 +44,7 @@ fn train(replica: &mut Replica<f32>, steps: usize) -> Option<Error> {
     None
 }
 
-/// How one rank of a run in virtual time ended.
+/// The fate of one rank of a run in virtual time.
 struct End {
     is_dead: bool,
     error: Option<Error>,
