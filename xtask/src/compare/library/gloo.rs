@@ -15,7 +15,8 @@ struct Gloo {
     program: PathBuf,
 }
 
-pub(super) fn find(python: &Path) -> Search {
+/// Returns the version of PyTorch, or an explanation of how to install it.
+pub(in crate::compare) fn pytorch_version(python: &Path) -> Result<String, String> {
     let version = output(Command::new(python).args(["-c", PROBE])).ok_or_else(|| {
         format!(
             "{} has no PyTorch with Gloo; try `python3 -m venv torch && torch/bin/pip install torch numpy`, and \
@@ -23,8 +24,13 @@ pub(super) fn find(python: &Path) -> Search {
             python.display()
         )
     })?;
+    Ok(version.trim().to_owned())
+}
+
+pub(super) fn find(python: &Path) -> Search {
+    let version = pytorch_version(python)?;
     let gloo = Gloo { python: python.to_owned(), program: sources().join("gloo.py") };
-    Ok((Box::new(gloo), format!("Gloo of PyTorch {}", version.trim())))
+    Ok((Box::new(gloo), format!("Gloo of PyTorch {version}")))
 }
 
 impl Library for Gloo {

@@ -18,6 +18,7 @@ use super::journal::LibraryVersions;
 use super::record::Case;
 use crate::error::{Error, Result};
 use crate::{commands, places};
+pub(super) use gloo::pytorch_version;
 
 /// The prefix of the names of this library.
 pub(super) const OURS: &str = "comm";
@@ -157,7 +158,7 @@ pub(crate) fn find(compare: &Compare, out: &mut impl Write) -> Result<Libraries>
 }
 
 /// Returns the output of a program, if it exists and succeeds.
-pub(super) fn output(command: &mut Command) -> Option<String> {
+fn output(command: &mut Command) -> Option<String> {
     commands::output(command).ok()
 }
 

@@ -7,11 +7,7 @@ use std::process::Command;
 use super::model::TrainingModel;
 use crate::compare::args::{Compare, Transport};
 use crate::compare::built;
-use crate::compare::library::{OURS, output, sources};
-
-/// Prints the version of PyTorch, and fails without Gloo.
-const PROBE: &str =
-    "import torch, torch.distributed as dist; assert dist.is_gloo_available(); print(torch.__version__)";
+use crate::compare::library::{OURS, pytorch_version, sources};
 
 /// A program that measures every model with several variants, and prints a line for each.
 pub(super) trait TrainingProgram: Debug {
@@ -97,15 +93,9 @@ struct TrainingByPyTorch {
 
 /// Returns the program with its version, or an explanation of how to install PyTorch.
 pub(super) fn pytorch(python: &Path) -> Result<(Box<dyn TrainingProgram>, String), String> {
-    let version = output(Command::new(python).args(["-c", PROBE])).ok_or_else(|| {
-        format!(
-            "{} has no PyTorch with Gloo; try `python3 -m venv torch && torch/bin/pip install torch numpy`, and \
-             `--python torch/bin/python`",
-            python.display()
-        )
-    })?;
+    let version = pytorch_version(python)?;
     let program = TrainingByPyTorch { python: python.to_owned(), program: sources().join("ddp.py") };
-    Ok((Box::new(program), format!("DDP of PyTorch {}", version.trim())))
+    Ok((Box::new(program), format!("DDP of PyTorch {version}")))
 }
 
 impl TrainingProgram for TrainingByPyTorch {
