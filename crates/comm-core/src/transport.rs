@@ -66,8 +66,8 @@ pub trait Transport: Send {
     /// again. `at_most` is the number of bytes that the caller can use now.
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>>;
 
-    /// Returns whether [`Transport::fill_buf`] copies bytes from a peer to a buffer first, so that
-    /// [`Transport::try_recv`] saves a copy.
+    /// Returns whether [`Transport::fill_buf`] would first copy the next bytes from a peer to a
+    /// buffer, so that [`Transport::try_recv`] saves a copy. May change with every byte.
     fn fill_buf_copies(&mut self, from: usize) -> bool {
         let _ = from;
         false

@@ -258,6 +258,10 @@ impl Transport for SharedMemoryTransport {
         peer.map(|peer| peer.fill_buf(filled)).ok_or_else(|| not_a_peer(self.group, from))
     }
 
+    fn fill_buf_copies(&mut self, from: usize) -> bool {
+        self.peer(from).is_ok_and(Peer::fill_buf_copies)
+    }
+
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         self.peer(from)?.consume(bytes)
     }

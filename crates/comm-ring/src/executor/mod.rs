@@ -348,7 +348,10 @@ impl Executor {
             let end = payload.len().min(done + turn_bytes);
             entry.moved += match (reduction, addend) {
                 (None, _) => recv_available(transport, from, &mut payload[done..end])?,
-                (Some(reduction), Some(addend)) if transport.fill_buf_copies(from) => {
+                (Some(reduction), Some(addend))
+                    if !done.is_multiple_of(reduction.dtype().size())
+                        || (entry.partial.is_empty() && transport.fill_buf_copies(from)) =>
+                {
                     recv_then_reduce(transport, from, payload, (done, end), addend, reduction)?
                 }
                 (Some(reduction), addend) => {

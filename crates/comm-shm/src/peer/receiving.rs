@@ -146,6 +146,15 @@ impl Peer {
         Ok(())
     }
 
+    /// Whether the next bytes are in memory of the peer's process, so that [`Peer::prepare`] would
+    /// copy them to a buffer.
+    pub(crate) fn fill_buf_copies(&mut self) -> bool {
+        if self.reader.available() == 0 && self.refresh_tail().is_err() {
+            return false;
+        }
+        self.reader.descriptor().is_some_and(|descriptor| descriptor.is_cma())
+    }
+
     /// Returns bytes that [`Peer::prepare`] has prepared.
     #[inline]
     pub(crate) fn fill_buf(&self, len: usize) -> RecvBuf<'_> {

@@ -145,6 +145,10 @@ impl Transport for InProcessTransport {
         Ok(RecvBuf::from_slice(&self.filled))
     }
 
+    fn fill_buf_copies(&mut self, _from: usize) -> bool {
+        self.dribble.as_mut().is_some_and(|random| random.one_in(2))
+    }
+
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
         self.check(from)?;
         let mut pipe = self.incoming(from);
