@@ -246,6 +246,14 @@ pub enum Loss {
     /// Its connection broke.
     #[error("its connection broke: {0}")]
     Io(Arc<io::Error>),
+    /// Its host has not answered for this time: it is down, or the network between it and the
+    /// reporting rank is. A process that is busy or stopped is not lost, because its kernel
+    /// answers.
+    #[error("its host has not answered for {after:?}, so it is down or cannot be reached")]
+    HostUnreachable {
+        /// The time after which a host that does not answer is lost.
+        after: Duration,
+    },
     /// The connection to the store that it serves broke.
     #[error("it serves the store, and the connection to the store broke: {0}")]
     Store(Arc<io::Error>),

@@ -83,5 +83,9 @@ const fn is_broken(kind: ErrorKind) -> bool {
             | ErrorKind::BrokenPipe
             | ErrorKind::NotConnected
             | ErrorKind::UnexpectedEof
+            // The server's host does not answer. Deadlines are another error.
+            | ErrorKind::TimedOut
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
     )
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use comm_core::{Error, Result};
+use comm_core::{ChannelKind, Error, Result};
 
+use crate::keepalive::Keepalive;
 use crate::stripes::Stripes;
 
 /// Settings of the sockets of channels. The default suits most machines.
@@ -30,20 +31,28 @@ pub struct TcpConfig {
     /// The memory per peer for bytes that are read ahead, in bytes. It is allocated when a peer
     /// first sends something. At least 64 bytes.
     pub read_ahead: usize,
-    /// When the kernel probes whether the machine of a silent peer is alive. The peer is lost after
-    /// [`TcpConfig::KEEPALIVE_PROBES`] unanswered probes. `None` means no probes.
-    pub keepalive: Option<Keepalive>,
-    /// The time for which bytes of a control channel may stay unacknowledged before the peer is
-    /// lost (`TCP_USER_TIMEOUT`). It is not set on channels that carry data, where the kernel would
-    /// also count the time in which a busy peer does not read.
-    pub control_timeout: Option<Duration>,
+    /// The time after which the ranks of a host that does not answer are lost, from one second to
+    /// [`TcpConfig::KEEPALIVE_TIMEOUT_MAX`], in whole seconds (fractions are rounded up). `None`
+    /// means never.
+    ///
+    /// The host's kernel answers, so a process that is busy or stopped is not lost. A host that
+    /// loses power or its network is lost at least this time later, and at most 1.5 seconds more,
+    /// or three eighths more from 16 seconds on. An interruption of half this time loses nothing:
+    /// the kernel doubles the time between its attempts to send bytes again.
+    ///
+    /// The kernel probes idle connections every second, or eight times in this time from 16
+    /// seconds on (`TCP_KEEPIDLE`): one packet and its answer for each connection of a channel of
+    /// control or of messages. Ranks that wait also look at connections with unacknowledged bytes.
+    pub keepalive_timeout: Option<Duration>,
     /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
 }
 
 impl TcpConfig {
-    /// The number of unanswered probes after which a silent peer is lost.
-    pub const KEEPALIVE_PROBES: u32 = 4;
+    /// The default of `keepalive_timeout`.
+    pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+    /// The maximum of `keepalive_timeout`.
+    pub const KEEPALIVE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
     /// The smallest buffer of a socket in bytes: two segments of the loopback interface. If the
     /// receiver's window is smaller than a segment, Linux pauses again and again until a timer of
     /// at least 200 ms expires.
@@ -52,6 +61,23 @@ impl TcpConfig {
     pub const READ_AHEAD_MIN: usize = 64;
     /// The maximum number of sockets per peer and channel.
     pub const SOCKETS_MAX: usize = 64;
+
+    /// Returns an error if a setting that is not about stripes is invalid.
+    pub(crate) fn check(&self) -> Result<()> {
+        let valid = Duration::from_secs(1)..=Self::KEEPALIVE_TIMEOUT_MAX;
+        if let Some(timeout) = self.keepalive_timeout.filter(|timeout| !valid.contains(timeout)) {
+            let reason = format!("it must be from {:?} to {:?}", valid.start(), valid.end());
+            return Err(Error::setting("keepalive_timeout", format!("{timeout:?}"), reason));
+        }
+        self.congestion.check()
+    }
+
+    /// Returns the times of keepalive of a channel. A channel for the data of collectives needs
+    /// none: ranks also wait on the control channel of the group.
+    pub(crate) fn keepalive(&self, kind: ChannelKind) -> Option<Keepalive> {
+        let timeout = self.keepalive_timeout.filter(|_| kind != ChannelKind::Collective);
+        timeout.map(Keepalive::new)
+    }
 
     /// Returns the stripes, or an error if a setting is invalid.
     pub(crate) fn stripes(&self) -> Result<Stripes> {
@@ -76,31 +102,9 @@ impl Default for TcpConfig {
             stripe_bytes: 64 * 1024,
             congestion: Congestion::Auto,
             read_ahead: 128 * 1024,
-            keepalive: Some(Keepalive::default()),
-            control_timeout: Some(Duration::from_secs(30)),
+            keepalive_timeout: Some(Self::KEEPALIVE_TIMEOUT),
             handshake_timeout: Duration::from_secs(10),
         }
-    }
-}
-
-/// When the kernel probes a silent peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Keepalive {
-    /// The silence before the first probe.
-    pub idle: Duration,
-    /// The time between probes.
-    pub interval: Duration,
-}
-
-/// Setters, as in `Keepalive::default().idle(Duration::from_secs(60))`.
-impl Keepalive {
-    comm_core::setters!(idle: Duration, interval: Duration);
-}
-
-impl Default for Keepalive {
-    fn default() -> Self {
-        Self { idle: Duration::from_secs(10), interval: Duration::from_secs(5) }
     }
 }
 
@@ -119,4 +123,21 @@ pub enum Congestion {
     /// `/proc/sys/net/ipv4/tcp_available_congestion_control`. It is an error if the kernel refuses
     /// it.
     Named(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keepalive_timeout_out_of_range_is_refused() {
+        let check = |timeout| TcpConfig { keepalive_timeout: timeout, ..TcpConfig::default() }.check();
+        for millis in [0, 999, 3_600_001] {
+            let error = check(Some(Duration::from_millis(millis))).unwrap_err();
+            assert!(!error.is_fatal() && error.to_string().contains("keepalive_timeout"), "{error}");
+        }
+        for timeout in [None, Some(Duration::from_secs(1)), Some(TcpConfig::KEEPALIVE_TIMEOUT_MAX)] {
+            check(timeout).unwrap();
+        }
+    }
 }

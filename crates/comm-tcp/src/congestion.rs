@@ -115,7 +115,7 @@ mod tests {
 
     /// Returns the listener, and both ends of a connection that was just established.
     fn connect(congestion: Congestion) -> [Socket; 3] {
-        let options = Options::channel(&TcpConfig { congestion, ..TcpConfig::default() }, false);
+        let options = Options::channel(&TcpConfig { congestion, ..TcpConfig::default() }, None);
         let listener = socket::listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let address = socket::local_address(&listener).unwrap();
         let near = socket::start_connect(address, &options).unwrap();

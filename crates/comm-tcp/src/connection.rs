@@ -8,6 +8,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::Socket;
 
+use crate::keepalive::Keepalive;
+use crate::tcp_info::TcpInfo;
+
 /// The maximum number of bytes that are read from a peer only to be discarded.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
 
@@ -63,6 +66,12 @@ impl Connection {
         self.just_read_all &= !self.readable;
         self.just_filled &= !self.writable;
         change
+    }
+
+    /// Whether the host of the peer has left bytes unanswered for too long.
+    pub(crate) fn has_lost_host(&self, keepalive: Keepalive) -> bool {
+        // A connection without state is broken, which epoll reports.
+        !self.broken && TcpInfo::of(&self.socket).is_ok_and(|info| keepalive.is_lost(&info))
     }
 
     /// Whether a read would move bytes or fail, as far as is known.
@@ -122,6 +131,12 @@ impl Connection {
             Err(Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Gives up a connection whose host does not answer. Bytes that have arrived can still be read.
+    pub(crate) fn give_up(&mut self) {
+        (self.ended, self.broken, self.readable, self.just_read_all) = (true, true, true, false);
+        self.end_sending();
     }
 
     /// Ends the stream to the peer. A later write fails.

@@ -43,7 +43,7 @@ impl TcpEndpoint {
         let group = config.check()?;
         let stripes = config.tcp.stripes()?;
         let (listen, publish) = addresses(config)?;
-        let listener = listen_in(config, listen, &Options::channel(&config.tcp, false))?;
+        let listener = listen_in(config, listen, &Options::channel(&config.tcp, None))?;
         let address = SocketAddr::new(publish, socket::local_address(&listener)?.port());
         let own = Record { process: random_number()?, address, stripes };
         let (job, secret) = (config.member.job, config.secret.clone());

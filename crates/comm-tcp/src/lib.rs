@@ -25,6 +25,7 @@
 //! | how is a channel connected | `fabric.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
+//! | when is a host lost that does not answer | `keepalive.rs`, `tcp_info.rs` |
 //! | how does the store work | `store/` |
 //!
 //! # Example
@@ -59,7 +60,6 @@
 //! })
 //! # }
 //! ```
-#![forbid(unsafe_code)]
 
 mod accept;
 mod config;
@@ -72,6 +72,7 @@ mod handshake;
 mod hello;
 mod identity;
 mod interface;
+mod keepalive;
 mod mesh;
 mod message;
 mod peer;
@@ -83,10 +84,11 @@ mod secret;
 mod socket;
 mod store;
 mod stripes;
+mod tcp_info;
 mod transport;
 
 pub use comm_rendezvous::{Member, Rendezvous, Settings};
-pub use config::{Congestion, Keepalive, TcpConfig};
+pub use config::{Congestion, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use fabric::TcpFabric;
 pub use interface::outward_address;

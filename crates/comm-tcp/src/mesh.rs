@@ -28,7 +28,7 @@ pub(crate) struct TcpProtocol {
 
 impl TcpProtocol {
     fn options(&self, channel: ChannelId) -> Options {
-        Options::channel(&self.config, channel.kind == ChannelKind::Control)
+        Options::channel(&self.config, self.config.keepalive(channel.kind))
     }
 }
 
@@ -44,7 +44,7 @@ impl Accept for TcpProtocol {
     }
 
     fn accept(&self, listener: &Socket) -> io::Result<Option<HandshakeState<Self::Conn, Self::Accepted>>> {
-        accept(listener, &Options::channel(&self.config, false), self.identity.secret.as_ref())
+        accept(listener, &Options::channel(&self.config, None), self.identity.secret.as_ref())
     }
 
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> HandshakeState<Self::Conn, Self::Accepted> {
@@ -86,7 +86,7 @@ impl Protocol for TcpProtocol {
         let address = |id: &ConnId| (id.rank, self.identity.members[id.world_rank].address);
         let mut peers: Vec<_> = expected.iter().map(address).collect();
         peers.dedup();
-        Probe::new(peers, Options::channel(&self.config, false), now)
+        Probe::new(peers, Options::channel(&self.config, None), now)
     }
 
     fn destination(&self, accepted: &Self::Accepted) -> Destination<ChannelId> {
@@ -108,6 +108,10 @@ impl Protocol for TcpProtocol {
             ChannelKind::Control => self.config.read_ahead.min(CONTROL_READ_AHEAD),
             _ => self.config.read_ahead,
         };
-        TcpTransport::new(group, peers, self.identity.stripes(channel), read_ahead)
+        let transport = TcpTransport::new(group, peers, self.identity.stripes(channel), read_ahead)?;
+        match self.config.keepalive(channel.kind) {
+            Some(keepalive) => transport.detect_lost_hosts(keepalive),
+            None => Ok(transport),
+        }
     }
 }

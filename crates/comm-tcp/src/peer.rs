@@ -14,6 +14,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::connection::{Connection, StateChange};
+use crate::keepalive::Keepalive;
 use crate::read_ahead::ReadAhead;
 use crate::stripes::Stripes;
 
@@ -59,6 +60,10 @@ pub(crate) struct Peer {
     received: u64,
     recv_end: Option<Error>,
     send_end: Option<Error>,
+    /// When the host of the peer is lost, if that is detected.
+    keepalive: Option<Keepalive>,
+    /// Whether the host has not answered for too long.
+    has_lost_host: bool,
 }
 
 impl Peer {
@@ -80,7 +85,23 @@ impl Peer {
             received: 0,
             recv_end: None,
             send_end: None,
+            keepalive: None,
+            has_lost_host: false,
         }
+    }
+
+    pub(crate) const fn detect_lost_host(&mut self, keepalive: Keepalive) {
+        self.keepalive = Some(keepalive);
+    }
+
+    /// Checks whether the host of the peer answers. Returns whether it was found to be lost now.
+    pub(crate) fn check_host(&mut self) -> bool {
+        let Some(keepalive) = self.keepalive.filter(|_| !self.has_lost_host) else { return false };
+        self.has_lost_host = self.connections.iter().any(|connection| connection.has_lost_host(keepalive));
+        if self.has_lost_host {
+            self.connections.iter_mut().for_each(Connection::give_up);
+        }
+        self.has_lost_host
     }
 
     pub(crate) const fn accepted(&self) -> u64 {
@@ -149,8 +170,7 @@ impl Peer {
 
     /// Handles a failed send. Bytes that have arrived can still be received.
     fn end_sending(&mut self, socket: usize, errno: Errno) -> Error {
-        let loss = Loss::Io(Arc::new(errno.into()));
-        let end = self.lost(During::Sending, loss);
+        let end = self.lost(During::Sending, self.loss(errno));
         self.send_end = Some(end.clone());
         self.end_others(socket);
         end
@@ -227,6 +247,7 @@ impl Peer {
         };
         let spare = &mut spare[..ahead_max.min(stripe - direct)];
         match connection.read(&mut into[..direct], spare) {
+            Ok(None) if self.has_lost_host => Err(self.end_receiving(self.loss(Errno::TIMEDOUT))),
             Ok(None) => Ok(0),
             Ok(Some(0)) => Err(self.end_receiving(Loss::Closed)),
             Ok(Some(read)) => {
@@ -234,7 +255,18 @@ impl Peer {
                 self.ahead.advance(read.saturating_sub(direct));
                 Ok(read.min(direct))
             }
-            Err(errno) => Err(self.end_receiving(Loss::Io(Arc::new(errno.into())))),
+            Err(errno) => Err(self.end_receiving(self.loss(errno))),
+        }
+    }
+
+    /// Returns the loss that an error of a socket shows. The kernel breaks a connection after
+    /// unanswered probes with an error that depends on the routes at that time.
+    fn loss(&self, errno: Errno) -> Loss {
+        match self.keepalive {
+            Some(Keepalive { timeout: after, .. }) if self.has_lost_host || is_unreachable(errno) => {
+                Loss::HostUnreachable { after }
+            }
+            _ => Loss::Io(Arc::new(errno.into())),
         }
     }
 
@@ -259,6 +291,11 @@ impl Peer {
             connection.discard(self.ahead.spare());
         }
     }
+}
+
+/// Whether the error means that the host of the peer does not answer.
+const fn is_unreachable(errno: Errno) -> bool {
+    matches!(errno, Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN)
 }
 
 /// Fills `bounded` with the first pieces, up to the limits of one write. Returns their total length

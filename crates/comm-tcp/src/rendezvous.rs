@@ -46,7 +46,7 @@ impl RendezvousConfig {
 
     /// Returns the group of all ranks, or an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<Group> {
-        self.tcp.congestion.check()?;
+        self.tcp.check()?;
         Group::new(GroupId::WORLD, self.member.membership())
     }
 

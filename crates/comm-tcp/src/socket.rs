@@ -8,7 +8,8 @@ use comm_core::{Error, Result};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-use crate::config::{Congestion, Keepalive, TcpConfig};
+use crate::config::{Congestion, TcpConfig};
+use crate::keepalive::Keepalive;
 
 /// The maximum number of connections that wait to be accepted. The system's own limit may be lower.
 const BACKLOG: i32 = 4096;
@@ -24,25 +25,35 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The options of connections of a store, which are few and mostly silent.
-    pub(crate) fn store() -> Self {
+    /// The options of a server's connections to the clients of a store, which may be slow to read
+    /// a response.
+    pub(crate) fn store_server(keepalive_timeout: Option<Duration>) -> Self {
         Self {
             send_buffer: None,
             recv_buffer: None,
             congestion: Congestion::Auto,
-            keepalive: Some(Keepalive::default()),
+            keepalive: keepalive_timeout.map(Keepalive::new),
             user_timeout: None,
         }
     }
 
-    pub(crate) fn channel(config: &TcpConfig, control: bool) -> Self {
+    /// The options of a client's connections to the server of a store, which reads every request
+    /// at once.
+    pub(crate) fn store_client(keepalive_timeout: Option<Duration>) -> Self {
+        let options = Self::store_server(keepalive_timeout);
+        let user_timeout = options.keepalive.as_ref().map(Keepalive::silence_max);
+        Self { user_timeout, ..options }
+    }
+
+    /// The options of the sockets of a channel, or of a listener.
+    pub(crate) fn channel(config: &TcpConfig, keepalive: Option<Keepalive>) -> Self {
         let at_least = |bytes: usize| bytes.max(TcpConfig::BUFFER_BYTES_MIN);
         Self {
             send_buffer: config.send_buffer.map(at_least),
             recv_buffer: config.recv_buffer.map(at_least),
             congestion: config.congestion.clone(),
-            keepalive: config.keepalive,
-            user_timeout: config.control_timeout.filter(|_| control),
+            keepalive,
+            user_timeout: None,
         }
     }
 
@@ -60,11 +71,9 @@ impl Options {
     pub(crate) fn apply(&self, socket: &Socket) -> io::Result<()> {
         self.set_buffers(socket)?;
         socket.set_tcp_nodelay(true)?;
-        if let Some(Keepalive { idle, interval }) = self.keepalive {
-            let keepalive = TcpKeepalive::new()
-                .with_time(idle)
-                .with_interval(interval)
-                .with_retries(TcpConfig::KEEPALIVE_PROBES);
+        if let Some(Keepalive { interval, probes, .. }) = self.keepalive {
+            let keepalive =
+                TcpKeepalive::new().with_time(interval).with_interval(interval).with_retries(probes);
             socket.set_tcp_keepalive(&keepalive)?;
         }
         socket.set_tcp_user_timeout(self.user_timeout)
@@ -170,13 +179,17 @@ mod tests {
     fn both_ends_of_a_channel_are_set_up_alike() {
         let mut config = TcpConfig { send_buffer: Some(150_000), ..TcpConfig::default() };
         config.recv_buffer = Some(160_000);
-        for control in [false, true] {
-            let (near, far) = pair(&Options::channel(&config, control));
+        for keepalive in [None, Some(Keepalive::new(Duration::from_secs(30)))] {
+            let (near, far) = pair(&Options::channel(&config, keepalive));
             for socket in [near, far] {
-                assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
-                assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(10));
-                let timeout = if control { config.control_timeout } else { None };
-                assert_eq!(socket.tcp_user_timeout().unwrap(), timeout);
+                assert!(socket.tcp_nodelay().unwrap());
+                assert_eq!(socket.keepalive().unwrap(), keepalive.is_some());
+                if keepalive.is_some() {
+                    assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(3));
+                    assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(3));
+                    assert_eq!(socket.tcp_keepalive_retries().unwrap(), 10);
+                }
+                assert_eq!(socket.tcp_user_timeout().unwrap(), None);
                 // Linux doubles what it is asked for.
                 assert_eq!(socket.send_buffer_size().unwrap(), 300_000);
                 assert_eq!(socket.recv_buffer_size().unwrap(), 320_000);
@@ -191,7 +204,7 @@ mod tests {
         for tiny in [0, 1, 4096, TcpConfig::BUFFER_BYTES_MIN] {
             let mut config = TcpConfig { send_buffer: Some(tiny), ..TcpConfig::default() };
             config.recv_buffer = Some(tiny);
-            let (near, far) = pair(&Options::channel(&config, false));
+            let (near, far) = pair(&Options::channel(&config, None));
             for socket in [near, far] {
                 assert_eq!(socket.send_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);
                 assert_eq!(socket.recv_buffer_size().unwrap(), 2 * TcpConfig::BUFFER_BYTES_MIN);

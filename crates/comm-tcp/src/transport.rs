@@ -16,11 +16,14 @@ use socket2::Socket;
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
+use crate::keepalive::{CheckTimer, Keepalive};
 use crate::peer::Peer;
 use crate::stripes::Stripes;
 
 /// The epoll token of the abort signal; see [`token`] for those of sockets.
 const ABORT: u64 = u64::MAX;
+/// The epoll token of the timer of checks for lost hosts.
+const CHECK_TIMER: u64 = u64::MAX - 1;
 /// The maximum number of events that are handled before the abort signal is checked.
 const EVENTS_PER_TURN: usize = 64;
 
@@ -41,6 +44,8 @@ pub struct TcpTransport {
     /// Whether a stream has ended since the transport was last armed.
     has_unreported_end: bool,
     abort: Arc<AbortSignal>,
+    /// The timer of checks for lost hosts, if there are any.
+    check_timer: Option<CheckTimer>,
     /// The process that owns the streams.
     process: Process,
 }
@@ -61,6 +66,7 @@ impl TcpTransport {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
+            check_timer: None,
             process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
@@ -75,6 +81,27 @@ impl TcpTransport {
             transport.peers[rank] = Some(Peer::new(rank, connections, stripes, read_ahead));
         }
         Ok(transport)
+    }
+
+    /// Makes the transport detect peers whose hosts do not answer.
+    pub(crate) fn detect_lost_hosts(mut self, keepalive: Keepalive) -> Result<Self> {
+        let start = || {
+            let timer = CheckTimer::start(keepalive)?;
+            epoll::add(&self.epoll, &timer, EventData::new_u64(CHECK_TIMER), EventFlags::IN)?;
+            Ok(timer)
+        };
+        let failed = |errno: Errno| Error::io("start a timer for a channel", errno.into());
+        self.check_timer = Some(start().map_err(failed)?);
+        self.peers.iter_mut().flatten().for_each(|peer| peer.detect_lost_host(keepalive));
+        Ok(self)
+    }
+
+    /// Checks whether the hosts of all peers answer.
+    fn check_hosts(&mut self) {
+        self.check_timer.iter().for_each(CheckTimer::clear);
+        for peer in self.peers.iter_mut().flatten() {
+            self.has_unreported_end |= peer.check_host();
+        }
     }
 
     fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
@@ -100,6 +127,10 @@ impl TcpTransport {
                 Err(errno) => return Err(Error::io("poll the sockets of a channel", errno.into())),
             };
             for event in &*events {
+                if event.data.u64() == CHECK_TIMER {
+                    self.check_hosts();
+                    continue;
+                }
                 let (rank, socket) = rank_and_socket(event.data.u64());
                 if let Some(Some(peer)) = self.peers.get_mut(rank) {
                     self.has_unreported_end |= peer.handle_event(socket, event.flags);

@@ -199,6 +199,7 @@ fn join(config: &Config) -> Result<Joined> {
 
 fn store_config(config: &Config) -> StoreConfig {
     let mut store = StoreConfig::job(config.job).secret(config.secret.clone());
+    store.keepalive_timeout = config.tcp.keepalive_timeout;
     store.operation_timeout = store.operation_timeout.min(config.rendezvous_timeout);
     store
 }

@@ -45,7 +45,7 @@ mod tests {
     fn the_setting_lowers_the_limit_of_pending_connections() {
         for (setting, limit) in [(0, 1), (3, 3), (usize::MAX, pending_max())] {
             let config = StoreConfig { pending_max: setting, ..StoreConfig::default() };
-            let protocol = StoreProtocol { config, options: Options::store() };
+            let protocol = StoreProtocol { config, options: Options::store_server(None) };
             assert_eq!(protocol.limits().pending_max, limit);
         }
     }

@@ -215,7 +215,8 @@ fn check_count(keys: &[&str]) -> Result<()> {
 }
 
 fn connector_to(address: SocketAddr, config: &StoreConfig) -> Connector {
-    Connector::new(address, Hello::store(config.job), config.secret.clone(), Options::store())
+    let options = Options::store_client(config.keepalive_timeout);
+    Connector::new(address, Hello::store(config.job), config.secret.clone(), options)
 }
 
 /// Connects to the first address that answers by the deadline, which is `timeout` after the first

@@ -117,6 +117,7 @@ impl From<FrameError> for CloseReason {
         match error {
             FrameError::Closed => Self::Closed,
             FrameError::TooLong(bytes) => Self::TooLong(bytes),
+            FrameError::TimedOut => Self::TimedOut,
             FrameError::Io(error) => Self::Broken(error),
         }
     }

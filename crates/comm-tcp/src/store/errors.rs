@@ -25,11 +25,11 @@ pub(super) fn with_grace(timeout: Duration) -> Duration {
     timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
 }
 
-/// Sleeps until a socket is ready. Returns an error of kind `TimedOut` after the deadline.
+/// Sleeps until a socket is ready, or until the deadline.
 pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> Result<(), FrameError> {
     match comm_mesh::wait_for(socket, flags, deadline) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(FrameError::Io(io::ErrorKind::TimedOut.into())),
+        Ok(false) => Err(FrameError::TimedOut),
         Err(e) => Err(FrameError::Io(e)),
     }
 }
@@ -78,7 +78,9 @@ pub(super) fn not_a_number(key: &str, value: &[u8]) -> Error {
 /// Returns the error for an operation on a key whose request or response was lost.
 pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: FrameError) -> Error {
     let error = match error {
-        FrameError::Io(e) if e.kind() == io::ErrorKind::TimedOut => return timed_out(key, after),
+        FrameError::TimedOut => return timed_out(key, after),
+        // The kernel gave up.
+        FrameError::Io(e) if is_unreachable(e.kind()) => io::Error::new(e.kind(), "its host does not answer"),
         FrameError::Io(e) => e,
         FrameError::Closed => {
             io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")
@@ -89,6 +91,11 @@ pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: Fra
         ),
     };
     using(address, key, error)
+}
+
+const fn is_unreachable(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(kind, TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
 /// Returns an error of the system or of the server in an operation on a key.

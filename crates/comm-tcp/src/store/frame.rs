@@ -25,6 +25,8 @@ pub(super) enum FrameError {
     Closed,
     /// The frame is longer than this side accepts.
     TooLong(usize),
+    /// The deadline passed.
+    TimedOut,
     /// The connection broke, or was closed inside a frame.
     Io(io::Error),
 }

@@ -28,6 +28,7 @@ pub use torch::TorchStore;
 
 use comm_core::Refusal;
 
+use crate::config::TcpConfig;
 use crate::hello::{Hello, Purpose};
 use crate::secret::Secret;
 
@@ -59,6 +60,10 @@ pub struct StoreConfig {
     /// The timeout of a request or response after its first byte, and of an operation without a
     /// timeout of its own.
     pub operation_timeout: Duration,
+    /// The time after which the other side is lost if its host does not answer, as in
+    /// [`TcpConfig::keepalive_timeout`]. A server then executes the last will of the client; an
+    /// operation of a client fails.
+    pub keepalive_timeout: Option<Duration>,
 }
 
 impl Default for StoreConfig {
@@ -72,6 +77,7 @@ impl Default for StoreConfig {
             pending_max: 64,
             handshake_timeout: Duration::from_secs(5),
             operation_timeout: Duration::from_secs(30),
+            keepalive_timeout: Some(TcpConfig::KEEPALIVE_TIMEOUT),
         }
     }
 }

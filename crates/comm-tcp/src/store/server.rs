@@ -43,7 +43,7 @@ impl TcpStoreServer {
     /// that connect in the meantime get
     /// [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
     pub fn bind(address: SocketAddr, config: StoreConfig) -> Result<Self> {
-        let options = Options::store();
+        let options = Options::store_server(config.keepalive_timeout);
         let listener = socket::listen(address, &options)?;
         let started = Self::start(&listener, &options, &config);
         if let Err(Error::Io { source, .. }) = &started {

@@ -15,7 +15,7 @@ use crate::socket::Options;
 const SOON: Duration = Duration::from_secs(10);
 
 fn dial(address: SocketAddr, hello: Hello) -> Connected {
-    let mut connectors = [Connector::new(address, hello, None, Options::store())];
+    let mut connectors = [Connector::new(address, hello, None, Options::store_client(None))];
     run_first(&mut connectors, Instant::now() + SOON).unwrap().1
 }
 

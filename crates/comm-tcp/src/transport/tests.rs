@@ -115,6 +115,25 @@ fn a_receiver_of_a_partial_element_sleeps_until_the_rest_arrives() {
 }
 
 #[test]
+fn a_process_that_does_not_read_is_not_lost_because_its_kernel_answers() {
+    let (transport, _peers) = world(2, &TcpConfig::default());
+    let keepalive = Keepalive::new(Duration::from_secs(1));
+    let mut transport = transport.detect_lost_hosts(keepalive).unwrap();
+    let until = Instant::now() + 2 * keepalive.silence_max();
+    let bytes = vec![0; 1 << 20];
+    let waiting = interest(&[1], &[1]);
+    while Instant::now() < until {
+        // Fills all buffers, so that the kernel probes the closed window.
+        while transport.try_send(1, &[IoSlice::new(&bytes)]).unwrap() > 0 {}
+        if transport.arm(&waiting).unwrap() == Armed::Sleep {
+            // The timer ends each wait.
+            sleep(&transport);
+        }
+    }
+    assert_eq!(transport.try_recv(1, &mut [0]).unwrap(), 0);
+}
+
+#[test]
 fn the_end_of_the_stream_within_an_element_is_an_error() {
     let (mut transport, mut peer) = pair();
     peer.write_all(&[1, 2, 3]).unwrap();

@@ -23,8 +23,8 @@ pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
 use self::rendezvous::StoreLocation;
 use self::variables::{
-    JOB_ID, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET,
-    SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
+    JOB_ID, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
+    RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
 
@@ -81,6 +81,9 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     config.ports = environment.ports(&PORT_RANGE)?;
     if let Some(sockets) = environment.size(&TCP_SOCKETS)? {
         config.tcp.sockets_per_peer = sockets;
+    }
+    if let Some(seconds) = environment.number(&KEEPALIVE_TIMEOUT_S)? {
+        config.tcp.keepalive_timeout = Some(Duration::from_secs(seconds));
     }
     if let Some(seconds) = environment.number(&TIMEOUT_S)? {
         config.timeout = Duration::from_secs(seconds);

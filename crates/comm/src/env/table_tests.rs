@@ -147,8 +147,13 @@ fn a_range_of_ports_is_one_port_or_two() {
 
 #[test]
 fn an_error_of_a_setting_names_its_variable() {
-    for (setting, variable) in [("ports", "COMM_PORT_RANGE"), ("interface", "COMM_SOCKET_IFNAME"), ("x", "x")]
-    {
+    let settings = [
+        ("ports", "COMM_PORT_RANGE"),
+        ("interface", "COMM_SOCKET_IFNAME"),
+        ("keepalive_timeout", "COMM_KEEPALIVE_TIMEOUT_S"),
+        ("x", "x"),
+    ];
+    for (setting, variable) in settings {
         let error = name_variable(Error::setting(setting, "1", "no"));
         assert_eq!(error.to_string(), format!("invalid: {variable} = \"1\": no"));
     }

@@ -139,6 +139,13 @@ pub(super) const TCP_SOCKETS: Variable = Variable::new(
     "1",
     "the number of sockets per peer over which each stream is striped; rank 0's value applies to all ranks",
 );
+pub(super) const KEEPALIVE_TIMEOUT_S: Variable = Variable::new(
+    "COMM_KEEPALIVE_TIMEOUT_S",
+    Values::Number { min: 1, max: comm_tcp::TcpConfig::KEEPALIVE_TIMEOUT_MAX.as_secs() },
+    "2",
+    "the time in seconds after which the ranks of a host that does not answer over TCP are lost",
+)
+.sets("keepalive_timeout");
 pub(super) const HOSTID: Variable = Variable::new(
     "COMM_HOSTID",
     Values::Text("text"),
@@ -190,7 +197,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 16] = [
+pub(crate) const ALL: [&Variable; 17] = [
     &RENDEZVOUS,
     &STORE,
     &JOB_ID,
@@ -199,6 +206,7 @@ pub(crate) const ALL: [&Variable; 16] = [
     &SOCKET_IFNAME,
     &PORT_RANGE,
     &TCP_SOCKETS,
+    &KEEPALIVE_TIMEOUT_S,
     &HOSTID,
     &LEND_BYTES,
     &SINGLE_COPY_BYTES,

@@ -144,7 +144,7 @@ impl Conversation {
     fn sleep(&self, keys: &[&str], until: Instant) -> TorchResult<()> {
         self.ask(Query::default().wait(keys))?;
         let answered = match await_socket(&self.socket, PollFlags::IN, until) {
-            Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => false,
+            Err(FrameError::TimedOut) => false,
             other => other.map(|()| true)?,
         };
         if answered {

@@ -67,7 +67,8 @@ impl TorchStore {
         let address = match addresses {
             [address] => *address,
             several => {
-                let bare = |address: &SocketAddr| Connector::bare(*address, Options::store());
+                let options = Options::store_client(config.keepalive_timeout);
+                let bare = |address: &SocketAddr| Connector::bare(*address, options.clone());
                 connect_first(several.iter().map(bare).collect(), timeout, deadline_after(timeout))?.0
             }
         };
@@ -91,14 +92,16 @@ impl TorchStore {
         };
         let connect_by = deadline.min(deadline_after(timeout));
         for _ in 0..GREET_ATTEMPTS {
-            let connector = Connector::bare(self.address, Options::store());
+            let options = Options::store_client(self.config.keepalive_timeout);
+            let connector = Connector::bare(self.address, options);
             let (_, socket) = connect_first(vec![connector], timeout, connect_by)?;
             let bytes_max = self.config.frame_bytes_max;
             let conversation = Conversation { socket, deadline: connect_by, bytes_max };
             match conversation.greet() {
                 Ok(true) => return Ok(Conversation { deadline, ..conversation }),
                 Ok(false) => return Err(not_a_peer()),
-                Err(FrameError::Io(e)) if e.kind() == std::io::ErrorKind::TimedOut => {
+                Err(FrameError::TimedOut) => {
+                    let e = std::io::ErrorKind::TimedOut.into();
                     let doing =
                         format!("be greeted by PyTorch's store at {} within {timeout:?}", self.address);
                     return Err(Error::io(doing, e));
