@@ -43,6 +43,7 @@ fn rank() {
         "halves" => halves(&comm),
         "leave first" => leave_first(&comm),
         "messages" => exchange_forever(&comm),
+        "ring" => send_around(&comm),
         "groups" => make_groups_forever(&comm),
         other => panic!("no such part: {other}"),
     }
@@ -148,6 +149,28 @@ fn exchange_forever(comm: &Comm) {
     std::thread::scope(|scope| peers.for_each(|peer| drop(scope.spawn(move || exchange(peer)))));
 }
 
+/// Sends messages around a ring until that fails, then prints the error and leaves.
+fn send_around(comm: &Comm) {
+    let (rank, size) = (comm.rank(), comm.size());
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    for round in 0_u64.. {
+        // Eager messages and long ones.
+        let len = if round % 2 == 0 { 1000 } else { 200_000 };
+        let mut buffer = vec![0_u8; len];
+        match comm.send_recv((next, round), &vec![rank as u8; len], (previous, round), &mut buffer) {
+            Ok(_) => assert!(buffer.iter().all(|&byte| byte == previous as u8)),
+            Err(Error::PeerLost { peer, loss, .. }) => {
+                println!("rank {rank}: {loss}");
+                return println!("report: lost {peer}");
+            }
+            Err(other) => return println!("report: other: {other}"),
+        }
+        if round == 20 {
+            println!("report: running");
+        }
+    }
+}
+
 /// Rank 0 sends a broadcast and leaves immediately; the others are slow.
 fn leave_first(comm: &Comm) {
     let mut buffer = vec![7_u8; 1 << 20];
@@ -194,6 +217,16 @@ fn a_killed_rank_is_named_by_its_message_partners() {
     for &topology in TOPOLOGIES {
         kill_one("messages", topology, 2, 0);
         kill_one("messages", topology, 4, 2);
+    }
+}
+
+#[test]
+fn a_rank_killed_in_a_ring_of_messages_is_named_by_every_other_rank() {
+    for &topology in TOPOLOGIES {
+        // The times are independent of the ranks.
+        for (at, victim) in [0, 3, 5, 2].into_iter().enumerate() {
+            kill_one_after(Duration::from_micros(900 * at as u64), "ring", topology, 6, victim);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ranks as threads with real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
+pub(crate) mod hosts;
 pub(crate) mod process;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

@@ -10,7 +10,7 @@ use comm::tcp::TcpStoreServer;
 
 use super::{JOB, store};
 
-const PART: &str = "COMM_TEST_ROLE";
+pub(crate) const PART: &str = "COMM_TEST_ROLE";
 
 /// The process of a rank. It is killed with the test, so that a failure leaves no processes.
 pub(crate) struct Rank {
@@ -31,6 +31,7 @@ pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
         command
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", ranks.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", &port)
             .env(PART, part)
             .env("COMM_STORE", "launcher")
@@ -47,10 +48,10 @@ pub(crate) fn part() -> Option<String> {
 }
 
 impl Rank {
-    fn start(mut command: Command) -> Self {
+    /// Starts this test binary, to which the command leads, as a rank.
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-            .env("MASTER_ADDR", "127.0.0.1")
             .env("COMM_JOB_ID", format!("{JOB:x}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,0 +1,184 @@
+//! Hosts with networks of their own: network namespaces that are joined by switches.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::process::{PART, Rank};
+
+const PREFIX: &str = "comm-test";
+const SECRET: &str = "known to all ranks of these tests";
+
+/// Hosts, each with an interface to every switch: `eth0` to the first, `ib0` to the second. They
+/// are removed when this is dropped, also by a panic.
+pub(crate) struct Hosts {
+    /// The start of the names of all namespaces.
+    name: String,
+    hosts: usize,
+}
+
+/// A family of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// A group of ranks on all hosts.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) part: &'static str,
+    pub(crate) ranks_per_host: usize,
+    pub(crate) master: String,
+    pub(crate) port: u16,
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+impl Job {
+    pub(crate) fn new(part: &'static str, port: u16) -> Self {
+        Self { part, ranks_per_host: 2, master: address(Family::V4, 0, 0), port, variables: Vec::new() }
+    }
+}
+
+/// The address of a host on a switch.
+pub(crate) fn address(family: Family, switch: usize, host: usize) -> String {
+    match family {
+        Family::V4 => format!("10.99.{switch}.{}", host + 1),
+        Family::V6 => format!("fd99:{switch}::{}", host + 1),
+    }
+}
+
+const INTERFACES: [&str; 2] = ["eth0", "ib0"];
+
+impl Hosts {
+    /// Creates hosts, or states on the terminal why this system cannot.
+    pub(crate) fn new(hosts: usize, switches: usize) -> Option<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        remove_those_of_dead_tests();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let network = Self { name: format!("{PREFIX}-{}-{count}", std::process::id()), hosts };
+        if let Err(reason) = ip(&["netns", "add", &network.hub()]) {
+            // Unlike a macro, this is not captured.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: this test needs network namespaces, which take root and iproute2: {reason}"
+            );
+            return None;
+        }
+        for switch in 0..switches {
+            let bridge = format!("switch{switch}");
+            network.hub_ip(&["link", "add", &bridge, "type", "bridge"]);
+            network.hub_ip(&["link", "set", &bridge, "up"]);
+        }
+        for host in 0..hosts {
+            ip(&["netns", "add", &network.host(host)]).unwrap();
+            network.host_ip(host, &["link", "set", "lo", "up"]);
+            (0..switches).for_each(|switch| network.connect(host, switch));
+        }
+        Some(network)
+    }
+
+    fn connect(&self, host: usize, switch: usize) {
+        let (interface, port) = (INTERFACES[switch], port(switch, host));
+        let peer = ["type", "veth", "peer", "name", &port, "netns", &self.hub()];
+        self.host_ip(host, &[&["link", "add", interface][..], &peer].concat());
+        for (family, bits) in [(Family::V4, 24), (Family::V6, 64)] {
+            let address = format!("{}/{bits}", address(family, switch, host));
+            // Without a check for duplicates, an IPv6 address can be used at once.
+            let nodad = if family == Family::V6 { &["nodad"][..] } else { &[] };
+            self.host_ip(host, &[&["addr", "add", &address, "dev", interface], nodad].concat());
+        }
+        self.host_ip(host, &["link", "set", interface, "up"]);
+        self.hub_ip(&["link", "set", &port, "master", &format!("switch{switch}"), "up"]);
+    }
+
+    fn hub(&self) -> String {
+        format!("{}-hub", self.name)
+    }
+
+    fn host(&self, host: usize) -> String {
+        format!("{}-{host}", self.name)
+    }
+
+    fn hub_ip(&self, arguments: &[&str]) {
+        ip(&[&["-n", &self.hub()], arguments].concat()).unwrap();
+    }
+
+    pub(crate) fn host_ip(&self, host: usize, arguments: &[&str]) {
+        ip(&[&["-n", &self.host(host)], arguments].concat()).unwrap();
+    }
+
+    /// Cuts a host off the first switch: packets are lost in both directions, without any sign to
+    /// the other hosts.
+    pub(crate) fn cut_off(&self, host: usize) {
+        self.hub_ip(&["link", "set", &port(0, host), "down"]);
+    }
+
+    pub(crate) fn reconnect(&self, host: usize) {
+        self.hub_ip(&["link", "set", &port(0, host), "up"]);
+    }
+
+    /// Starts all ranks of a job, in order of hosts.
+    pub(crate) fn start(&self, job: &Job) -> Vec<Rank> {
+        (0..self.hosts * job.ranks_per_host).map(|rank| self.start_rank(job, rank, None)).collect()
+    }
+
+    /// Starts a rank, if given with this file as `/etc/hosts`.
+    pub(crate) fn start_rank(&self, job: &Job, rank: usize, etc_hosts: Option<&str>) -> Rank {
+        let exe = std::env::current_exe().unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host(rank / job.ranks_per_host)]);
+        if let Some(file) = etc_hosts {
+            // Each process of `ip netns exec` has a mount namespace of its own.
+            let script = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
+            command.args(["sh", "-c", script, file]);
+        }
+        command
+            .arg(exe)
+            .env(PART, job.part)
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", (self.hosts * job.ranks_per_host).to_string())
+            .env("MASTER_ADDR", &job.master)
+            .env("MASTER_PORT", job.port.to_string())
+            .env("COMM_SECRET", SECRET)
+            .envs(job.variables.iter().map(|(name, value)| (name, value)));
+        Rank::start(command)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let hosts = (0..self.hosts).map(|host| self.host(host));
+        for namespace in hosts.chain([self.hub()]) {
+            // It does not exist if the system cannot create it.
+            let _ = ip(&["netns", "del", &namespace]);
+        }
+    }
+}
+
+/// The switch's end of the cable to a host.
+fn port(switch: usize, host: usize) -> String {
+    format!("s{switch}h{host}")
+}
+
+/// Runs `ip`, and returns the reason if it fails.
+fn ip(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("ip").args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot run `ip`: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("`ip {}`: {}", arguments.join(" "), text(&output.stderr)))
+}
+
+/// Removes namespaces of tests that were killed.
+fn remove_those_of_dead_tests() {
+    for namespace in ip(&["netns", "list"]).unwrap_or_default().split_whitespace() {
+        let process = namespace.strip_prefix(PREFIX).and_then(|rest| rest.split('-').nth(1));
+        if process.is_some_and(|process| !fs::exists(format!("/proc/{process}")).unwrap_or(true)) {
+            let _ = ip(&["netns", "del", namespace]);
+        }
+    }
+}
