@@ -110,6 +110,14 @@ pub enum Error {
     /// died.
     #[error("cannot connect the members of the new group: {0}")]
     NotConnected(Arc<Error>),
+    /// Fewer ranks remain than the group needs to go on.
+    #[error("{remaining} ranks remain, but at least {required} are required to go on")]
+    TooFewRanks {
+        /// The number of ranks that remain, including this one.
+        remaining: usize,
+        /// The required number.
+        required: usize,
+    },
     /// The caller's code panicked in a background operation: for example the `AsMut` of a buffer.
     /// If the operation was a collective, the communicator was aborted, because other ranks may be
     /// in the same call. If it was a send, all messages failed; if it was a receive, only that
@@ -193,6 +201,8 @@ pub enum During {
     Device,
     /// Creating a group.
     NewGroup,
+    /// Creating a group of the ranks that remain after a failure.
+    Shrink,
     /// Closing a communicator.
     Close,
     /// No call was under way.
@@ -221,6 +231,7 @@ impl std::fmt::Display for During {
             Self::Receiving => f.write_str("while receiving"),
             Self::Device => f.write_str("while waiting for the device of this rank"),
             Self::NewGroup => f.write_str("while creating a group"),
+            Self::Shrink => f.write_str("while shrinking the group"),
             Self::Close => f.write_str("while closing the communicator"),
             Self::Idle => f.write_str("between calls"),
         }

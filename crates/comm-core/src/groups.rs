@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{CallOptions, Comm, Communicator, Host, Memory, Result};
+use crate::{CallOptions, Comm, Communicator, Host, Invalid, Memory, Result, ShrinkOptions, Shrunk};
 
 /// Creates communicators for some or all members of a communicator.
 ///
@@ -49,6 +49,18 @@ pub trait Groups<M: Memory = Host>: Communicator<M> {
     /// # Errors
     /// See [`Groups`].
     fn duplicate(&self, options: &CallOptions) -> Result<Box<M::Communicator>>;
+
+    /// Creates a group of the members that remain after a failure, as described at
+    /// [`Comm::shrink`]. It is no call of the sequence: the communicator may have failed, and fails
+    /// if it has not.
+    ///
+    /// # Errors
+    /// See [`Comm::shrink`]. The default is
+    /// [`Invalid::Unsupported`](crate::Invalid::Unsupported).
+    fn shrink(&self, options: &ShrinkOptions) -> Result<Shrunk<Box<M::Communicator>>> {
+        let _ = options;
+        Err(Invalid::Unsupported { backend: "this backend", collective: "shrink" }.into())
+    }
 }
 
 /// Creation of groups. A handle to a new group starts with the options of this handle, and has its
@@ -109,7 +121,7 @@ where
     }
 
     /// Returns a handle to another communicator with the options of this one.
-    fn sibling(&self, communicator: Box<M::Communicator>) -> Self {
+    pub(crate) fn sibling(&self, communicator: Box<M::Communicator>) -> Self {
         Self::over(Arc::from(communicator)).with_options(|options| options.clone_from(self.options()))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Fabric, ReduceOp, Result};
+use comm_core::{Comm, Error, Fabric, ReduceOp, Result, ShrinkOptions};
 use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator};
 use comm_nccl::{Cuda, DeviceBuffer, Search, ShrinkMode};
 use comm_sim::in_process::{InProcessConfig, run};
@@ -393,4 +393,29 @@ fn the_host_communicator_outlives_the_group() {
         host.barrier().unwrap();
     });
     assert_eq!(faults_of(&devices), Vec::<String>::new());
+}
+
+#[test]
+fn the_remaining_ranks_go_on_with_host_and_device_buffers() {
+    let devices = devices(4);
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        world(path, &devices, |rank, comm| {
+            assert_works(&comm);
+            let mut members: Vec<usize> = (0..4).collect();
+            let mut comm = comm;
+            for leaves in [0, 2] {
+                if rank == leaves {
+                    return comm.abort("it leaves");
+                }
+                while sum(&comm, 10).is_ok() {}
+                let shrunk = comm.shrink(&ShrinkOptions::default()).unwrap();
+                let former = members.clone();
+                members.retain(|&member| member != leaves);
+                assert_eq!(shrunk.ranks.iter().map(|&rank| former[rank]).collect::<Vec<_>>(), members);
+                comm = shrunk.comm;
+                assert_eq!((comm.path(), comm.group().size()), (path, members.len()));
+                assert_works(&comm);
+            }
+        });
+    }
 }

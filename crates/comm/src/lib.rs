@@ -66,8 +66,9 @@ pub use comm_core::{
     Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased,
     Error, Fabric, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lengths,
     Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
-    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift, Signature,
-    Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
+    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
+    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
+    Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{CallOptions, Comm, Group, Host, HostCommunicator, Membership, Result};
+use comm_core::{
+    CallOptions, Comm, Error, Group, Host, HostCommunicator, Membership, Result, ShrinkOptions, Shrunk,
+};
 use comm_nccl::{Cuda, Device, Library, NcclCommunicator, NcclConfig};
 
 use super::agreement::{self, Decision};
@@ -32,6 +34,7 @@ pub struct HybridCommunicator {
     side: DeviceBackend,
     device: Device,
     decision: Decision,
+    config: DeviceConfig,
 }
 
 impl HybridCommunicator {
@@ -64,7 +67,39 @@ impl HybridCommunicator {
             DeviceBackend::Nccl(nccl) => Comm::<Cuda>::over(Arc::<NcclCommunicator>::clone(nccl)),
             DeviceBackend::Staged(staged) => Comm::<Cuda>::over(Arc::<StagedCommunicator>::clone(staged)),
         };
-        Ok(Self { host: Comm::new(Guarded::new(host, link)), cuda, side, device, decision })
+        let (host, config) = (Comm::new(Guarded::new(host, link)), config.clone());
+        Ok(Self { host, cuda, side, device, decision, config })
+    }
+
+    /// Creates a group of the ranks that remain after a failure, for host and device buffers, as
+    /// [`Comm::shrink`] does. The device communicator is created anew, on the path that these ranks
+    /// agree on. Every remaining rank calls this. Timeouts of calls are as in this group.
+    ///
+    /// [`Shrunk::completed`] counts calls on the host communicator. Calls on device buffers that
+    /// had not ended have undefined results.
+    ///
+    /// # Errors
+    /// As [`Comm::shrink`], and as [`HybridCommunicator::connect`] for a failure of a device.
+    pub fn shrink(&self, options: &ShrinkOptions) -> Result<Shrunk<Self>> {
+        let mut shrunk = self.host.communicator().shrink(options)?;
+        loop {
+            let host: Arc<dyn HostCommunicator> = Arc::from(shrunk.comm);
+            match Self::connect(Arc::clone(&host), &self.config) {
+                Ok(group) => {
+                    let group = Self {
+                        host: group.host.with_timeout(self.host.options().timeout),
+                        cuda: group.cuda.with_timeout(self.cuda.options().timeout),
+                        ..group
+                    };
+                    return Ok(Shrunk::new(group, shrunk.ranks, shrunk.completed));
+                }
+                Err(error) if !is_failure_of_peers(&error) => return Err(error),
+                Err(error) => tracing::info!(%error, "cannot connect the devices of the remaining ranks"),
+            }
+            let again = host.shrink(options)?;
+            let ranks = again.ranks.iter().map(|&rank| shrunk.ranks[rank]).collect();
+            shrunk = Shrunk::new(again.comm, ranks, shrunk.completed);
+        }
     }
 
     /// Returns the communicator with this timeout for host and device calls, unless a call sets its
@@ -152,6 +187,11 @@ impl HybridCommunicator {
     pub fn abort(&self, reason: &str) {
         self.host.abort(reason);
     }
+}
+
+/// Returns whether fewer ranks may succeed.
+fn is_failure_of_peers(error: &Error) -> bool {
+    matches!(error.root_cause(), Error::PeerLost { .. } | Error::Timeout { .. } | Error::Aborted { .. })
 }
 
 /// Returns options with the remaining time of the timeout for connecting.

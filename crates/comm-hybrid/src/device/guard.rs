@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use comm_core::{
     Allocate, Allocation, Call, CallOptions, Communicator, Group, Groups, HostCommunicator, HostView,
-    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo, Source,
-    TagMatch,
+    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
+    ShrinkOptions, Shrunk, Source, TagMatch,
 };
 
 use super::failure_link::FailureLink;
@@ -65,6 +65,12 @@ impl Groups for Guarded {
 
     fn duplicate(&self, options: &CallOptions) -> Result<Box<dyn HostCommunicator>> {
         self.call(|host| host.duplicate(options))
+    }
+
+    /// Also works after a failure, and ends the device communicator.
+    fn shrink(&self, options: &ShrinkOptions) -> Result<Shrunk<Box<dyn HostCommunicator>>> {
+        self.link.aborted("the group is shrunk");
+        self.host.shrink(options)
     }
 }
 

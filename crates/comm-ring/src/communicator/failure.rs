@@ -32,9 +32,30 @@ impl<T: Transport> Session<T> {
         self.poison.as_ref().map_or(Ok(()), |first| Err(Error::Poisoned(Arc::clone(first))))
     }
 
-    /// Makes every later call fail with this error, unless an earlier error already does.
+    /// Makes every later call fail with this error, unless an earlier error already does. The
+    /// current call is not complete.
     pub(super) fn poison(&mut self, error: &Error) {
-        self.poison.get_or_insert_with(|| Arc::new(error.clone()));
+        self.poison_from(self.history.last(), error);
+    }
+
+    /// Makes every later call fail with this error, unless an earlier error already does. Calls
+    /// before number `sequence` are complete.
+    fn poison_from(&mut self, sequence: u64, error: &Error) {
+        if self.poison.is_none() {
+            self.poison = Some(Arc::new(error.clone()));
+            self.failed_in = Some(sequence);
+        }
+    }
+
+    /// Returns whether this rank was finalized, or continues in a smaller group.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_finalized = |error: &Arc<Error>| matches!(**error, Error::Invalid(Invalid::Finalized));
+        self.control.is_taken() || self.poison.as_ref().is_some_and(is_finalized)
+    }
+
+    /// Returns the number of the last call that this rank completed.
+    pub(super) fn completed(&self) -> u64 {
+        self.failed_in.map_or(self.history.last(), |sequence| sequence.saturating_sub(1))
     }
 
     /// Reads the control channel and handles its events.
@@ -291,7 +312,7 @@ impl<T: Transport> Session<T> {
     /// every later call.
     fn give_up_from(&mut self, sequence: u64, error: Error) -> Error {
         self.drop_call();
-        self.poison(&error);
+        self.poison_from(sequence, &error);
         self.control.send_all(&ControlFrame::Abort { sequence, cause: self.cause(&error) });
         self.flush();
         error
@@ -397,7 +418,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Sends queued frames for a short time.
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let deadline = self.data.now() + LINGER;
         let mut ignored = Vec::new();
         while !self.control.is_flushed() && self.data.now() < deadline {

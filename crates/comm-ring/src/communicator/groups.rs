@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     CallOptions, Collective, Element, Error, GroupId, Groups, HostCommunicator, HostView, HostViewMut, Loss,
-    Operands, Result, Signature, Transport,
+    Operands, Result, ShrinkOptions, Shrunk, Signature, Transport,
 };
 
 use super::RingCommunicator;
 use super::checked_call::{Bytes, CheckedCall};
+use super::shrink::check_group_size;
 
 /// The number of words of a rank in a split: whether it has a color, the color, and its key.
 const WORDS: usize = 3;
@@ -49,6 +50,18 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         let number = self.agree_on(&signature, Operands::Nothing, options)?;
         let all: Vec<usize> = (0..self.group.size()).collect();
         self.create_group(number, 0, &all, deadline)
+    }
+
+    fn shrink(&self, options: &ShrinkOptions) -> Result<Shrunk<Box<dyn HostCommunicator>>> {
+        self.process.check()?;
+        check_group_size(self.group.size())?;
+        let reason = "it shrinks the group".to_owned();
+        let mut engine = self.end(Error::Aborted { by: self.group.rank(), reason })?;
+        let session = engine.session_mut();
+        match session.usable() {
+            Err(error) if session.has_ended() => Err(error),
+            _ => self.create_remaining_group(session, options),
+        }
     }
 }
 
@@ -112,7 +125,7 @@ fn of_color(all: &[u64], color: u64) -> Vec<usize> {
 
 /// Replaces the ranks of a group that could not be created with those of the parent. `ranks` holds
 /// the members' ranks in the parent.
-fn renumbered(error: Error, ranks: &[usize]) -> Error {
+pub(super) fn renumbered(error: Error, ranks: &[usize]) -> Error {
     let number = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
     match error {
         Error::PeerLost { peer, during, loss } => {

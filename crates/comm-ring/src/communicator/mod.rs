@@ -8,10 +8,12 @@ mod failure;
 mod group_context;
 mod groups;
 mod messages;
+mod predecessor;
 mod program;
 mod registration;
 mod scratch;
 mod session;
+mod shrink;
 mod unexpected;
 mod wide;
 
@@ -101,6 +103,20 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         Ok(engine)
     }
 
+    /// Ends all calls and messages with this cause, unless the group has failed already.
+    fn end(&self, cause: Error) -> Result<MutexGuard<'_, Engine<T>>> {
+        self.abort.abort(cause.clone());
+        self.messenger.abort(cause.clone());
+        // A thread that holds the lock ends its call immediately, finds the cause and reports it.
+        // If there is none, this thread reports it.
+        self.await_engine()?;
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if engine.session().usable().is_ok() {
+            engine.session_mut().give_up_idle(cause);
+        }
+        Ok(engine)
+    }
+
     /// Lets the thread that holds the lock continue in a simulation, where one thread runs at a
     /// time.
     fn await_engine(&self) -> Result<()> {
@@ -143,16 +159,8 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
             return;
         }
         let cause = Error::Aborted { by: self.group.rank(), reason: reason.into() };
-        self.abort.abort(cause.clone());
-        self.messenger.abort(cause.clone());
-        // A thread that holds the lock ends its call immediately, finds the cause and reports it.
-        // If there is none, this thread reports it.
-        if self.await_engine().is_err() {
-            return;
-        }
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        if engine.session().usable().is_ok() {
-            engine.session_mut().give_up_idle(cause);
+        if let Err(error) = self.end(cause) {
+            tracing::debug!(%error, reason, "not reported");
         }
     }
 }

@@ -9,6 +9,7 @@ use comm_core::{Armed, During, Error, Group, Idle, Result, Transport, Waiter};
 
 use super::clock::Clock;
 use super::failure::PendingAbort;
+use super::predecessor::Predecessor;
 use super::unexpected::UnexpectedCheck;
 use crate::RingConfig;
 use crate::control::{Announce, Control, ControlFrame, Event};
@@ -29,7 +30,11 @@ pub(super) struct Session<T> {
     pub(super) unexpected: UnexpectedCheck,
     waiter: Waiter,
     pub(super) poison: Option<Arc<Error>>,
+    /// The first call that was not completed, once the group has failed.
+    pub(super) failed_in: Option<u64>,
     pub(super) pending_abort: Option<PendingAbort>,
+    /// The group from which this one was shrunk.
+    pub(super) predecessor: Option<Predecessor<T>>,
 }
 
 impl<T: Transport> Session<T> {
@@ -46,7 +51,9 @@ impl<T: Transport> Session<T> {
             history: History::default(),
             events: Vec::new(),
             poison: None,
+            failed_in: None,
             pending_abort: None,
+            predecessor: None,
         }
     }
 
@@ -145,7 +152,7 @@ impl<T: Transport> Session<T> {
             return self.check_unexpected(now);
         }
         if control == Armed::Sleep {
-            self.data.sleep(Some(self.control.descriptor()), times.until_next(now))?;
+            self.data.sleep(self.control.descriptor(), times.until_next(now))?;
         }
         Ok(())
     }

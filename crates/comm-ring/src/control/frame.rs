@@ -6,6 +6,8 @@
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
 
+use super::shrink::ShrinkFrame;
+
 /// A message on the control channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ControlFrame {
@@ -26,6 +28,8 @@ pub(crate) enum ControlFrame {
         /// Its last calls up to that one.
         past: Vec<PastCall>,
     },
+    /// The sender agrees with the remaining ranks on a smaller group.
+    Shrink(ShrinkFrame),
 }
 
 /// A call that a rank made, once or several times in a row.
@@ -79,6 +83,7 @@ pub(crate) enum Cause {
 const ANNOUNCE: u8 = 1;
 const ABORT: u8 = 2;
 const GOODBYE: u8 = 3;
+const SHRINK: u8 = 4;
 
 const LOST: u8 = 1;
 const TIMEOUT: u8 = 2;
@@ -89,7 +94,7 @@ const ABORTED: u8 = 4;
 const TEXT_MAX: usize = 512;
 /// The length of the longest frame, without the length field. Longer ones are never sent, and are
 /// rejected on arrival.
-pub(crate) const FRAME_MAX: usize = 2048;
+pub(crate) const FRAME_MAX: usize = 8 << 10;
 
 impl ControlFrame {
     /// Encodes the frame, without its length.
@@ -110,6 +115,7 @@ impl ControlFrame {
                 body.put(GOODBYE).put(*sequence);
                 put_past(&mut body, past);
             }
+            Self::Shrink(shrink) => shrink.encode(body.put(SHRINK)),
         }
         let mut frame = Writer::new();
         frame.bytes::<u32>(&body.into_vec());
@@ -137,6 +143,7 @@ impl ControlFrame {
             }),
             ABORT => Self::Abort { sequence: r.get()?, cause: Cause::read(r)? },
             GOODBYE => Self::Goodbye { sequence: r.get()?, past: read_past(r)? },
+            SHRINK => Self::Shrink(ShrinkFrame::read(r)?),
             kind => return Err(WireError::Unknown { what: "kind of frame", value: kind.into() }),
         })
     }
@@ -198,6 +205,7 @@ fn read_past(r: &mut Reader<'_>) -> wire::Result<Vec<PastCall>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::shrink::Proposal;
     use comm_core::{Collective, DType, GroupId, PlainType, ReduceOp};
 
     fn call() -> Signature {
@@ -208,6 +216,11 @@ mod tests {
 
     fn abort(cause: Cause) -> ControlFrame {
         ControlFrame::Abort { sequence: 12, cause }
+    }
+
+    fn propose(excluded: &[usize]) -> ControlFrame {
+        let excluded = excluded.iter().copied().collect();
+        ControlFrame::Shrink(ShrinkFrame::Propose(Proposal { attempt: 2, completed: 9, excluded }))
     }
 
     fn frames() -> Vec<ControlFrame> {
@@ -234,6 +247,10 @@ mod tests {
                 lengths: Some(Lengths { expected: 5, sent: u64::MAX }),
             }),
             abort(Cause::Aborted { by: 1, reason: String::new() }),
+            propose(&[]),
+            propose(&[0, 7, 8, 70]),
+            ControlFrame::Shrink(ShrinkFrame::Connected { attempt: 3 }),
+            ControlFrame::Shrink(ShrinkFrame::Done { attempt: u32::MAX }),
         ]
     }
 
@@ -265,7 +282,8 @@ mod tests {
         let calls = [Some(call.clone()), Some(call)];
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
-        for frame in [ControlFrame::Announce(announce), abort(desync), abort(text)] {
+        let most = propose(&[Proposal::GROUP_SIZE_MAX - 1]);
+        for frame in [ControlFrame::Announce(announce), abort(desync), abort(text), most] {
             let bytes = frame.encode();
             assert!(bytes.len() <= FRAME_MAX);
             assert!(ControlFrame::decode(&bytes).unwrap().is_some());

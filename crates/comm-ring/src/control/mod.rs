@@ -4,8 +4,10 @@
 //! sleep.
 
 mod frame;
+mod shrink;
 
 pub(crate) use frame::{Announce, Cause, ControlFrame, PastCall};
+pub(crate) use shrink::{Proposal, ShrinkFrame, ShrinkState};
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -46,6 +48,8 @@ struct ControlPeer {
     answered: bool,
     /// The highest number of a call that it announced and so has made.
     made: u64,
+    /// Its messages about a smaller group.
+    shrink: ShrinkState,
 }
 
 /// An event since the last poll that is not part of the state of a peer.
@@ -81,7 +85,8 @@ pub(crate) enum Event {
 /// The control channel of a group.
 #[derive(Debug)]
 pub(crate) struct Control<T> {
-    transport: T,
+    /// `None` once the channel belongs to a smaller group.
+    transport: Option<T>,
     group: Group,
     peers: Vec<ControlPeer>,
     interest: Interest,
@@ -96,7 +101,21 @@ impl<T: Transport> Control<T> {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
         let interest = Interest::with_capacity(group.size());
-        Self { transport, group, peers, interest, quiet: true, asked_in: None }
+        Self { transport: Some(transport), group, peers, interest, quiet: true, asked_in: None }
+    }
+
+    /// Takes the channel and the state of its peers. Nothing can be sent or received here
+    /// afterwards.
+    pub(crate) fn take(&mut self) -> Self {
+        let (group, interest) = (self.group, std::mem::take(&mut self.interest));
+        let empty = (0..group.size()).map(|_| ControlPeer::default()).collect();
+        let peers = std::mem::replace(&mut self.peers, empty);
+        Self { transport: self.transport.take(), group, peers, interest, quiet: false, asked_in: None }
+    }
+
+    /// Returns whether the channel was taken.
+    pub(crate) const fn is_taken(&self) -> bool {
+        self.transport.is_none()
     }
 
     /// Queues a frame for a peer and sends what can be sent now.
@@ -123,10 +142,11 @@ impl<T: Transport> Control<T> {
     }
 
     fn flush(&mut self, to: usize) {
+        let Some(transport) = &mut self.transport else { return };
         let peer = &mut self.peers[to];
         while !peer.outbox.is_empty() {
             let (first, second) = peer.outbox.as_slices();
-            match self.transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
+            match transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => break,
                 Ok(sent) => drop(peer.outbox.drain(..sent)),
                 Err(error) => {
@@ -161,7 +181,8 @@ impl<T: Transport> Control<T> {
     fn read(&mut self, from: usize, events: &mut Vec<Event>) {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
-            match self.transport.try_recv(from, &mut bytes) {
+            let Some(transport) = &mut self.transport else { return };
+            match transport.try_recv(from, &mut bytes) {
                 Ok(0) => return,
                 Ok(received) => self.peers[from].inbox.extend_from_slice(&bytes[..received]),
                 Err(error) => {
@@ -199,6 +220,7 @@ impl<T: Transport> Control<T> {
                     }
                     events.push(Event::Announce { from, announce });
                 }
+                ControlFrame::Shrink(frame) => peer.shrink.update(frame),
             }
         }
         peer.inbox.drain(..taken);
@@ -267,6 +289,17 @@ impl<T: Transport> Control<T> {
         peer.loss.is_some() || peer.goodbye.is_some()
     }
 
+    /// Returns whether this peer's stream has ended. A peer that only sent a goodbye may still take
+    /// part in creating a smaller group, if others did not leave as it expected.
+    pub(crate) fn is_disconnected(&self, peer: usize) -> bool {
+        self.peers[peer].loss.is_some()
+    }
+
+    /// Returns the messages of this peer about a smaller group.
+    pub(crate) fn shrink_state(&self, peer: usize) -> &ShrinkState {
+        &self.peers[peer].shrink
+    }
+
     /// Returns whether a frame of this peer shows that it made call `sequence`.
     pub(crate) fn has_made(&self, peer: usize, sequence: u64) -> bool {
         let peer = &self.peers[peer];
@@ -326,17 +359,22 @@ impl<T: Transport> Control<T> {
                 self.interest.add_send(rank);
             }
         }
-        self.transport.arm(&self.interest)
+        self.transport.as_mut().ok_or_else(taken)?.arm(&self.interest)
     }
 
     /// Sleeps until the channel is ready or the timeout has passed.
     pub(crate) fn sleep(&self, timeout: Duration) -> Result<()> {
-        self.transport.sleep(None, timeout)
+        self.transport.as_ref().ok_or_else(taken)?.sleep(None, timeout)
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.transport.descriptor()
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.transport.as_ref().map(Transport::descriptor)
     }
+}
+
+#[cold]
+fn taken() -> Error {
+    Error::Internal("the control channel belongs to a smaller group".into())
 }
 
 /// Converts an error of the transport to the loss of a peer.

@@ -38,8 +38,8 @@ pub struct InProcessConfig {
     /// The time at which the sender's bytes count as released.
     pub release: Release,
     /// The seed of a generator by which every call moves a random number of bytes, possibly zero,
-    /// as if the rest had not arrived, and by which `Transport::fill_buf_copies` changes its answer.
-    /// `None` to move as many bytes as possible.
+    /// as if the rest had not arrived, and by which `Transport::fill_buf_copies` changes its
+    /// answer. `None` to move as many bytes as possible.
     pub dribble: Option<u64>,
 }
 

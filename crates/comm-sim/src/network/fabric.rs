@@ -138,6 +138,14 @@ impl World {
         channel
     }
 
+    /// Lets a member leave the opening. The others do not notice this, and wait for it.
+    fn abandon(&mut self, channel: usize, member: usize) {
+        let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
+        if let Some(opening) = opening.filter(|opening| opening.failure.is_none()) {
+            opening.present[member] = false;
+        }
+    }
+
     /// Makes the opening fail for all members, including those that arrive later. Returns the first
     /// failure.
     fn fail(&mut self, channel: usize, error: Error) -> Error {
@@ -158,12 +166,16 @@ impl Opening {
 
 impl NetworkFabric {
     /// Waits until all members have entered the channel.
-    fn wait(&self, channel: usize, members: &[usize], until: Until<'_>) -> Result<()> {
+    fn wait(&self, (channel, own): (usize, usize), members: &[usize], until: Until<'_>) -> Result<()> {
         let started = self.now();
         loop {
             // The check uses other channels, so it must run before the world is locked.
-            let goes_on = until.goes_on(self.now())?;
-            let world = self.world.lock();
+            let goes_on = until.goes_on(self.now());
+            let mut world = self.world.lock();
+            if goes_on.is_err() {
+                world.abandon(channel, own);
+            }
+            let goes_on = goes_on?;
             let Some(opening) = world.openings.iter().find(|opening| opening.channel == channel) else {
                 return Ok(());
             };
@@ -175,15 +187,20 @@ impl NetworkFabric {
             let dead = (0..members.len()).find(|&rank| world.is_dead(members[rank]));
             let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
             if let Some(peer) = dead.or_else(gone) {
-                return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
+                let error = Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed };
+                return Err(world.fail(channel, error));
             }
             let now = world.instant();
             if !goes_on {
                 let after = now - started;
-                return Err(Error::Timeout { waiting_for: missing, after, during: During::Rendezvous });
+                let error = Error::Timeout { waiting_for: missing, after, during: During::Rendezvous };
+                return Err(world.fail(channel, error));
             }
             drop(world);
-            self.world.sleep(self.group.rank(), until.next_check(now).saturating_duration_since(now))?;
+            let sleep = until.next_check(now).saturating_duration_since(now);
+            self.world
+                .sleep(self.group.rank(), sleep)
+                .map_err(|error| self.world.lock().fail(channel, error))?;
         }
     }
 }
@@ -223,7 +240,7 @@ impl Fabric for NetworkFabric {
         let group = self.group.subgroup(id.group, members)?;
         self.world.begin_operation(rank);
         let channel = self.world.lock().enter(id, members, group.rank());
-        self.wait(channel, members, until).map_err(|error| self.world.lock().fail(channel, error))?;
+        self.wait((channel, group.rank()), members, until)?;
         NetworkTransport::new(group, self.world.clone(), channel, rank)
     }
 }

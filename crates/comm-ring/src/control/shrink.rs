@@ -1,0 +1,115 @@
+//! The messages by which the remaining ranks of a group agree on a smaller one.
+
+use std::collections::BTreeSet;
+
+use comm_core::wire::{self, Reader, WireError, Writer};
+
+const PROPOSE: u8 = 1;
+const CONNECTED: u8 = 2;
+const DONE: u8 = 3;
+
+/// The longest set of ranks on the wire, in bytes: one bit per rank.
+const SET_BYTES_MAX: usize = 7 << 10;
+
+/// A message about a smaller group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ShrinkFrame {
+    /// The sender wants to create this group.
+    Propose(Proposal),
+    /// The sender is connected to every member of the group of this attempt.
+    Connected { attempt: u32 },
+    /// The sender goes on in the group of this attempt: every member that was alive is connected.
+    Done { attempt: u32 },
+}
+
+/// A group of the ranks that remain. Among two proposals of one rank, the later one has a higher
+/// attempt or excludes more ranks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Proposal {
+    /// The number of the attempt to connect the members.
+    pub(crate) attempt: u32,
+    /// The number of the last call that the sender completed.
+    pub(crate) completed: u64,
+    /// The ranks that are not members.
+    pub(crate) excluded: BTreeSet<usize>,
+}
+
+impl Proposal {
+    /// The largest group in which proposals can be sent.
+    pub(crate) const GROUP_SIZE_MAX: usize = SET_BYTES_MAX * 8;
+
+    /// Returns whether both name the same attempt and members.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        self.attempt == other.attempt && self.excluded == other.excluded
+    }
+}
+
+/// The messages of a rank about a smaller group.
+#[derive(Debug, Default)]
+pub(crate) struct ShrinkState {
+    /// The number of its messages.
+    pub(crate) frames: u64,
+    /// Its last proposal.
+    pub(crate) proposal: Option<Proposal>,
+    /// The last attempt in which it was connected.
+    pub(crate) connected: Option<u32>,
+    /// The attempt whose group it uses.
+    pub(crate) done: Option<u32>,
+}
+
+impl ShrinkState {
+    pub(crate) fn update(&mut self, frame: ShrinkFrame) {
+        self.frames += 1;
+        match frame {
+            ShrinkFrame::Propose(proposal) => self.proposal = Some(proposal),
+            ShrinkFrame::Connected { attempt } => self.connected = Some(attempt),
+            ShrinkFrame::Done { attempt } => self.done = Some(attempt),
+        }
+    }
+
+    /// Returns whether the rank was connected to every member in this attempt.
+    pub(crate) fn is_connected_in(&self, attempt: u32) -> bool {
+        self.connected == Some(attempt) || self.done == Some(attempt)
+    }
+}
+
+impl ShrinkFrame {
+    pub(super) fn encode(&self, to: &mut Writer) {
+        match self {
+            Self::Propose(Proposal { attempt, completed, excluded }) => {
+                to.put(PROPOSE).put(*attempt).put(*completed).bytes::<u16>(&to_bits(excluded))
+            }
+            Self::Connected { attempt } => to.put(CONNECTED).put(*attempt),
+            Self::Done { attempt } => to.put(DONE).put(*attempt),
+        };
+    }
+
+    pub(super) fn read(r: &mut Reader<'_>) -> wire::Result<Self> {
+        Ok(match r.get()? {
+            PROPOSE => Self::Propose(Proposal {
+                attempt: r.get()?,
+                completed: r.get()?,
+                excluded: from_bits(r.bytes::<u16>(SET_BYTES_MAX)?)?,
+            }),
+            CONNECTED => Self::Connected { attempt: r.get()? },
+            DONE => Self::Done { attempt: r.get()? },
+            kind => return Err(WireError::Unknown { what: "kind of shrink frame", value: kind.into() }),
+        })
+    }
+}
+
+/// Returns the set as bits, without zero bytes at the end.
+fn to_bits(set: &BTreeSet<usize>) -> Vec<u8> {
+    let mut bits = vec![0; set.last().map_or(0, |last| last / 8 + 1)];
+    for rank in set {
+        bits[rank / 8] |= 1 << (rank % 8);
+    }
+    bits
+}
+
+fn from_bits(bits: &[u8]) -> wire::Result<BTreeSet<usize>> {
+    if bits.last() == Some(&0) {
+        return Err(WireError::Unknown { what: "last byte of a set of ranks", value: 0 });
+    }
+    Ok((0..bits.len() * 8).filter(|rank| bits[rank / 8] >> (rank % 8) & 1 == 1).collect())
+}

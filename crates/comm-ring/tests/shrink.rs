@@ -1,0 +1,199 @@
+//! Groups of the ranks that remain after deaths and stops at any moment, in virtual time.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use comm_core::{Comm, Error, Fabric, ReduceOp, Result, ShrinkOptions};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
+use fastrand::Rng;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The calls that the ranks make together, in however many groups.
+const CALLS: usize = 4;
+
+fn element(rank: usize, call: usize) -> u64 {
+    1 << (8 * rank) << call
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    Death,
+    Stop(Duration),
+}
+
+/// A run that the seed reproduces.
+#[derive(Debug, Clone)]
+struct Scenario {
+    n: usize,
+    seed: u64,
+    plan: FaultPlan,
+    /// Faults, each with its rank and the number of that rank's operation before which it happens.
+    faults: Vec<(usize, u64, Fault)>,
+}
+
+/// The course of a rank's run.
+#[derive(Debug, Default)]
+struct Life {
+    rank: usize,
+    dead: bool,
+    error: Option<Error>,
+    /// The members of each group, by their ranks in the first one.
+    groups: Vec<Vec<usize>>,
+    /// The time from a failed call to the next right result, at most.
+    longest: Duration,
+}
+
+impl Scenario {
+    /// The longest time from a failed call to the next right result.
+    fn recovery_max(&self) -> Duration {
+        let per_fault = if self.faults.iter().all(|(_, _, fault)| *fault == Fault::Death) {
+            TIMEOUT / 2
+        } else {
+            6 * TIMEOUT
+        };
+        per_fault * self.faults.len() as u32
+    }
+
+    fn run(&self) -> Vec<Life> {
+        network::run(self.n, self.seed, &self.plan, |fabric, clock| {
+            let mut life = Life { rank: fabric.group().rank(), ..Life::default() };
+            for &(rank, operation, fault) in &self.faults {
+                if rank == life.rank {
+                    let own_clock = clock.clone();
+                    clock.before_operation(operation, move || match fault {
+                        Fault::Death => own_clock.die(),
+                        Fault::Stop(time) => own_clock.sleep(time),
+                    });
+                }
+            }
+            life.error = live(fabric, &clock, &mut life).err();
+            life.dead = clock.is_dead();
+            life
+        })
+    }
+}
+
+/// Makes all calls, in smaller and smaller groups.
+fn live(fabric: NetworkFabric, clock: &VirtualClock, life: &mut Life) -> Result<()> {
+    let mut members: Vec<usize> = (0..fabric.group().size()).collect();
+    let mut comm =
+        Comm::new(RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT)?).with_timeout(TIMEOUT);
+    life.groups.push(members.clone());
+    let (mut call, mut first) = (0, 0);
+    let mut failed = None;
+    loop {
+        let result = if call < CALLS { check_call(&comm, &members, call) } else { comm.clone().finalize() };
+        match result {
+            Ok(()) if call == CALLS => return Ok(()),
+            Ok(()) => {
+                call += 1;
+                if let Some(failed) = failed.take() {
+                    life.longest = life.longest.max(clock.elapsed() - failed);
+                }
+            }
+            Err(error) => {
+                if clock.is_dead() {
+                    return Err(error);
+                }
+                failed = failed.or(Some(clock.elapsed()));
+                let options = ShrinkOptions::default().timeout(20 * TIMEOUT).patience(TIMEOUT);
+                let shrunk = comm.shrink(&options)?;
+                members = shrunk.ranks.iter().map(|&rank| members[rank]).collect();
+                life.groups.push(members.clone());
+                first += shrunk.completed as usize;
+                (call, comm) = (first, shrunk.comm);
+            }
+        }
+    }
+}
+
+/// Makes one call and compares its result exactly.
+fn check_call(comm: &Comm, members: &[usize], call: usize) -> Result<()> {
+    let own = members[comm.rank()];
+    let mut sum = [element(own, call); 3];
+    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    assert_eq!(sum, [members.iter().map(|&rank| element(rank, call)).sum(); 3], "call {call} of rank {own}");
+    Ok(())
+}
+
+/// Checks that all living ranks that were not stopped went on together, with right results, and
+/// that a rank that was stopped went on with them or not at all.
+fn check(scenario: &Scenario, lives: &[Life]) {
+    let stopped = |rank| {
+        scenario.faults.iter().any(|&(other, _, fault)| other == rank && matches!(fault, Fault::Stop(_)))
+    };
+    let living: Vec<&Life> = lives.iter().filter(|life| !life.dead).collect();
+    for life in &living {
+        match &life.error {
+            None => {}
+            Some(Error::Aborted { .. }) if stopped(life.rank) => {}
+            Some(error) => panic!("rank {} failed with {error}: {scenario:?}: {lives:?}", life.rank),
+        }
+        for other in &living {
+            let agree = life.groups.iter().zip(&other.groups).all(|(own, others)| own == others);
+            assert!(agree, "groups differ: {scenario:?}: {lives:?}");
+        }
+        let is_member = |life: &Life| life.groups.iter().all(|group| group.contains(&life.rank));
+        assert!(is_member(life) && life.longest <= scenario.recovery_max(), "{scenario:?}: {lives:?}");
+    }
+}
+
+/// The number of random scenarios.
+fn seeds() -> u64 {
+    std::env::var("COMM_TEST_SEEDS").map_or(3000, |seeds| seeds.parse().unwrap())
+}
+
+/// Whether all living ranks were connected in the first group.
+fn began(lives: &[Life]) -> bool {
+    lives.iter().all(|life| life.dead || !life.groups.is_empty())
+}
+
+#[test]
+fn the_others_go_on_when_a_rank_dies_at_any_operation() {
+    for n in [2, 3, 4] {
+        for rank in 0..n {
+            let mut shrunk = 0;
+            for operation in 1.. {
+                let faults = vec![(rank, operation, Fault::Death)];
+                let scenario = Scenario { n, seed: operation, plan: FaultPlan::calm(), faults };
+                let lives = scenario.run();
+                if !lives[rank].dead {
+                    break;
+                }
+                if !began(&lives) {
+                    continue;
+                }
+                check(&scenario, &lives);
+                shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
+            }
+            assert!(shrunk > 20, "rank {rank} of {n} left a group only {shrunk} times");
+        }
+    }
+}
+
+#[test]
+fn the_others_go_on_when_several_ranks_die_or_stop_at_any_moment() {
+    let (mut shrunk, mut again, mut left_out) = (0, 0, 0);
+    for seed in 0..seeds() {
+        let mut random = Rng::with_seed(seed);
+        let n = random.usize(2..7);
+        // Like a socket, a link holds what is sent to a rank that is stopped.
+        let plan = if random.bool() { FaultPlan::calm() } else { FaultPlan::rough().capacity(4096) };
+        let faults = (0..random.usize(1..=3)).map(|_| {
+            let fault =
+                if random.u8(0..4) > 0 { Fault::Death } else { Fault::Stop(TIMEOUT * random.u32(0..30) / 3) };
+            (random.usize(0..n), random.u64(60..600), fault)
+        });
+        let scenario = Scenario { n, seed, faults: faults.collect(), plan };
+        let lives = scenario.run();
+        if !began(&lives) {
+            continue;
+        }
+        check(&scenario, &lives);
+        shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
+        again += usize::from(lives.iter().any(|life| life.groups.len() > 2));
+        left_out += usize::from(lives.iter().any(|life| matches!(life.error, Some(Error::Aborted { .. }))));
+    }
+    assert!(shrunk > 1000 && again > 100 && left_out > 50, "{shrunk} {again} {left_out}");
+}
