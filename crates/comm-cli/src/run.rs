@@ -24,11 +24,11 @@ and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at
 
 Every user of a machine can read arguments: pass a secret in the environment, not as --env COMM_SECRET=TEXT.
 
-When a rank fails, the others get SIGTERM, and SIGKILL after the grace period. SIGINT, SIGTERM and SIGHUP are forwarded \
+When a rank fails, the others get SIGTERM, and SIGKILL after the grace period, unless --elastic lets them go on. SIGINT, SIGTERM and SIGHUP are forwarded \
 to all ranks; a second SIGINT or SIGTERM kills them immediately. When the launcher is killed, all ranks and their \
 process groups are killed too.
 
-Exit status: 0 if every rank exited 0; otherwise the code of the rank that failed first, or 128 plus the signal that \
+Exit status: 0 if every rank exited 0, or as many as --elastic requires; otherwise the code of the rank that failed first, or 128 plus the signal that \
 killed it or that stopped the launcher; 127 if the program was not found, 126 if it cannot be executed.
 
 Example:
@@ -67,6 +67,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: usize,
 
+    /// Let the others go on after a rank has failed, as long as at least MIN have not
+    #[arg(long, value_name = "MIN", conflicts_with = "max_restarts", value_parser = clap::value_parser!(u32).range(1..))]
+    elastic: Option<u32>,
+
     /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     grace: Duration,
@@ -86,6 +90,8 @@ impl Run {
             .master_addr(self.master_addr)
             .max_restarts(self.max_restarts)
             .on_restart(|restart| report("commctl", restart))
+            .ranks_min(self.elastic.map_or(usize::MAX, |ranks| ranks as usize))
+            .on_loss(|failure| report("commctl", failure))
             .grace(self.grace);
         let launch = match self.devices {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),

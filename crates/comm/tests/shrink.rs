@@ -61,7 +61,7 @@ fn go_on(comm: Comm) -> Result<()> {
 
 /// Makes the call with this number, counted over all groups, and compares its result exactly.
 fn all_reduce(comm: &Comm, members: &[usize], call: u64) -> Result<()> {
-    let element = |rank: usize| (1 << (8 * rank)) + call;
+    let element = |rank: usize| (1_u64 << (8 * rank)) + call;
     let mut sums = [element(members[comm.rank()]); LENGTH];
     comm.all_reduce(&mut sums, ReduceOp::Sum)?;
     let expected = members.iter().map(|&rank| element(rank)).sum();

@@ -66,6 +66,10 @@ pub(crate) struct Args {
     #[arg(long, requires = "diloco")]
     pub(crate) codec: Option<BlockCodec>,
 
+    /// Continue with the other ranks after one has failed
+    #[arg(long, conflicts_with_all = ["diloco", "trace"])]
+    pub(crate) elastic: bool,
+
     /// File for a plot of the loss
     #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
     pub(crate) svg: PathBuf,

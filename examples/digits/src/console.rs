@@ -28,6 +28,11 @@ impl Console {
         Self { speaks, bar }
     }
 
+    /// Prints from now on if this rank is rank 0.
+    pub(crate) const fn set_rank(&mut self, rank: usize) {
+        self.speaks = rank == 0;
+    }
+
     pub(crate) fn line(&self, line: &str) -> Result<()> {
         if !self.speaks {
             return Ok(());

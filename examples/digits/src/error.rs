@@ -40,3 +40,18 @@ pub enum Error {
     #[error("the replicas differ")]
     ReplicasDiffer,
 }
+
+impl Error {
+    /// Returns whether other ranks failed, so that fewer may go on.
+    #[must_use]
+    pub fn is_failure_of_ranks(&self) -> bool {
+        let cause = match self {
+            Self::Comm(error) | Self::DataParallel(comm::ddp::Error::Comm(error)) => error.root_cause(),
+            _ => return false,
+        };
+        matches!(
+            cause,
+            comm::Error::PeerLost { .. } | comm::Error::Timeout { .. } | comm::Error::Aborted { .. }
+        )
+    }
+}

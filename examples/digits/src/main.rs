@@ -17,6 +17,10 @@ fn main() -> ExitCode {
     if Config::is_launched() {
         program::run_rank("digits", |comm| run::run(comm, &args))
     } else {
-        program::launch("digits", |launch| launch.ranks(args.ranks.get()).run())
+        program::launch("digits", |launch| {
+            let launch = launch.on_loss(|failure| program::report("digits", failure));
+            let launch = if args.elastic { launch.ranks_min(1) } else { launch };
+            launch.ranks(args.ranks.get()).run()
+        })
     }
 }

@@ -55,6 +55,21 @@ impl<T: Real> Optimizer<T> {
         Self { rule, learning_rate, steps: 0, memory: lengths.into_iter().map(memory).collect() }
     }
 
+    /// Returns the number of updates so far.
+    pub const fn steps(&self) -> i32 {
+        self.steps
+    }
+
+    /// Sets the number of updates so far.
+    pub const fn set_steps(&mut self, steps: i32) {
+        self.steps = steps;
+    }
+
+    /// Returns the running means, equally many on all ranks.
+    pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        self.memory.iter_mut().flat_map(|memory| [&mut memory.first[..], &mut memory.second[..]])
+    }
+
     /// Updates every parameter once. Pass the parameters in the order of construction, each with
     /// its gradient.
     pub fn step<'a>(&mut self, parameters: impl IntoIterator<Item = (&'a mut [T], &'a [T])>) {

@@ -75,6 +75,22 @@ impl<T: Real> Replicas<T> {
         Ok(Self::DataParallel { replicas: Box::new(replicas), timelines: Vec::new() })
     }
 
+    /// Averages the gradients of another group of ranks, whose weights are equal. Collective.
+    pub(crate) fn replace(
+        &mut self,
+        comm: &Comm,
+        parameters: ParameterSet,
+        model: &mut Mlp<T>,
+    ) -> Result<()> {
+        let Self::DataParallel { replicas, .. } = Self::new(comm, parameters, None, model)? else {
+            return Ok(());
+        };
+        if let Self::DataParallel { replicas: former, .. } = self {
+            *former = replicas;
+        }
+        Ok(())
+    }
+
     /// Runs forward and backward, updates the weights, and communicates before or after the update.
     pub(crate) fn step(&mut self, replica: &mut Replica<T>, batch: &Batch<T>) -> Result<StepReport> {
         let Replica { model, optimizer, pass } = replica;

@@ -45,32 +45,66 @@ fn fit<T: Real>(comm: &Comm, args: &Args, settings: Settings) -> Result<(Trainer
     let tracer =
         args.trace.as_ref().map(|path| Tracer::start(comm).map(|tracer| (tracer, path))).transpose()?;
     let steps = args.epochs.get() * trainer.steps();
-    let console = Console::new(comm.rank(), (!args.no_progress).then_some(steps as u64));
+    let mut console = Console::new(comm.rank(), (!args.no_progress).then_some(steps as u64));
     let title = title(comm, args, &settings);
     console.line(&title)?;
-    let reports = epochs(&mut trainer, &console, args.epochs.get())?;
+    let reports = epochs(&mut trainer, &mut console, (args.epochs.get(), args.elastic))?;
     if let Some((tracer, path)) = tracer {
         tracer.write(comm, path, trainer.timelines())?;
         console.line(&format!("trace: {}", path.display()))?;
     }
     // A comparison calls this twice, so the curve of local training replaces the other one.
-    if comm.rank() == 0 {
+    if trainer.rank() == 0 {
         chart::write(&args.svg, &title, &reports)?;
         console.line(&format!("loss curve: {}", args.svg.display()))?;
     }
     Ok((trainer, console))
 }
 
-fn epochs<T: Real>(trainer: &mut Trainer<T>, console: &Console, epochs: usize) -> Result<Vec<EpochReport>> {
+fn epochs<T: Real>(
+    trainer: &mut Trainer<T>,
+    console: &mut Console,
+    (epochs, elastic): (usize, bool),
+) -> Result<Vec<EpochReport>> {
     console.heading()?;
-    let mut reports = Vec::with_capacity(epochs);
-    for epoch in 1..=epochs {
-        let report = trainer.epoch(epoch, || console.step())?;
-        console.row(&report)?;
-        reports.push(report);
+    let mut reports: Vec<EpochReport> = Vec::with_capacity(epochs);
+    let mut epoch = 1;
+    while epoch <= epochs {
+        match trainer.epoch(epoch, || console.step()) {
+            Ok(report) => {
+                console.row(&report)?;
+                reports.push(report);
+                epoch += 1;
+            }
+            Err(error) if elastic && error.is_failure_of_ranks() => {
+                epoch = recover(trainer, console, error)?;
+                reports.truncate(epoch - 1);
+            }
+            Err(error) => return Err(error),
+        }
     }
     console.done();
     Ok(reports)
+}
+
+/// Continues with the ranks that remain. Returns the epoch to continue with.
+fn recover<T: Real>(trainer: &mut Trainer<T>, console: &mut Console, error: Error) -> Result<usize> {
+    console.line(&format!("{error}"))?;
+    loop {
+        match trainer.recover() {
+            Ok((ranks, epoch)) => {
+                console.set_rank(trainer.rank());
+                let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+                console.line(&format!(
+                    "continues in epoch {epoch} with the former ranks {}",
+                    ranks.join(", ")
+                ))?;
+                return Ok(epoch);
+            }
+            Err(error) if error.is_failure_of_ranks() => console.line(&format!("{error}"))?,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Prints the result. Scripts parse these two lines.

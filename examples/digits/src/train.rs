@@ -3,8 +3,10 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
-use comm::ddp::{DistributedSampler, LocalOptions, Parameter, ParameterSet, Remainder, Timeline};
-use comm::{Comm, ReduceOp};
+use comm::ddp::{
+    DistributedSampler, LocalOptions, Parameter, ParameterSet, Remainder, SamplerState, Timeline,
+};
+use comm::{Comm, ReduceOp, ShrinkOptions, Shrunk};
 
 use crate::data::{Batch, CLASSES, Images, PIXELS};
 use crate::error::{Error, Result};
@@ -61,6 +63,40 @@ pub struct Trainer<T: Real> {
     replica: Replica<T>,
     replicas: Replicas<T>,
     batch: Batch<T>,
+    /// The position in the data after the last complete step.
+    position: SamplerState,
+    /// The results of this rank in the current epoch.
+    sums: Sums,
+}
+
+/// The results of a rank's steps in an epoch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    epoch: u64,
+    loss: f64,
+    steps: usize,
+    images: usize,
+    elapsed: Duration,
+    communicating: Duration,
+    waiting: Duration,
+}
+
+impl Sums {
+    fn add(&mut self, step: &StepReport, images: usize) {
+        self.loss += step.loss;
+        self.steps += 1;
+        self.images += images;
+        self.communicating += step.communicating;
+        self.waiting += step.waiting;
+    }
+}
+
+fn sampler(images: usize, comm: &Comm, seed: u64) -> DistributedSampler {
+    DistributedSampler::new(images, comm.group()).shuffle(seed).remainder(Remainder::Drop)
+}
+
+fn parameter_set<T: Real>(model: &Mlp<T>) -> Result<ParameterSet> {
+    Ok(ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?)
 }
 
 impl<T: Real> Trainer<T> {
@@ -71,9 +107,7 @@ impl<T: Real> Trainer<T> {
     /// communicate.
     pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
         let images = Images::training();
-        let sampler = DistributedSampler::new(images.len(), comm.group())
-            .shuffle(settings.seed)
-            .remainder(Remainder::Drop);
+        let sampler = sampler(images.len(), comm, settings.seed);
         let (ranks, batch_size) = (comm.size(), settings.batch_size);
         if batch_size == 0 || sampler.len() < batch_size {
             return Err(Error::BatchTooLarge { ranks, batch_size, images: images.len() });
@@ -81,8 +115,7 @@ impl<T: Real> Trainer<T> {
         // Every rank draws different weights: equal replicas come from the broadcast, not from the
         // seed.
         let mut model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
-        let parameters = ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?;
-        let replicas = Replicas::new(comm, parameters, settings.local, &mut model)?;
+        let replicas = Replicas::new(comm, parameter_set(&model)?, settings.local, &mut model)?;
         let lengths = model.parameters().map(|parameter| parameter.numbers.len());
         let optimizer = Optimizer::new(settings.rule, settings.learning_rate, lengths);
         Ok(Self {
@@ -94,7 +127,15 @@ impl<T: Real> Trainer<T> {
             replica: Replica { model, optimizer, pass: Pass::default() },
             replicas,
             batch: Batch::default(),
+            position: SamplerState::default(),
+            sums: Sums::default(),
         })
+    }
+
+    /// Returns this rank's number in the present group.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
     }
 
     /// Returns the steps per epoch. Images that do not fill a last step are not used in that epoch;
@@ -105,34 +146,80 @@ impl<T: Real> Trainer<T> {
     }
 
     /// Trains on all images once, then evaluates the held-out ones. `epoch` counts from 1;
-    /// `after_step` is called after each step.
+    /// `after_step` is called after each step. Continues in the middle of an epoch that failed,
+    /// after [`Trainer::recover`].
     ///
     /// # Errors
     /// If the ranks cannot communicate.
     pub fn epoch(&mut self, epoch: usize, mut after_step: impl FnMut()) -> Result<EpochReport> {
-        self.sampler.set_epoch(epoch as u64);
-        let indices = self.sampler.indices();
-        let (began, steps) = (Instant::now(), self.steps());
-        let (mut loss, mut communicating, mut waiting) = (0.0, Duration::ZERO, Duration::ZERO);
-        for batch in indices.chunks_exact(self.settings.batch_size) {
-            self.images.fill(&mut self.batch, batch.iter().copied());
+        if self.position.epoch != epoch as u64 {
+            self.sampler.set_epoch(epoch as u64);
+            self.position = self.sampler.state();
+        }
+        let began = Instant::now();
+        while self.sampler.len() >= self.settings.batch_size {
+            let batch = self.sampler.next_batch(self.settings.batch_size);
+            self.images.fill(&mut self.batch, batch);
             let step: StepReport = self.replicas.step(&mut self.replica, &self.batch)?;
-            loss += step.loss / steps as f64;
-            communicating += step.communicating;
-            waiting += step.waiting;
+            self.position = self.sampler.state();
+            if self.sums.epoch != self.position.epoch {
+                self.sums = Sums { epoch: self.position.epoch, ..Sums::default() };
+            }
+            self.sums.add(&step, self.settings.batch_size * self.comm.size());
             after_step();
         }
-        let elapsed = began.elapsed();
-        let images = steps * self.settings.batch_size * self.comm.size();
+        self.sums.elapsed += began.elapsed();
+        let Sums { loss, steps, images, elapsed, communicating, waiting, .. } = self.sums;
         Ok(EpochReport {
             epoch,
-            loss: self.mean(loss)?,
+            loss: self.mean(loss / steps.max(1) as f64)?,
             accuracy: self.accuracy()?,
             images_per_second: images as f64 / elapsed.as_secs_f64(),
             elapsed,
             communicating,
             waiting,
         })
+    }
+
+    /// Continues with the ranks that remain after a failure, from the last step that any of them
+    /// has completed, so that every image of the epoch is used once. Every remaining rank calls
+    /// this. Returns their former ranks, and the epoch to continue with.
+    ///
+    /// # Errors
+    /// If the ranks cannot communicate: then another one may have died, and this may be called
+    /// again.
+    pub fn recover(&mut self) -> Result<(Vec<usize>, usize)> {
+        let Shrunk { comm, ranks, .. } = self.comm.shrink(&ShrinkOptions::default())?;
+        self.comm = comm;
+        let own = [self.position.epoch, self.replica.optimizer.steps() as u64, self.position.consumed as u64];
+        let mut all = vec![0; own.len() * ranks.len()];
+        self.comm.all_gather(&own, &mut all)?;
+        let positions: Vec<[u64; 3]> =
+            all.chunks_exact(3).map(|words| [words[0], words[1], words[2]]).collect();
+        // A rank that completed the last step of an epoch may be in the next one already. It
+        // evaluates again with those that have not.
+        let epoch = positions.iter().map(|position| position[0]).min().unwrap_or(own[0]);
+        let ahead = |(_, position): &(usize, &[u64; 3])| (position[1], position[0]);
+        let (root, &[root_epoch, steps, consumed]) =
+            positions.iter().enumerate().rev().max_by_key(ahead).unwrap_or((0, &own));
+        // Received as a whole, so that a failure leaves the state of one step.
+        let Replica { model, optimizer, .. } = &mut self.replica;
+        let mut state = Vec::new();
+        model.parameters_mut().chain(optimizer.memory_mut()).for_each(|part| state.extend_from_slice(part));
+        self.comm.broadcast(root, &mut state)?;
+        let mut rest = &state[..];
+        for part in model.parameters_mut().chain(optimizer.memory_mut()) {
+            let (received, others) = rest.split_at(part.len());
+            part.copy_from_slice(received);
+            rest = others;
+        }
+        optimizer.set_steps(steps as i32);
+        self.position.epoch = epoch;
+        self.position.consumed = if root_epoch > epoch { self.images.len() } else { consumed as usize };
+        self.sampler = sampler(self.images.len(), &self.comm, self.settings.seed);
+        self.sampler.restore(self.position)?;
+        self.replicas.replace(&self.comm, parameter_set(model)?, model)?;
+        Ok((ranks, epoch as usize))
     }
 
     /// Makes the weights of all ranks equal at the end of local training; with averaged gradients

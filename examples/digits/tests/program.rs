@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn scratch(file: &str) -> PathBuf {
@@ -129,4 +131,40 @@ fn a_batch_that_leaves_no_full_step_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(complaint.contains("2 ranks x 1000 images"), "{complaint}");
+}
+
+#[test]
+fn the_other_ranks_learn_on_after_some_are_killed() {
+    let svg = scratch("loss-elastic.svg");
+    let args = ["-n", "4", "--elastic", "--epochs", "60", "--svg", svg.to_str().unwrap()];
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_digits"));
+    let mut launcher = launcher.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // Rank 0 prints, and then its successor does.
+    for (epoch, victim) in [(2, 0), (4, 1)] {
+        let prefix = format!("{epoch:5} ");
+        lines.by_ref().find(|line| line.starts_with(&prefix)).unwrap();
+        kill_process(rank_of(launcher.id(), victim), Signal::KILL).unwrap();
+    }
+    let printed = lines.collect::<Vec<_>>().join("\n");
+    let output = launcher.wait_with_output().unwrap();
+    let complaints = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}\n{complaints}");
+    assert!(accuracy(&printed) >= 0.95, "{printed}");
+    assert!(printed.contains("with the former ranks 1, 2"), "{printed}");
+    for victim in [0, 1] {
+        let killed = complaints.lines().any(|line| line.starts_with(&format!("digits: rank {victim} (pid ")));
+        assert!(killed, "{complaints}");
+    }
+}
+
+/// Returns the process that a launcher has started for a rank.
+fn rank_of(launcher: u32, rank: usize) -> Pid {
+    let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+    let is_rank = |pid: &str| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == format!("RANK={rank}").as_bytes())
+    };
+    let pid = children.split_whitespace().find(|pid| is_rank(pid)).unwrap();
+    Pid::from_raw(pid.parse().unwrap()).unwrap()
 }

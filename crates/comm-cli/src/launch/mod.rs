@@ -68,6 +68,8 @@ pub struct Launch {
     devices: Option<Devices>,
     max_restarts: usize,
     on_restart: fn(&Restart),
+    ranks_min: usize,
+    on_loss: fn(&RankFailure),
 }
 
 impl fmt::Debug for Launch {
@@ -83,6 +85,7 @@ impl fmt::Debug for Launch {
             .field("grace", &self.grace)
             .field("devices", &self.devices)
             .field("max_restarts", &self.max_restarts)
+            .field("ranks_min", &self.ranks_min)
             .finish_non_exhaustive()
     }
 }
@@ -102,6 +105,8 @@ impl Launch {
             devices: None,
             max_restarts: 0,
             on_restart: |_| {},
+            ranks_min: usize::MAX,
+            on_loss: |_| {},
         }
     }
 
@@ -170,6 +175,22 @@ impl Launch {
         self
     }
 
+    /// Lets the other ranks go on after one has failed, as long as at least `ranks` have not failed.
+    /// By default a failure ends all ranks.
+    ///
+    /// A program for this continues with the ranks that remain, for example by
+    /// [`Comm::shrink`](comm::Comm::shrink).
+    pub fn ranks_min(mut self, ranks: usize) -> Self {
+        self.ranks_min = ranks;
+        self
+    }
+
+    /// Sets a function that is called when a rank has failed and the others go on.
+    pub fn on_loss(mut self, report: fn(&RankFailure)) -> Self {
+        self.on_loss = report;
+        self
+    }
+
     /// Starts all ranks and blocks until the last one has exited. If the calling thread ends, even
     /// by a SIGKILL to the process, the kernel kills the ranks, and a guard process (`sh`) kills
     /// their process groups; without `sh`, only the ranks themselves are killed.
@@ -180,8 +201,8 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// - [`LaunchError::RankFailed`] names the rank that failed first, after the last restart. The
-    ///   others got SIGTERM, and SIGKILL after the grace period.
+    /// - [`LaunchError::RankFailed`] names the rank that failed first, after the last restart, or
+    ///   after which too few were left. The others got SIGTERM, and SIGKILL after the grace period.
     /// - [`LaunchError::Interrupted`] if a signal stopped the launcher.
     /// - For the other variants, no rank was started or all were killed.
     pub fn run(self) -> Result<(), LaunchError> {
@@ -209,6 +230,7 @@ impl Launch {
             .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
         let job = Job { ranks: self.ranks, restarts, store: store.local_addr(), id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
+        supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), self.on_loss);
         let outputs = self.start_all(&job, &mut supervisor)?;
         let relay =
             self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;

@@ -29,6 +29,9 @@ pub(super) struct Supervisor {
     signals: StopSignals,
     epoll: OwnedFd,
     grace: Duration,
+    /// The number of further failures after which the other ranks go on.
+    tolerated: usize,
+    on_loss: fn(&RankFailure),
     ending: Option<Termination>,
     /// Dropped after the members, which kill their groups.
     guard: Guard,
@@ -66,9 +69,16 @@ impl Supervisor {
             signals,
             epoll,
             grace: grace.min(GRACE_MAX),
+            tolerated: 0,
+            on_loss: |_| {},
             ending: None,
             guard: Guard::start()?,
         })
+    }
+
+    /// Lets the other ranks go on after so many failures, each of which is reported.
+    pub(super) fn tolerate(&mut self, failures: usize, report: fn(&RankFailure)) {
+        (self.tolerated, self.on_loss) = (failures, report);
     }
 
     /// Adds the next rank. Each rank must be added before another one starts, so that the order of
@@ -128,6 +138,10 @@ impl Supervisor {
     fn on_failure(&mut self, failure: RankFailure) {
         let was_ending = self.members[failure.rank].was_ending;
         match &mut self.ending {
+            None if self.tolerated > 0 => {
+                self.tolerated -= 1;
+                (self.on_loss)(&failure);
+            }
             None => {
                 for member in &mut self.members {
                     member.was_ending = matches!(member.state, State::Running) && member.process.is_ending();
