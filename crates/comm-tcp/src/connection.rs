@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
+use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -72,6 +73,11 @@ impl Connection {
     pub(crate) fn has_lost_host(&self, keepalive: Keepalive) -> bool {
         // A connection without state is broken, which epoll reports.
         !self.broken && TcpInfo::of(&self.socket).is_ok_and(|info| keepalive.is_lost(&info))
+    }
+
+    /// Whether the host of the peer had not answered for this time when the connection broke.
+    pub(crate) fn broke_after_silence(&self, silence: Duration) -> bool {
+        TcpInfo::of(&self.socket).is_ok_and(|info| info.since_answer() >= silence)
     }
 
     /// Whether a read would move bytes or fail, as far as is known.

@@ -97,11 +97,16 @@ impl Peer {
     /// Checks whether the host of the peer answers. Returns whether it was found to be lost now.
     pub(crate) fn check_host(&mut self) -> bool {
         let Some(keepalive) = self.keepalive.filter(|_| !self.has_lost_host) else { return false };
-        self.has_lost_host = self.connections.iter().any(|connection| connection.has_lost_host(keepalive));
-        if self.has_lost_host {
-            self.connections.iter_mut().for_each(Connection::give_up);
+        let is_lost = self.connections.iter().any(|connection| connection.has_lost_host(keepalive));
+        if is_lost {
+            self.lose_host();
         }
-        self.has_lost_host
+        is_lost
+    }
+
+    fn lose_host(&mut self) {
+        self.has_lost_host = true;
+        self.connections.iter_mut().for_each(Connection::give_up);
     }
 
     pub(crate) const fn accepted(&self) -> u64 {
@@ -114,7 +119,17 @@ impl Peer {
         let connection = self.connections.get_mut(socket);
         let change = connection.map_or(StateChange::default(), |connection| connection.handle_event(events));
         if change.broke {
-            self.end_others(socket);
+            // The other sockets would otherwise fail with errors that do not show the cause, or not
+            // at all. A host that is alive has answered the last probe.
+            let is_silent = |Keepalive { interval, probes, .. }: Keepalive| {
+                let broken = self.connections.get(socket);
+                broken.is_some_and(|broken| broken.broke_after_silence(interval * probes + interval / 2))
+            };
+            if self.keepalive.is_some_and(is_silent) {
+                self.lose_host();
+            } else {
+                self.end_others(socket);
+            }
         }
         change.ended
     }
@@ -249,6 +264,7 @@ impl Peer {
         match connection.read(&mut into[..direct], spare) {
             Ok(None) if self.has_lost_host => Err(self.end_receiving(self.loss(Errno::TIMEDOUT))),
             Ok(None) => Ok(0),
+            Ok(Some(0)) if self.has_lost_host => Err(self.end_receiving(self.loss(Errno::TIMEDOUT))),
             Ok(Some(0)) => Err(self.end_receiving(Loss::Closed)),
             Ok(Some(read)) => {
                 self.received += read as u64;
