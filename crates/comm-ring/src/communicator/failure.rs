@@ -339,11 +339,13 @@ impl<T: Transport> Session<T> {
 
     /// Leaves without waiting for the others. Errors are logged, because there is no caller to
     /// return them to.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&mut self, lost_host: Option<(usize, Loss)>) {
         if self.poison.is_some() {
             return;
         }
-        let left = self.leave().and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
+        let left = self
+            .leave(lost_host)
+            .and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
         if let Err(error) = left {
             tracing::error!(%error, "left a group that had failed");
             self.give_up_idle(error);
@@ -351,8 +353,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Leaves, and waits until all other members have left.
-    pub(super) fn finalize(&mut self, timeout: Duration) -> Result<()> {
-        match self.leave().and_then(|()| self.await_goodbyes(timeout)) {
+    pub(super) fn finalize(&mut self, timeout: Duration, lost_host: Option<(usize, Loss)>) -> Result<()> {
+        match self.leave(lost_host).and_then(|()| self.await_goodbyes(timeout)) {
             Ok(()) => {
                 self.flush();
                 self.poison(&Invalid::Finalized.into());
@@ -365,11 +367,17 @@ impl<T: Transport> Session<T> {
     /// Announces an orderly exit to all peers, unless a member has died or ranks have made
     /// different calls. A program that detects a death in another group, or while it sends or
     /// receives a message, often ends here without another call.
-    fn leave(&mut self) -> Result<()> {
+    ///
+    /// `lost_host` is a rank of which messages have shown that its host does not answer. The
+    /// control channel may show that a second later, and until then the others would name this
+    /// rank, which leaves because of it. (The end of a stream of messages does not show that a rank
+    /// has died.)
+    fn leave(&mut self, lost_host: Option<(usize, Loss)>) -> Result<()> {
         // With shared memory, only this call checks whether the other processes are alive.
         self.control.arm()?;
         self.handle_events()?;
-        if let Some((peer, loss)) = self.control.dead() {
+        let lost_host = lost_host.filter(|(peer, _)| self.control.left_after(*peer).is_none());
+        if let Some((peer, loss)) = self.control.dead().or(lost_host) {
             return Err(Error::PeerLost { peer, during: During::Finalize, loss });
         }
         self.check_unexpected(self.data.now()).map_err(|stop| self.find_cause(stop))?;

@@ -143,7 +143,7 @@ fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Durat
         Err(error) => {
             // The other members detect the same error once they have received the proposal, so this
             // rank must not leave before it has been sent.
-            engine.session_mut().close();
+            engine.session_mut().close(None);
             Err(error)
         }
     }

@@ -148,7 +148,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         }
         let mut engine = self.engine()?;
         match call {
-            Call::Finalize => engine.session_mut().finalize(options.timeout),
+            Call::Finalize => engine.session_mut().finalize(options.timeout, self.messenger.lost_host()),
             call => engine.call(signature, call, options.timeout),
         }
     }
@@ -183,7 +183,7 @@ impl<T: Transport + 'static> Drop for RingCommunicator<T> {
             let (by, reason) = (self.group.rank(), "its thread panicked".into());
             engine.session_mut().give_up_idle(Error::Aborted { by, reason });
         }
-        engine.session_mut().close();
+        engine.session_mut().close(self.messenger.lost_host());
         if let Some(Error::PeerLost { peer, loss, .. }) = engine.session().poison.as_deref() {
             self.messenger.report_death(*peer, loss);
         }

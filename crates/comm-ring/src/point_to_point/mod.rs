@@ -77,6 +77,11 @@ impl<T: Transport> Messenger<T> {
         }));
     }
 
+    /// Returns the first rank of which messages have shown that its host does not answer.
+    pub(crate) fn lost_host(&self) -> Option<(usize, Loss)> {
+        self.lock().engine.lost_host.clone()
+    }
+
     /// Reports a death to all peers, before this rank leaves.
     pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).engine.report_death(rank, loss);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use comm_core::{ANY_TAG, Comm, During, Error, Fabric, Loss, ReduceOp, Source, TagMatch};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process;
-use comm_sim::network::FaultPlan;
+use comm_sim::network::{FaultPlan, VirtualClock};
 
 use crate::common::{virtual_world, virtual_world_on};
 use crate::{payload, run};
@@ -247,5 +247,62 @@ fn an_abort_ends_messages_on_every_rank() {
             Error::Aborted { by: 1, reason } => assert!(reason.contains("pressed a key")),
             other => panic!("expected an abort, got: {other}"),
         }
+    }
+}
+
+/// The networks on which a report and the end of a stream arrive in any order.
+fn plan(seed: u64) -> FaultPlan {
+    if seed.is_multiple_of(2) { FaultPlan::calm() } else { FaultPlan::rough() }
+}
+
+/// Waits until all ranks are connected, and the bytes of that have left every rank.
+fn connect(comm: &Comm, clock: &VirtualClock) {
+    comm.barrier().unwrap();
+    clock.sleep(Duration::from_secs(1));
+}
+
+#[test]
+fn a_death_in_a_ring_of_messages_is_named_by_every_rank() {
+    for seed in 0..40 {
+        virtual_world_on(&plan(seed), 5, seed, &crate::tight(), |comm, clock| {
+            let (rank, size) = (comm.rank(), comm.size());
+            connect(&comm, clock);
+            for round in 0.. {
+                if (rank, round) == (3, seed % 7) {
+                    return clock.die();
+                }
+                // Eager messages and long ones.
+                let len = if (round + seed).is_multiple_of(3) { 10 } else { 1000 };
+                let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+                let mut buffer = vec![0; len];
+                let message = payload(rank, round, len);
+                match comm.send_recv((next, round), &message, (previous, round), &mut buffer) {
+                    Ok(_) => assert_eq!(buffer, payload(previous, round, len)),
+                    Err(Error::PeerLost { peer: 3, .. }) => return,
+                    Err(other) => panic!("rank {rank}, seed {seed}, round {round}: {other}"),
+                }
+            }
+        });
+    }
+}
+
+/// Rank 3 dies. Rank 2 waits for a message from it, fails and leaves; the others wait for both.
+#[test]
+fn a_death_that_a_message_shows_is_named_by_ranks_in_a_collective() {
+    for seed in 0..40 {
+        virtual_world_on(&plan(seed), 4, seed, &crate::tight(), |comm, clock| {
+            connect(&comm, clock);
+            match comm.rank() {
+                3 => {
+                    clock.sleep(Duration::from_millis(seed));
+                    clock.die();
+                }
+                2 => drop(assert_lost(comm.recv(3, 1, &mut [0_u8]), 3)),
+                rank => match comm.barrier() {
+                    Err(Error::PeerLost { peer: 3, .. }) => {}
+                    other => panic!("rank {rank}, seed {seed}: {other:?}"),
+                },
+            }
+        });
     }
 }

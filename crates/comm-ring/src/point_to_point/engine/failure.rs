@@ -44,6 +44,9 @@ impl ProgressEngine {
             return;
         }
         let is_death = !matches!(loss, Loss::Finished);
+        if let Loss::HostUnreachable { .. } = loss {
+            self.lost_host.get_or_insert_with(|| (peer, loss.clone()));
+        }
         // Messages that the transport has accepted completely count as sent, as if it had copied
         // them: a lost peer no longer reads their memory.
         for (_, sent) in std::mem::take(&mut self.peers[peer].unreleased) {

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{DType, Error, Group, Interest, Invalid, Received, Result, Transport};
+use comm_core::{DType, Error, Group, Interest, Invalid, Loss, Received, Result, Transport};
 
 use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
@@ -79,6 +79,8 @@ pub(crate) struct ProgressEngine {
     /// The peer that is served first. It rotates, so that no peer is always last.
     turn: usize,
     poison: Option<Arc<Error>>,
+    /// The first rank that was lost because its host does not answer.
+    pub(crate) lost_host: Option<(usize, Loss)>,
 }
 
 impl ProgressEngine {
@@ -105,6 +107,7 @@ impl ProgressEngine {
             next: 0,
             turn: 0,
             poison: None,
+            lost_host: None,
         }
     }
 
