@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::coalesced::Packing;
 use crate::{
-    CallOptions, Communicator, Error, Host, HostCommunicator, LinkModel, Memory, ReduceOrder, Result, Worker,
+    CallOptions, Communicator, Error, FlightRecord, Host, HostCommunicator, LinkModel, Memory, ReduceOrder,
+    Result, Worker,
 };
 
 /// A handle on a group of ranks; all collectives are methods of it.
@@ -132,6 +133,29 @@ impl<M: Memory> Comm<M> {
     #[must_use]
     pub fn links(&self) -> Option<LinkModel> {
         self.communicator.links()
+    }
+
+    /// Returns the last calls of this communicator on this rank, for comparison with those of other
+    /// ranks. Any thread may call this while another one is blocked in a collective. `None` if the
+    /// backend does not record calls: those of NCCL are not recorded.
+    ///
+    /// Messages between two ranks are not recorded.
+    ///
+    /// ```
+    /// use comm::{CallState, Collective};
+    ///
+    /// comm::threads::run(2, |comm| {
+    ///     comm.barrier().unwrap();
+    ///     let record = comm.flight_record().unwrap();
+    ///     let last = record.calls.last().unwrap();
+    ///     assert_eq!((last.sequence, last.signature.collective), (1, Collective::Barrier));
+    ///     assert_eq!(last.state, CallState::Completed);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    #[must_use]
+    pub fn flight_record(&self) -> Option<FlightRecord> {
+        self.communicator.flight_record()
     }
 
     /// Returns a handle to the same communicator whose calls have this timeout instead of

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Accumulate, Allocate, Call, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result, Scheduler,
+    Accumulate, Allocate, Call, FlightRecord, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result,
+    Scheduler,
 };
 
 /// The timeout of a call unless the caller sets another: five minutes.
@@ -108,6 +109,12 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
 
     /// Returns the scheduler of the threads of this rank, in a simulation.
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        None
+    }
+
+    /// Returns the last calls of this rank, also while another thread is in a call. `None` if the
+    /// backend does not record them.
+    fn flight_record(&self) -> Option<FlightRecord> {
         None
     }
 

@@ -10,7 +10,8 @@
 //!   (sends messages), [`Allocate`] (allocates buffers), [`Store`] (rendezvous), [`Memory`] (kinds
 //!   of memory), [`Kernels`] (computes in it);
 //! - the handles of users: [`Comm`], [`Buffer`], [`Worker`], [`Work`];
-//! - errors: [`Error`], and [`Failure`] for objects that threads share.
+//! - errors: [`Error`], and [`Failure`] for objects that threads share;
+//! - [`FlightRecord`]: the last calls of a communicator.
 //!
 //! It opens no sockets, and reads neither a clock nor the environment. The only file that owns a
 //! thread is `worker.rs`.
@@ -33,6 +34,7 @@ mod communicator;
 mod dtype;
 mod error;
 mod failure;
+mod flight;
 mod group;
 mod groups;
 mod kernels;
@@ -76,6 +78,7 @@ pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, HostCommunica
 pub use dtype::{DType, Element, Plain, PlainType};
 pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
+pub use flight::{CallState, FlightRecord, FlightSink, RecordedCall, RecordedFailure};
 pub use group::{Group, GroupId, Membership};
 pub use groups::Groups;
 pub use kernels::{ErasedBuffer, Kernels};

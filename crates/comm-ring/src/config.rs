@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::LinkModel;
+use comm_core::{FlightSink, LinkModel};
 
 /// The parameters of a communicator. Rank 0's values apply on all ranks, except for times.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,12 @@ pub struct RingConfig {
     pub part_bytes: usize,
     /// The longest time for which a blocked call yields the processor before it sleeps.
     pub yield_max: Duration,
+    /// The number of last calls that each group keeps for
+    /// [`flight_record`](comm_core::Communicator::flight_record), rounded up to a
+    /// power of two from 64 to 2^20. Ranks may set different values.
+    pub recorded_calls: usize,
+    /// Gets the record of each group that fails.
+    pub flight_sink: Option<FlightSink>,
 }
 
 impl Default for RingConfig {
@@ -44,6 +50,8 @@ impl Default for RingConfig {
             eager_bytes: 64 << 10,
             part_bytes: 256 << 10,
             yield_max: Duration::from_micros(200),
+            recorded_calls: 512,
+            flight_sink: None,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use comm_core::{
-    Allocate, Allocation, Call, CallOptions, Communicator, Group, Groups, HostCommunicator, HostView,
-    HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
+    Allocate, Allocation, Call, CallOptions, Communicator, FlightRecord, Group, Groups, HostCommunicator,
+    HostView, HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
     ShrinkOptions, Shrunk, Source, TagMatch,
 };
 
@@ -36,6 +36,10 @@ impl Communicator for Guarded {
 
     fn links(&self) -> Option<LinkModel> {
         self.host.links()
+    }
+
+    fn flight_record(&self) -> Option<FlightRecord> {
+        self.host.flight_record()
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {

@@ -20,7 +20,7 @@ impl<T: Transport> Session<T> {
     /// answers arrive while the call continues.
     pub(super) fn ask_all(&mut self) {
         let sequence = self.history.last();
-        let Some(call) = self.history.get(sequence).cloned() else { return };
+        let Some(call) = self.history.get(sequence) else { return };
         self.control.begin_to_ask(sequence);
         for peer in self.group.peers() {
             self.ask(peer, sequence, call.clone());

@@ -153,7 +153,8 @@ impl<T: Transport> Runner<T> {
         let Self { programs, scratch, session } = self;
         let program = programs.get(call, in_place)?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
-        let sequence = session.history.push(&program.signature, fingerprint);
+        let now = session.data.now_roughly();
+        let sequence = session.history.push(&program.signature, fingerprint, now);
         let job = Job { reduction, ranks: session.group.size(), sequence, fingerprint };
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
         let mut buffers = Regions { input, output, scratch };

@@ -87,7 +87,7 @@ impl<T: Transport> Session<T> {
             }
             Event::Abort { from, cause, .. } => Err(self.reported(from, cause)),
             Event::Announce { from, announce } => {
-                let ours = self.history.get(announce.sequence).cloned();
+                let ours = self.history.get(announce.sequence);
                 if announce.question {
                     self.answer(from, announce.sequence);
                 }
@@ -111,7 +111,7 @@ impl<T: Transport> Session<T> {
         let last = self.history.last();
         let is_elsewhere = sequence != last && !self.waiting_for().is_empty();
         for number in [Some(sequence), is_elsewhere.then_some(last)].into_iter().flatten() {
-            if let Some(call) = self.history.get(number).cloned() {
+            if let Some(call) = self.history.get(number) {
                 self.send_announce(peer, number, call, false);
             }
         }
@@ -148,8 +148,8 @@ impl<T: Transport> Session<T> {
     pub(super) fn compare_with_announced(&mut self) -> Result<()> {
         let sequence = self.history.last();
         let Some(ours) = self.history.get(sequence) else { return Ok(()) };
-        match self.control.contradiction(sequence, ours) {
-            Some((from, theirs)) => self.compare(sequence, ours, from, theirs.clone()),
+        match self.control.contradiction(sequence, &ours) {
+            Some((from, theirs)) => self.compare(sequence, &ours, from, theirs.clone()),
             None => Ok(()),
         }
     }
@@ -253,9 +253,7 @@ impl<T: Transport> Session<T> {
         // The rank that is ahead has already made the other's call, and completed it without
         // noticing the mismatch.
         let sequence = theirs.clamp(1, self.history.last().max(1));
-        let Some(call) =
-            self.history.get(sequence).or_else(|| self.history.get(self.history.last())).cloned()
-        else {
+        let Some(call) = self.history.get(sequence).or_else(|| self.history.get(self.history.last())) else {
             let loss = Loss::Garbage(format!("a message of call {theirs}, before any call was made"));
             return Error::PeerLost { peer: from, during: During::Idle, loss };
         };
@@ -311,10 +309,12 @@ impl<T: Transport> Session<T> {
     /// Ends the communicator: reports the cause and the first failed call to all peers, and fails
     /// every later call.
     fn give_up_from(&mut self, sequence: u64, error: Error) -> Error {
+        self.record_failure(sequence, &error);
         self.drop_call();
         self.poison_from(sequence, &error);
         self.control.send_all(&ControlFrame::Abort { sequence, cause: self.cause(&error) });
         self.flush();
+        self.report_failure();
         error
     }
 

@@ -102,6 +102,7 @@ impl<T: Transport + 'static> GroupContext<T> {
         let fabric = Arc::clone(&self.fabric);
         let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new(control, data, stage, self.config.clone());
+        engine.session_mut().members.clone_from(&members);
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
         Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
     }

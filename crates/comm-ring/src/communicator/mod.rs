@@ -10,6 +10,7 @@ mod groups;
 mod messages;
 mod predecessor;
 mod program;
+mod recording;
 mod registration;
 mod scratch;
 mod session;
@@ -21,11 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use comm_core::{
-    AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, Group, LinkModel,
-    Process, Result, Scheduler, Transport, is_unwinding,
+    AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, FlightRecord, Group,
+    LinkModel, Process, Result, Scheduler, Transport, is_unwinding,
 };
 
 use crate::choose::{self, CallShape};
+use crate::history::CallLog;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 use engine::Engine;
@@ -51,6 +53,8 @@ pub struct RingCommunicator<T: Transport + 'static> {
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
+    /// The last calls.
+    log: Arc<CallLog>,
     /// The process that owns the streams.
     process: Process,
     /// The scheduler of the threads of a simulated rank.
@@ -79,8 +83,9 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let Connected { members, engine, messenger } = connected;
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
+        let log = Arc::clone(engine.session().history.log());
         let (engine, process, scheduler) = (Mutex::new(engine), Process::current(), context.scheduler());
-        Self { group, tuning, members, context, engine, abort, messenger, process, scheduler }
+        Self { group, tuning, members, context, engine, abort, messenger, log, process, scheduler }
     }
 
     /// Locks the engine, or returns an error if no calls can be made.
@@ -136,6 +141,10 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
         self.scheduler.clone()
+    }
+
+    fn flight_record(&self) -> Option<FlightRecord> {
+        self.process.is_current().then(|| self.log.record(&self.members))
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {

@@ -21,6 +21,8 @@ use crate::history::History;
 #[derive(Debug)]
 pub(super) struct Session<T> {
     pub(super) group: Group,
+    /// The members' ranks in the world, in the order of their ranks in the group.
+    pub(super) members: Vec<usize>,
     pub(super) config: RingConfig,
     pub(super) data: T,
     pub(super) control: Control<T>,
@@ -40,15 +42,17 @@ pub(super) struct Session<T> {
 impl<T: Transport> Session<T> {
     pub(super) fn new(control: T, data: T, window: usize, config: RingConfig) -> Self {
         let group = data.group();
+        let history = History::new(group, data.now(), config.recorded_calls);
         Self {
             group,
+            members: (0..group.size()).collect(),
             executor: Executor::new(group.size(), window),
             unexpected: UnexpectedCheck::default(),
             waiter: data.waiter(config.yield_max),
             config,
             data,
             control: Control::new(control),
-            history: History::default(),
+            history,
             events: Vec::new(),
             poison: None,
             failed_in: None,
@@ -92,10 +96,12 @@ impl<T: Transport> Session<T> {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {
                 Progress::Done if clock.has_started() => {
                     self.waiter.moved(|| self.data.now());
+                    self.history.complete(self.data.now_roughly());
                     return Ok(());
                 }
                 Progress::Done => {
                     let now = self.data.now_roughly();
+                    self.history.complete(now);
                     return self.poll_control(now);
                 }
                 Progress::Blocked { moved } => {
@@ -161,8 +167,9 @@ impl<T: Transport> Session<T> {
     /// for.
     fn announce(&mut self) {
         let sequence = self.history.last();
-        let Some(call) = self.history.get(sequence).cloned() else { return };
+        let Some(call) = self.history.get(sequence) else { return };
         let mut waiting_for = self.waiting_for();
+        self.record_wait(&waiting_for);
         waiting_for.truncate(Announce::WAITING_MAX);
         let past = self.history.before(sequence);
         let announce = Announce { sequence, question: false, call, waiting_for, past };
@@ -173,7 +180,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn during(&self) -> During {
         let sequence = self.history.last();
         match self.history.get(sequence) {
-            Some(call) => During::Call { call: Box::new(call.clone()), sequence },
+            Some(call) => During::Call { call: Box::new(call), sequence },
             None => During::Idle,
         }
     }

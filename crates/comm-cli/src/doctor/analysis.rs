@@ -1,0 +1,294 @@
+//! Finds the rank at fault from the records of a group.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comm::flight::{DumpedCall, DumpedState, FlightDump};
+
+/// The records of the members of a group.
+#[derive(Debug)]
+pub(super) struct GroupRecords<'a> {
+    /// 0 for the world.
+    pub(super) id: u64,
+    /// The members' ranks in the world.
+    pub(super) members: &'a [usize],
+    /// The records that were found, by their ranks in the group.
+    pub(super) records: BTreeMap<usize, &'a FlightDump>,
+}
+
+/// The kind of a [`Finding`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FindingKind {
+    /// Ranks made different calls with the same number.
+    Mismatch,
+    /// A rank wrote no record.
+    Missing,
+    /// A rank aborted, or failed on its own.
+    Aborted,
+    /// A rank is in an earlier call than the others.
+    Behind,
+    /// All ranks are in the same call.
+    SameCall,
+    /// No rank has failed or is in a call.
+    Healthy,
+}
+
+/// The statement on what is wrong with a group.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) kind: FindingKind,
+    /// The ranks at fault, as members of the group.
+    pub(super) ranks: Vec<usize>,
+    pub(super) summary: String,
+}
+
+/// The point that a rank has reached: a call, and whether it has started it.
+type Position = (u64, bool);
+
+/// Returns the call that a rank is in or has yet to make.
+pub(super) fn position(record: &FlightDump) -> Position {
+    if let Some(failure) = &record.failure {
+        return (failure.sequence, call(record, failure.sequence).is_some());
+    }
+    match record.calls.last() {
+        Some(last) if last.state == DumpedState::Completed => (last.sequence + 1, false),
+        Some(last) => (last.sequence, true),
+        None => (0, false),
+    }
+}
+
+/// Returns the call of this number, if it is kept.
+pub(super) fn call(record: &FlightDump, sequence: u64) -> Option<&DumpedCall> {
+    let at = record.calls.binary_search_by_key(&sequence, |call| call.sequence).ok()?;
+    record.calls.get(at)
+}
+
+impl<'a> GroupRecords<'a> {
+    /// Returns the groups, that which failed first at the front.
+    pub(super) fn of(records: &'a [FlightDump]) -> Vec<Self> {
+        let mut groups: BTreeMap<u64, Self> = BTreeMap::new();
+        for record in records {
+            let empty = || Self { id: record.group, members: &record.members, records: BTreeMap::new() };
+            groups.entry(record.group).or_insert_with(empty).records.insert(record.rank, record);
+        }
+        let mut groups: Vec<Self> = groups.into_values().collect();
+        let time = |group: &Self| group.records.values().map(|record| record.written_ns).min();
+        groups.sort_by_key(|group| (Finding::of(group).kind == FindingKind::Healthy, time(group)));
+        groups
+    }
+
+    /// Returns the members without a record.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|rank| !self.records.contains_key(rank)).collect()
+    }
+
+    /// Returns the rank in the world of a member.
+    pub(super) fn world_rank(&self, rank: usize) -> usize {
+        self.members.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// Formats members as in "rank 3", "ranks 0, 2 and 7".
+    pub(super) fn names(&self, ranks: &[usize]) -> String {
+        let names: Vec<String> = ranks.iter().map(|&rank| self.world_rank(rank).to_string()).collect();
+        match &names[..] {
+            [] => "no rank".into(),
+            [one] => format!("rank {one}"),
+            [init @ .., last] => format!("ranks {} and {last}", init.join(", ")),
+        }
+    }
+
+    /// Formats these members, or all but these, as "the others".
+    fn others(&self, ranks: &[usize], except: &[usize]) -> String {
+        match ranks {
+            [_] | [] => self.names(ranks),
+            _ if ranks.len() + except.len() == self.members.len() => "the others".into(),
+            _ => self.names(ranks),
+        }
+    }
+
+    /// Formats a call of this number as in "call 40 all_reduce".
+    fn call_name(&self, sequence: u64) -> String {
+        let known = self.records.values().find_map(|record| call(record, sequence));
+        known
+            .map_or_else(|| format!("call {sequence}"), |call| format!("call {sequence} {}", call.collective))
+    }
+
+    fn positions(&self) -> impl Iterator<Item = (usize, Position)> {
+        self.records.iter().map(|(&rank, record)| (rank, position(record)))
+    }
+
+    /// Returns the members at a position.
+    fn at(&self, position: Position) -> Vec<usize> {
+        self.positions().filter(|(_, other)| *other == position).map(|(rank, _)| rank).collect()
+    }
+}
+
+impl Finding {
+    /// Finds what is wrong with a group.
+    pub(super) fn of(group: &GroupRecords<'_>) -> Self {
+        mismatch(group)
+            .or_else(|| missing(group))
+            .or_else(|| aborted(group))
+            .or_else(|| behind(group))
+            .unwrap_or_else(|| same_call(group))
+    }
+
+    fn new(kind: FindingKind, ranks: Vec<usize>, summary: String) -> Self {
+        Self { kind, ranks, summary }
+    }
+}
+
+/// Finds the first call that differs between ranks.
+fn mismatch(group: &GroupRecords<'_>) -> Option<Finding> {
+    let numbers: BTreeSet<u64> =
+        group.records.values().flat_map(|record| &record.calls).map(|call| call.sequence).collect();
+    numbers.into_iter().find_map(|sequence| {
+        let mut variants: BTreeMap<&str, (&DumpedCall, Vec<usize>)> = BTreeMap::new();
+        for (&rank, record) in &group.records {
+            if let Some(call) = call(record, sequence) {
+                variants.entry(&call.signature).or_insert((call, Vec::new())).1.push(rank);
+            }
+        }
+        let mut variants: Vec<(&DumpedCall, Vec<usize>)> = variants.into_values().collect();
+        // The rarest first; of equally rare ones that of the highest rank.
+        variants.sort_by_key(|(_, ranks)| (ranks.len(), std::cmp::Reverse(ranks.first().copied())));
+        let (common, common_ranks) = variants.pop()?;
+        let (_, culprits) = variants.first()?;
+        let mut culprits = culprits.clone();
+        culprits.extend(variants[1..].iter().flat_map(|(_, ranks)| ranks));
+        let rare = variants
+            .iter()
+            .map(|(call, ranks)| format!("{} made {}", group.names(ranks), call.signature))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let others = group.others(&common_ranks, &culprits);
+        let summary = format!("call {sequence} differs: {rare}, {others} made {}", common.signature);
+        Some(Finding::new(FindingKind::Mismatch, culprits, summary))
+    })
+}
+
+/// Finds ranks without a record for which others wait.
+fn missing(group: &GroupRecords<'_>) -> Option<Finding> {
+    let missing = group.missing();
+    let last = group.positions().map(|(_, position)| position).max()?;
+    let names = |record: &FlightDump, rank: &usize| {
+        let failed = record.failure.as_ref().is_some_and(|failure| failure.ranks.contains(rank));
+        let waits = call(record, position(record).0).is_some_and(|call| call.waiting_for.contains(rank));
+        (failed, waits)
+    };
+    let named: Vec<usize> = missing
+        .iter()
+        .filter(|rank| group.records.values().any(|record| names(record, rank) != (false, false)))
+        .copied()
+        .collect();
+    if named.is_empty() {
+        return None;
+    }
+    let waiting: Vec<usize> = group
+        .records
+        .iter()
+        .filter(|(_, record)| record.failure.is_some() || position(record).1)
+        .map(|(&rank, _)| rank)
+        .collect();
+    let all = waiting.len() + missing.len() == group.members.len() && waiting.len() > 1;
+    let others = if all { "all others".into() } else { group.names(&waiting) };
+    let is_lost =
+        group.records.values().filter_map(|record| record.failure.as_ref()).any(|failure| {
+            failure.kind == "peer_lost" && failure.ranks.iter().any(|rank| named.contains(rank))
+        });
+    let verb = match (is_lost, waiting.len() == 1) {
+        (true, _) => "lost",
+        (false, true) => "waits for",
+        (false, false) => "wait for",
+    };
+    let them = if named.len() == 1 { "it" } else { "them" };
+    let place =
+        if last.1 { format!("in {}", group.call_name(last.0)) } else { format!("before call {}", last.0) };
+    let summary = format!("{} wrote no record; {others} {verb} {them} {place}", group.names(&named));
+    Some(Finding::new(FindingKind::Missing, named, summary))
+}
+
+/// Finds a rank that aborted, or that failed for a reason of its own.
+fn aborted(group: &GroupRecords<'_>) -> Option<Finding> {
+    let failures =
+        || group.records.iter().filter_map(|(&rank, record)| Some((rank, record.failure.as_ref()?)));
+    if let Some((rank, failure)) = failures().find(|(_, failure)| failure.kind == "other") {
+        let summary =
+            format!("{} failed in call {}: {}", group.names(&[rank]), failure.sequence, failure.error);
+        return Some(Finding::new(FindingKind::Aborted, vec![rank], summary));
+    }
+    // A rank that failed because of another one also aborts, but is not at fault.
+    let failed_itself = |rank: &usize| {
+        let theirs = group.records.get(rank).and_then(|record| record.failure.as_ref());
+        theirs.is_none_or(|theirs| theirs.kind == "aborted" && theirs.ranks.contains(rank))
+    };
+    let (_, failure) = failures()
+        .find(|(_, failure)| failure.kind == "aborted" && failure.ranks.iter().all(failed_itself))?;
+    let (ranks, place) = (failure.ranks.clone(), group.call_name(failure.sequence));
+    let summary = format!("{}, in {place}", failure.error);
+    Some(Finding::new(FindingKind::Aborted, ranks, summary))
+}
+
+/// Finds ranks that are in an earlier call than others.
+fn behind(group: &GroupRecords<'_>) -> Option<Finding> {
+    let positions: BTreeSet<Position> = group.positions().map(|(_, position)| position).collect();
+    let (&first, &last) = (positions.first()?, positions.last()?);
+    if first == last {
+        return None;
+    }
+    let (late, ahead) = (group.at(first), group.at(last));
+    let (names, others) = (group.names(&late), group.others(&ahead, &late));
+    let place = group.call_name(first.0);
+    let ours = match (first.1, &late[..]) {
+        (true, [_]) => format!("{names} is in {place}"),
+        (true, _) => format!("{names} are in {place}"),
+        (false, [_]) => format!("{names} has not made {place}"),
+        (false, _) => format!("{names} have not made {place}"),
+    };
+    let theirs = match last {
+        (_, false) => format!("{others} completed {}", group.call_name(last.0.saturating_sub(1))),
+        (sequence, true) if sequence == first.0 => format!("{others} wait in it"),
+        (sequence, true) if first.1 => format!("{others} in {}", group.call_name(sequence)),
+        (sequence, true) => format!("{others} reached {}", group.call_name(sequence)),
+    };
+    let summary = format!("{ours}, {theirs}");
+    Some(Finding::new(FindingKind::Behind, late, summary))
+}
+
+/// Describes ranks that are all in the same call, or in none.
+fn same_call(group: &GroupRecords<'_>) -> Finding {
+    let Some((_, (sequence, is_in_call))) = group.positions().next() else {
+        return Finding::new(FindingKind::Healthy, Vec::new(), "there is no record".into());
+    };
+    let failures: Vec<_> = group.records.values().filter_map(|record| record.failure.as_ref()).collect();
+    let place = group.call_name(if is_in_call { sequence } else { sequence.saturating_sub(1) });
+    let Some(failure) = failures.first() else {
+        let summary = if is_in_call {
+            format!("no rank has failed; all are in {place}")
+        } else {
+            format!("nothing is wrong: the last call, {place}, is complete on every rank")
+        };
+        let kind = if is_in_call { FindingKind::SameCall } else { FindingKind::Healthy };
+        return Finding::new(kind, Vec::new(), summary);
+    };
+    let ranks: Vec<usize> = failures.iter().flat_map(|failure| failure.ranks.iter().copied()).collect();
+    let ranks: Vec<usize> = ranks.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+    let summary = match (failure.kind.as_str(), late(group, sequence, &ranks)) {
+        ("timeout", Some(seconds)) => {
+            let names = group.names(&ranks);
+            format!("{names} came too late to {place}: {seconds:.1} s after the first rank")
+        }
+        _ if is_in_call => format!("all ranks failed in {place}: {}", failure.error),
+        _ => format!("all ranks failed after {place}: {}", failure.error),
+    };
+    Finding::new(FindingKind::SameCall, ranks, summary)
+}
+
+/// Returns the time in seconds from the first start of a call to the first start of it on one of
+/// these ranks.
+fn late(group: &GroupRecords<'_>, sequence: u64, ranks: &[usize]) -> Option<f64> {
+    let started = |rank: &usize| Some(call(group.records.get(rank)?, sequence)?.started_ns);
+    let first = group.records.keys().filter_map(started).min()?;
+    let theirs = ranks.iter().filter_map(started).min()?;
+    (theirs > first).then(|| (theirs - first) as f64 * 1e-9)
+}

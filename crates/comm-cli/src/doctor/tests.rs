@@ -1,0 +1,165 @@
+//! Tests of findings, with records written by hand.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use comm::flight::FlightDump;
+use serde_json::{Value, json};
+
+use super::analysis::{Finding, FindingKind, GroupRecords};
+use super::folder::Folder;
+use super::{json, table};
+
+/// A call that is complete, unless it is the last one of a rank that is blocked.
+type Call = (u64, &'static str);
+
+fn signature(name: &str) -> String {
+    format!("{name}(sum, 4 x f32, ring)")
+}
+
+/// Returns the record of a rank whose last call is in this state.
+fn record(rank: usize, size: usize, calls: &[Call], last: &str, failure: Value) -> FlightDump {
+    let calls = calls.iter().enumerate().map(|(at, (sequence, name))| {
+        let is_last = at + 1 == calls.len();
+        json!({
+            "sequence": sequence, "signature": signature(name), "collective": name, "op": "sum",
+            "dtype": "f32", "count": 4, "root": null, "algorithm": "ring",
+            "state": if is_last { last } else { "completed" }, "started_ns": 10 + rank,
+            "ended_ns": 20, "waiting_for": [],
+        })
+    });
+    let record = json!({
+        "version": 1, "job": 7, "group": 0, "rank": rank, "size": size,
+        "members": (0..size).collect::<Vec<_>>(), "pid": 1, "written_ns": 100 + rank,
+        "failure": failure, "calls": calls.collect::<Vec<_>>(),
+    });
+    FlightDump::parse(record.to_string().as_bytes()).unwrap()
+}
+
+fn failure(sequence: u64, kind: &str, ranks: &[usize]) -> Value {
+    json!({ "sequence": sequence, "kind": kind, "error": format!("{kind} {ranks:?}"), "ranks": ranks })
+}
+
+/// Returns the kind, the ranks at fault and the summary of the group of these records.
+#[track_caller]
+fn find(records: &[FlightDump]) -> (FindingKind, Vec<usize>, String) {
+    let groups = GroupRecords::of(records);
+    let [group] = &groups[..] else { unreachable!("one group") };
+    let Finding { kind, ranks, summary } = Finding::of(group);
+    (kind, ranks, summary)
+}
+
+const HISTORY: [Call; 2] = [(812, "broadcast"), (813, "all_reduce")];
+
+#[test]
+fn a_rank_in_an_earlier_call_is_named() {
+    let ahead = |rank| record(rank, 4, &HISTORY, "started", Value::Null);
+    let late = record(3, 4, &HISTORY[..1], "started", Value::Null);
+    let (kind, ranks, summary) = find(&[ahead(0), ahead(1), ahead(2), late]);
+    assert_eq!((kind, ranks), (FindingKind::Behind, vec![3]));
+    assert_eq!(summary, "rank 3 is in call 812 broadcast, the others in call 813 all_reduce");
+}
+
+#[test]
+fn a_rank_that_has_not_made_a_call_is_named() {
+    let ahead = |rank| record(rank, 3, &HISTORY, "failed", failure(813, "timeout", &[0]));
+    let late = record(0, 3, &HISTORY[..1], "completed", failure(813, "timeout", &[0]));
+    let (kind, ranks, summary) = find(&[late, ahead(1), ahead(2)]);
+    assert_eq!((kind, ranks), (FindingKind::Behind, vec![0]));
+    assert_eq!(summary, "rank 0 has not made call 813 all_reduce, the others wait in it");
+}
+
+#[test]
+fn a_rank_without_a_record_is_named() {
+    let waits = |rank| record(rank, 3, &[(40, "all_reduce")], "failed", failure(40, "timeout", &[2]));
+    let (kind, ranks, summary) = find(&[waits(0), waits(1)]);
+    assert_eq!((kind, ranks), (FindingKind::Missing, vec![2]));
+    assert_eq!(summary, "rank 2 wrote no record; all others wait for it in call 40 all_reduce");
+    let lost = |rank| record(rank, 3, &[(40, "all_reduce")], "failed", failure(40, "peer_lost", &[2]));
+    let (_, _, summary) = find(&[lost(0), lost(1)]);
+    assert_eq!(summary, "rank 2 wrote no record; all others lost it in call 40 all_reduce");
+}
+
+#[test]
+fn a_rank_that_made_another_call_is_named_with_both_calls() {
+    let made =
+        |rank, name| record(rank, 3, &[(4, "barrier"), (5, name)], "failed", failure(5, "desync", &[0, 1]));
+    let (kind, ranks, summary) = find(&[made(0, "reduce"), made(1, "scan"), made(2, "reduce")]);
+    assert_eq!((kind, ranks), (FindingKind::Mismatch, vec![1]));
+    assert_eq!(
+        summary,
+        "call 5 differs: rank 1 made scan(sum, 4 x f32, ring), the others made reduce(sum, 4 x f32, ring)"
+    );
+}
+
+#[test]
+fn a_rank_that_aborted_or_failed_on_its_own_is_named() {
+    let aborted = |rank| record(rank, 2, &[(9, "scan")], "completed", failure(10, "aborted", &[1]));
+    let (kind, ranks, summary) = find(&[aborted(0), aborted(1)]);
+    assert_eq!((kind, ranks), (FindingKind::Aborted, vec![1]));
+    assert_eq!(summary, "aborted [1], in call 10");
+    let failed = record(1, 2, &[(9, "scan")], "failed", failure(9, "other", &[]));
+    let (_, ranks, summary) = find(&[aborted(0), failed]);
+    assert_eq!((ranks, summary.as_str()), (vec![1], "rank 1 failed in call 9: other []"));
+}
+
+#[test]
+fn a_program_without_failures_is_healthy() {
+    let done = |rank| record(rank, 2, &[(9, "scan")], "completed", Value::Null);
+    let (kind, ranks, summary) = find(&[done(0), done(1)]);
+    assert_eq!((kind, ranks), (FindingKind::Healthy, vec![]));
+    assert_eq!(summary, "nothing is wrong: the last call, call 9 scan, is complete on every rank");
+    let busy = |rank| record(rank, 2, &[(9, "scan")], "started", Value::Null);
+    assert_eq!(find(&[busy(0), busy(1)]).2, "no rank has failed; all are in call 9 scan");
+}
+
+#[test]
+fn any_combination_of_records_has_a_finding() {
+    let calls: [&[Call]; 4] = [&[], &[(1, "scan")], &[(1, "scan"), (3, "reduce")], &[(3, "split")]];
+    let failures = ["timeout", "peer_lost", "desync", "aborted", "other", "unknown"];
+    let failures = failures.iter().flat_map(|kind| [0, 3, u64::MAX].map(|at| failure(at, kind, &[2, 9])));
+    let failures: Vec<Value> = failures.chain([Value::Null]).collect();
+    let of = |rank: usize| {
+        let all = calls.iter().flat_map(|calls| failures.iter().map(move |failure| (*calls, failure)));
+        all.map(move |(calls, failure)| record(rank, 3, calls, "completed", failure.clone()))
+    };
+    for first in of(0) {
+        for second in of(1) {
+            let folder = Folder { records: vec![first.clone(), second], ..Folder::default() };
+            let groups = GroupRecords::of(&folder.records);
+            let findings: Vec<_> = groups.iter().map(|group| (group, Finding::of(group))).collect();
+            for write in [table::write, json::write] {
+                let mut text = Vec::new();
+                write(&mut text, &folder, &findings).unwrap();
+                assert!(text.len() > 20);
+            }
+        }
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_listed_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut other = record(1, 2, &[], "started", Value::Null);
+    other.job = 3;
+    other.written_ns = 1;
+    let ours = record(0, 2, &[], "started", Value::Null);
+    for (name, record) in [("a.json", &ours), ("b.json", &ours), ("c.json", &other)] {
+        std::fs::write(path(name), serde_json::to_vec(record).unwrap()).unwrap();
+    }
+    std::fs::write(path("d.json"), "{").unwrap();
+    std::fs::write(path("e.txt"), "no record").unwrap();
+    std::fs::create_dir(path("f.json")).unwrap();
+    let read = Folder::read(folder.path()).unwrap();
+    assert_eq!(read.records, [ours]);
+    let mut skipped: Vec<_> = read.skipped.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+    skipped.sort();
+    for (line, part) in skipped.iter().zip([
+        "b.json: another file",
+        "d.json: ",
+        "f.json: ",
+        "world-rank-00001.json: it belongs to job 3, and not to 7",
+    ]) {
+        assert!(line.starts_with(part), "{line}");
+    }
+    assert_eq!(skipped.len(), 4);
+}
