@@ -102,6 +102,11 @@ pub struct Config {
     pub shm: comm_shm::SharedMemoryConfig,
     /// Options of the collective algorithms.
     pub ring: RingConfig,
+    /// The folder in which this rank writes its last calls when a communicator fails; see
+    /// [`flight`](crate::flight). It is created if it does not exist. A
+    /// [`RingConfig::flight_sink`] takes precedence.
+    #[cfg(feature = "flight")]
+    pub flight_dir: Option<PathBuf>,
     /// Options for buffers on devices, for [`init_devices_with`](crate::init_devices_with). By
     /// default they use NCCL and the device of `local_rank`. The timeout to connect is
     /// `rendezvous_timeout`.
@@ -141,6 +146,8 @@ impl Config {
             #[cfg(feature = "shm")]
             shm: comm_shm::SharedMemoryConfig::default(),
             ring: RingConfig::default(),
+            #[cfg(feature = "flight")]
+            flight_dir: None,
             #[cfg(feature = "nccl")]
             devices: comm_hybrid::DeviceConfig::default(),
         })

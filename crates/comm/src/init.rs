@@ -9,7 +9,7 @@ use comm_core::{Comm, Error, Fabric, HostCommunicator, Membership, Refusal, Resu
 use comm_hybrid::{DeviceChoice, HybridCommunicator};
 #[cfg(feature = "hybrid")]
 use comm_hybrid::{HybridFabric, Path, Paths};
-use comm_ring::RingCommunicator;
+use comm_ring::{RingCommunicator, RingConfig};
 #[cfg(feature = "shm")]
 use comm_shm::SharedMemoryFabric;
 use comm_tcp::{
@@ -301,7 +301,18 @@ fn communicator(
     config: &Config,
     start: Instant,
 ) -> Result<Arc<dyn HostCommunicator>> {
-    Ok(Arc::new(RingCommunicator::new(fabric, config.ring.clone(), left(config, start))?))
+    Ok(Arc::new(RingCommunicator::new(fabric, ring(config), left(config, start))?))
+}
+
+/// Returns the options of the algorithms, with the sink that writes records.
+fn ring(config: &Config) -> RingConfig {
+    #[cfg_attr(not(feature = "flight"), expect(unused_mut, reason = "there is no sink"))]
+    let mut ring = config.ring.clone();
+    #[cfg(feature = "flight")]
+    if let (None, Some(folder)) = (&ring.flight_sink, &config.flight_dir) {
+        ring.flight_sink = Some(crate::flight::sink(folder, config.job));
+    }
+    ring
 }
 
 /// Returns the rest of the rendezvous timeout.

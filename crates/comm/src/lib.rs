@@ -28,6 +28,7 @@
 //! - `ddp` (default): data parallel training, in [`ddp`];
 //! - `checkpoint`: checkpoints of training, in [`checkpoint`];
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
+//! - `flight` (default): files with the last calls of each rank after a failure, in [`flight`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module
 //!   `nccl`. It has been tested on an emulated device only, never on a GPU;
 //! - `ndarray`: arrays of ndarray as buffers;
@@ -41,6 +42,8 @@
 mod config;
 #[cfg(feature = "tcp")]
 mod env;
+#[cfg(feature = "flight")]
+pub mod flight;
 #[cfg(feature = "tcp")]
 mod init;
 #[cfg(feature = "tcp")]
@@ -63,12 +66,12 @@ pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
-    Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element, Erased,
-    Error, Fabric, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Invalid, Lengths,
-    Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint,
-    PrefixStore, Received, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
-    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
-    Worker,
+    CallState, Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element,
+    Erased, Error, Fabric, FlightRecord, FlightSink, Group, GroupId, Groups, Host, HostCommunicator,
+    HostView, HostViewMut, Invalid, Lengths, Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator,
+    PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received, RecordedCall, RecordedFailure,
+    RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature,
+    Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

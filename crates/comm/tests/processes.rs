@@ -212,6 +212,27 @@ fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
     }
 }
 
+#[cfg(feature = "flight")]
+#[test]
+fn every_rank_but_the_killed_one_writes_its_last_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_store, mut processes) = process::start("loop small", 4, |_| {
+        [("COMM_FLIGHT_DIR", folder.path().to_str().unwrap().to_owned())]
+    });
+    processes.iter_mut().for_each(|process| assert_eq!(process.report().as_deref(), Some("running")));
+    processes[1].child.kill().unwrap();
+    for rank in [0, 2, 3] {
+        // The file is complete before the call returns its error.
+        assert_eq!(processes[rank].report().as_deref(), Some("lost 1"));
+        let path = folder.path().join(format!("world-rank-{rank:05}.json"));
+        let dump = comm::flight::FlightDump::parse(&std::fs::read(path).unwrap()).unwrap();
+        assert_eq!((dump.rank, dump.size, dump.pid), (rank, 4, processes[rank].child.id()));
+        let failure = dump.failure.unwrap();
+        assert_eq!((failure.kind.as_str(), &failure.ranks[..]), ("peer_lost", &[1][..]));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
 #[test]
 fn a_killed_rank_is_named_by_its_message_partners() {
     for &topology in TOPOLOGIES {

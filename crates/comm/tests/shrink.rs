@@ -64,7 +64,7 @@ fn all_reduce(comm: &Comm, members: &[usize], call: u64) -> Result<()> {
     let element = |rank: usize| (1_u64 << (8 * rank)) + call;
     let mut sums = [element(members[comm.rank()]); LENGTH];
     comm.all_reduce(&mut sums, ReduceOp::Sum)?;
-    let expected = members.iter().map(|&rank| element(rank)).sum();
+    let expected: u64 = members.iter().map(|&rank| element(rank)).sum();
     assert!(sums.iter().all(|&sum| sum == expected), "call {call}: {sums:?}, not {expected}");
     Ok(())
 }

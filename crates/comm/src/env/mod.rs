@@ -91,6 +91,10 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     if let Some(seconds) = environment.number(&RENDEZVOUS_TIMEOUT_S)? {
         config.rendezvous_timeout = Duration::from_secs(seconds);
     }
+    #[cfg(feature = "flight")]
+    {
+        config.flight_dir = environment.text(&variables::FLIGHT_DIR)?.map(Into::into);
+    }
     #[cfg(feature = "nccl")]
     if let Some(path) = environment.text(&variables::DEVICE_PATH)? {
         let refused =

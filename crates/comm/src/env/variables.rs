@@ -181,6 +181,13 @@ pub(super) const LINKS: Variable = Variable::new(
     "an estimate",
     "the model of the links, by which algorithms are chosen; `commctl perf --calibrate` measures it",
 );
+pub(super) const FLIGHT_DIR: Variable = Variable::new(
+    "COMM_FLIGHT_DIR",
+    Values::Text("a folder"),
+    "none: nothing is written",
+    "the folder in which each rank writes its last calls when a communicator fails; `commctl doctor --flight` reads it",
+)
+.needs("flight", cfg!(feature = "flight"));
 pub(super) const DEVICE_PATH: Variable = Variable::new(
     "COMM_DEVICE_PATH",
     Values::OneOf(&["nccl", "staged", "auto"]),
@@ -197,7 +204,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 17] = [
+pub(crate) const ALL: [&Variable; 18] = [
     &RENDEZVOUS,
     &STORE,
     &JOB_ID,
@@ -213,6 +220,7 @@ pub(crate) const ALL: [&Variable; 17] = [
     &TIMEOUT_S,
     &RENDEZVOUS_TIMEOUT_S,
     &LINKS,
+    &FLIGHT_DIR,
     &DEVICE_PATH,
     &NCCL_PATH,
 ];
