@@ -27,6 +27,10 @@ pub(crate) enum CliError {
     Wrong(u64),
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} contains no record of a rank{}", path.display(), list(skipped))]
+    NoRecord { path: PathBuf, skipped: Vec<(String, String)> },
     #[error(transparent)]
     Draw(#[from] DrawError),
     /// A schedule is invalid, which is a bug.
@@ -34,6 +38,11 @@ pub(crate) enum CliError {
     Simulation { algorithm: &'static str, source: comm_sim::cost::SimulationError },
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },
+}
+
+/// Formats the files that cannot be used, as in "; a.json: it is empty".
+fn list(skipped: &[(String, String)]) -> String {
+    skipped.iter().map(|(name, reason)| format!("; {name}: {reason}")).collect()
 }
 
 pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
@@ -64,6 +73,8 @@ impl CliError {
             | Self::RankInfos { .. }
             | Self::Wrong(_)
             | Self::Write { .. }
+            | Self::Read { .. }
+            | Self::NoRecord { .. }
             | Self::Draw(_)
             | Self::Simulation { .. }
             | Self::System { .. } => 1,

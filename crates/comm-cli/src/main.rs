@@ -1,6 +1,7 @@
 //! The tool `commctl`.
 
 mod collective;
+mod doctor;
 mod error;
 mod perf;
 mod run;
@@ -11,7 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use comm_cli::__private::program::{chain, fail};
 
-/// Launches programs that use the comm library, measures collectives and predicts their times.
+/// Launches programs that use the comm library, measures collectives, predicts their times,
+/// and analyses failures.
 #[derive(Debug, Parser)]
 #[command(name = "commctl", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -24,6 +26,7 @@ enum Subcommands {
     Run(run::Run),
     Perf(Box<perf::Perf>),
     Simulate(simulate::Simulate),
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Subcommands::Run(run) => run.execute(),
         Subcommands::Perf(perf) => perf.execute(),
         Subcommands::Simulate(simulate) => simulate.execute(),
+        Subcommands::Doctor(doctor) => doctor.execute(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
