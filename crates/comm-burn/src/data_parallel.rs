@@ -109,8 +109,8 @@ impl DataParallel {
     ) -> Result<Report> {
         let presence = Presence::agree(&self.comm, &self.parameters, module, gradients)?;
         let report = presence.report(&self.parameters);
-        if !self.allow_unused && !report.nowhere.is_empty() {
-            return Err(Error::LostGradients { names: report.nowhere });
+        if !self.allow_unused && !report.without_gradient.is_empty() {
+            return Err(Error::LostGradients { names: report.without_gradient });
         }
         let averaged = self.average(module, gradients, &presence.anywhere);
         or_abort(&self.comm, averaged)?;

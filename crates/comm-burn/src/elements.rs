@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn booleans_survive_the_way() {
+    fn booleans_round_trip() {
         let bools = TensorData::new(vec![true, false, true], [3]);
         let sent = to_sent(bools.clone());
         assert_eq!((sent.dtype(), sent.as_bytes()), (DType::U8, &[1, 0, 1][..]));

@@ -47,7 +47,7 @@ impl Presence {
             let lacking = trained.filter(|at| !self.here[*at] && self.anywhere[*at] == is_anywhere);
             lacking.map(|at| parameters.sorted[at].name.clone()).collect()
         };
-        Report { nowhere: names(false), elsewhere: names(true) }
+        Report { without_gradient: names(false), counted_as_zero: names(true) }
     }
 }
 

@@ -6,8 +6,8 @@
 /// ones and running statistics, are in neither.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    pub(crate) nowhere: Vec<String>,
-    pub(crate) elsewhere: Vec<String>,
+    pub(crate) without_gradient: Vec<String>,
+    pub(crate) counted_as_zero: Vec<String>,
 }
 
 impl Report {
@@ -15,13 +15,13 @@ impl Report {
     /// is the same on every rank.
     #[must_use]
     pub fn without_gradient(&self) -> &[String] {
-        &self.nowhere
+        &self.without_gradient
     }
 
     /// Returns the parameters for which other ranks had a gradient but this one had none. It
     /// counted as zero, and this rank now has the average.
     #[must_use]
     pub fn counted_as_zero(&self) -> &[String] {
-        &self.elsewhere
+        &self.counted_as_zero
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_survive_the_way_and_long_ones_are_cut_between_characters() {
+    fn texts_round_trip_and_long_ones_are_truncated_between_characters() {
         let there_and_back = |name: &str| {
             let record = encode(Some(&Error::Integers { name: name.into() }));
             let (halves, _) = record.as_chunks::<WORDS>();

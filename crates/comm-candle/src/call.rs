@@ -87,18 +87,18 @@ impl<'a> StepGradients<'a> {
     }
 
     /// Returns the floating point variables for which no rank has a gradient.
-    pub(crate) fn nowhere(&self) -> Vec<String> {
-        self.lacking(false)
+    pub(crate) fn without_gradient(&self) -> Vec<String> {
+        self.absent_gradients(false)
     }
 
     pub(crate) fn report(self) -> Report {
-        let (nowhere, elsewhere) = (self.lacking(false), self.lacking(true));
-        Report { nowhere, elsewhere, norm: self.norm, timeline: self.timeline }
+        let (without_gradient, counted_as_zero) = (self.absent_gradients(false), self.absent_gradients(true));
+        Report { without_gradient, counted_as_zero, norm: self.norm, timeline: self.timeline }
     }
 
     /// Returns the floating point variables for which this rank has no gradient, and some other
     /// rank has one or none has.
-    fn lacking(&self, is_anywhere: bool) -> Vec<String> {
+    fn absent_gradients(&self, is_anywhere: bool) -> Vec<String> {
         let lacking = |at: &usize| {
             let is_float = self.variables[*at].dtype.is_float();
             is_float && !self.here[*at] && self.anywhere[*at] == is_anywhere

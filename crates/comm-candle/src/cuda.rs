@@ -90,9 +90,9 @@ fn write(
     call: impl FnOnce(Vec<CudaViewMut<'_>>) -> comm_core::Result<()>,
 ) -> Result<()> {
     // cudarc makes streams of candle's context wait for the last recorded write of a tensor. The
-    // first touch covers work before the call, and the second one the call itself, which is ordered
+    // first call covers work before the call, and the second one the call itself, which is ordered
     // in candle's stream by then.
-    touch(tensors)?;
+    record_write(tensors)?;
     let outcome = {
         // Holding the locks keeps the tensors' memory in place during the call.
         let storages: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
@@ -102,13 +102,13 @@ fn write(
             .collect::<Result<_, _>>()?;
         call(places.iter().map(DeviceSlice::view).collect())
     };
-    touch(tensors)?;
+    record_write(tensors)?;
     Ok(outcome?)
 }
 
 /// Tells cudarc that tensors are written on candle's stream at this point.
-fn touch(tensors: &[&Tensor]) -> Result<()> {
-    Ok(tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&Touch))?)
+fn record_write(tensors: &[&Tensor]) -> Result<()> {
+    Ok(tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&RecordWrite))?)
 }
 
 /// Evaluates an expression with the elements of a tensor of any type.
@@ -128,9 +128,9 @@ macro_rules! with_elements {
 }
 
 /// An in-place operation that does nothing, except that cudarc records a write.
-struct Touch;
+struct RecordWrite;
 
-impl InplaceOp1 for Touch {
+impl InplaceOp1 for RecordWrite {
     fn name(&self) -> &'static str {
         "communicate"
     }

@@ -89,7 +89,7 @@ impl<M: Place> DataParallel<M> {
     /// are unspecified, and every later call fails.
     pub fn sync_gradients(&mut self, gradients: &mut GradStore) -> Result<Report> {
         let mut call = StepGradients::agree(&self.comm, &self.variables, gradients)?;
-        self.lost_gradients.check(&call.nowhere(), trained(self.variables.sorted()))?;
+        self.lost_gradients.check(&call.without_gradient(), trained(self.variables.sorted()))?;
         or_abort(&self.comm, self.averager.average(&mut call))?;
         Ok(call.report())
     }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gradient_that_does_not_fit_reads_as_a_sentence() {
+    fn an_error_about_a_mismatched_gradient_reads_as_a_sentence() {
         let expected = Form { shape: vec![2, 3], dtype: DType::F32, location: DeviceLocation::Cpu };
         let got =
             Form { shape: vec![3, 2], dtype: DType::BF16, location: DeviceLocation::Cuda { gpu_id: 1 } };

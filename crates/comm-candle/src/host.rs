@@ -84,7 +84,7 @@ impl Buckets {
             anywhere[at] = !averaged.is_unused(index);
         }
         let mut call = StepGradients::with_marks(variables, &mut gradients, anywhere)?;
-        lost.check(&call.nowhere(), trained.len())?;
+        lost.check(&call.without_gradient(), trained.len())?;
         take(averaged, self.max_norm, &self.members, &mut call)?;
         let report = call.report();
         Ok((gradients, report))

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_tensor_is_written_and_only_where_it_is_in_one_piece() -> Result<()> {
+    fn contiguous_tensors_are_written_in_place_and_nothing_else() -> Result<()> {
         let grid = grid()?;
         let row = grid.narrow(0, 1, 1)?;
         let len = write(&row, |view| {

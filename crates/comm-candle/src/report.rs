@@ -10,8 +10,8 @@ use comm_ddp::Timeline;
 /// backward, which candle does not report. Check the report after the first step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
-    pub(crate) nowhere: Vec<String>,
-    pub(crate) elsewhere: Vec<String>,
+    pub(crate) without_gradient: Vec<String>,
+    pub(crate) counted_as_zero: Vec<String>,
     pub(crate) norm: Option<f64>,
     pub(crate) timeline: Option<Timeline>,
 }
@@ -21,14 +21,14 @@ impl Report {
     /// the same on every rank. It omits variables of integers, which never have one.
     #[must_use]
     pub fn without_gradient(&self) -> &[String] {
-        &self.nowhere
+        &self.without_gradient
     }
 
     /// Returns the variables for which other ranks had a gradient but this one had none. It counted
     /// as zero, and this rank now has the average.
     #[must_use]
     pub fn counted_as_zero(&self) -> &[String] {
-        &self.elsewhere
+        &self.counted_as_zero
     }
 
     /// Returns the L2 norm of all averages together before they were clipped, the same on every

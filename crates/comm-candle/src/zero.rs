@@ -267,12 +267,17 @@ impl Update<'_> {
     }
 
     fn report(&self, averaged: &Averaged<'_>, here: &[bool]) -> Report {
-        let lacking = |is_anywhere: bool| {
+        let absent_gradients = |is_anywhere: bool| {
             let lacking = (0..here.len()).filter(|at| !here[*at] && averaged.is_unused(*at) != is_anywhere);
             lacking.map(|at| self.trained[at].name.clone()).collect()
         };
         let timeline = Some(averaged.timeline().clone());
-        Report { nowhere: lacking(false), elsewhere: lacking(true), norm: None, timeline }
+        Report {
+            without_gradient: absent_gradients(false),
+            counted_as_zero: absent_gradients(true),
+            norm: None,
+            timeline,
+        }
     }
 }
 

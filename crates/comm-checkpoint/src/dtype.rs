@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_type_has_one_of_equal_size() {
+    fn every_element_type_has_a_safetensors_type_of_equal_size() {
         for dtype in DType::ALL {
             let theirs = to_safetensors(dtype).unwrap();
             assert_eq!((from_safetensors(theirs), theirs.bitsize()), (Some(dtype), 8 * dtype.size()));

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_learn_of_the_lowest_failure() {
+    fn every_rank_gets_the_failure_of_the_lowest_rank() {
         let run = |failing: &'static [usize]| {
             comm::threads::run(4, move |comm| {
                 let rank = comm.rank();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_survives_its_file() {
+    fn a_manifest_round_trips_through_its_file() {
         let path = Path::new("manifest.json");
         assert_eq!(Manifest::decode(manifest().encode().unwrap().as_bytes(), path).unwrap(), manifest());
     }

@@ -203,7 +203,7 @@ fn a_step_of_which_files_are_missing_can_be_saved_again() {
 }
 
 #[test]
-fn a_checkpoint_is_kept_although_there_are_later_ones() {
+fn a_new_checkpoint_is_kept_even_if_its_step_is_lower_than_others() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options::default().keep(1);
     run(2, |comm| {
@@ -252,7 +252,7 @@ fn a_rank_that_cannot_write_fails_the_save_on_every_rank_and_nothing_else() {
 }
 
 #[test]
-fn states_that_do_not_fit_together_are_refused_on_every_rank() {
+fn inconsistent_states_are_refused_on_every_rank() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(3, |comm| {
         let mut checkpoints = Checkpoints::open(&comm, folder.path(), Options::default()).unwrap();

@@ -19,7 +19,7 @@ fn element(step: u64, at: usize) -> u32 {
 
 /// Saves steps until the process is killed, and prints each step that is on disk.
 #[test]
-#[ignore = "the process that `every_kill_leaves_a_checkpoint` kills"]
+#[ignore = "the process that `a_kill_at_any_time_leaves_a_valid_checkpoint` kills"]
 fn child() {
     let Ok(folder) = env::var(FOLDER) else { return };
     comm::threads::run(2, |comm| {
@@ -57,7 +57,7 @@ fn load(folder: &Path) -> u64 {
 
 /// The number of kills is small to keep the test short; `COMM_TEST_KILLS` sets another.
 #[test]
-fn every_kill_leaves_a_checkpoint() {
+fn a_kill_at_any_time_leaves_a_valid_checkpoint() {
     let kills = env::var("COMM_TEST_KILLS").map_or(15, |kills| kills.parse::<u64>().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let mut newest = 0;

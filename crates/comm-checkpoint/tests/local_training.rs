@@ -70,14 +70,14 @@ impl Replica {
 }
 
 #[test]
-fn a_resumed_run_with_a_codec_has_the_bits_of_one_that_was_not_interrupted() {
+fn a_resumed_run_with_a_codec_is_bit_identical_to_an_uninterrupted_one() {
     let options = LocalOptions::new(4).fragments(2).delay(1).alpha(0.5).codec(Some(BlockCodec::Int4));
     let whole = comm::threads::run(RANKS, |comm| {
         let mut replica = Replica::new(&comm, options);
         replica.train(STEPS);
         replica.values
     });
-    // After 8 steps a fragment is on its way.
+    // After 8 steps a fragment is in flight.
     for interrupted in [8, 11] {
         let folder = tempfile::tempdir().unwrap();
         comm::threads::run(RANKS, |comm| {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bus_factors_are_those_of_nccl_tests() {
+    fn bus_factors_match_nccl_tests() {
         assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
         assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
         assert_eq!(bus_factor(Collective::ReduceScatter, 2), 0.5);

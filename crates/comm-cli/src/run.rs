@@ -19,10 +19,10 @@ use crate::error::Result;
     after_help = "\
 Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID, \
 COMM_STORE=launcher and TORCHELASTIC_RESTART_COUNT in its environment; the launcher serves the store at that address, on a free port. The rest of the \
-environment is inherited. Unless they are set, COMM_SECRET is a new random text for each start, and OMP_NUM_THREADS \
+environment is inherited. Unless they are set, COMM_SECRET is a new random secret for each start, and OMP_NUM_THREADS \
 and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at least 1.
 
-Every user of a machine can read arguments: pass a secret in the environment, not as --env COMM_SECRET=TEXT.
+Every user of a machine can read arguments: pass a secret in the environment, not with --env COMM_SECRET=TEXT.
 
 When a rank fails, the others get SIGTERM, and SIGKILL after the grace period, unless --elastic lets them go on. SIGINT, SIGTERM and SIGHUP are forwarded \
 to all ranks; a second SIGINT or SIGTERM kills them immediately. When the launcher is killed, all ranks and their \
@@ -43,7 +43,7 @@ pub(crate) struct Run {
     #[arg(long)]
     tag_output: bool,
 
-    /// Set an environment variable of every rank; may be given more than once. NAME alone takes the
+    /// Set an environment variable of every rank; can be repeated. NAME alone takes the
     /// value from the environment of commctl, and is an error if it is unset
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     env: Vec<Variable>,
@@ -62,8 +62,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     master_addr: IpAddr,
 
-    /// Start all ranks again after one has failed, at most N times. They get the number of
-    /// restarts as TORCHELASTIC_RESTART_COUNT
+    /// Restart all ranks after one has failed, at most N times. They get the number of restarts as
+    /// TORCHELASTIC_RESTART_COUNT
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_restarts: usize,
 
@@ -71,7 +71,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "MIN", conflicts_with = "max_restarts", value_parser = clap::value_parser!(u32).range(1..))]
     elastic: Option<u32>,
 
-    /// Time between SIGTERM and SIGKILL
+    /// Grace period between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     grace: Duration,
 

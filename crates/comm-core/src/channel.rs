@@ -59,16 +59,16 @@ impl<'a> Until<'a> {
         Self { check: Some(check), ..self }
     }
 
-    /// Returns false once the deadline has passed.
+    /// Calls the check, and returns whether the deadline has passed.
     ///
     /// # Errors
     /// The error of the check.
-    pub fn goes_on(&self, now: Instant) -> Result<bool> {
+    pub fn check_expired(&self, now: Instant) -> Result<bool> {
         self.check.map_or(Ok(()), |check| check())?;
-        Ok(now < self.deadline)
+        Ok(now >= self.deadline)
     }
 
-    /// Returns the time at which the waiting thread must call [`Until::goes_on`] again.
+    /// Returns the time at which the waiting thread must call [`Until::check_expired`] again.
     #[must_use]
     pub fn next_check(&self, now: Instant) -> Instant {
         let check = self.check.and_then(|_| now.checked_add(CHECK_EVERY));

@@ -278,7 +278,7 @@ pub enum Loss {
     },
     /// It sent bytes that no correct peer sends.
     #[error("it violated the protocol: {0}")]
-    Garbage(String),
+    Protocol(String),
 }
 
 /// Two ranks made different calls with the same sequence number.

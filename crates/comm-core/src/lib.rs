@@ -95,7 +95,7 @@ pub use reduce::{Operator, Reduction, UserOp, Widening};
 pub use refusal::Refusal;
 pub use scheduler::Scheduler;
 pub use shrink::{ShrinkOptions, Shrunk};
-pub use step::{Action, Blocks, Place, Step, Touch};
+pub use step::{Action, Blocks, Place, Step, StepOperand};
 pub use store::{LastWill, Presence, Store};
 pub use transport::{AbortHandle, Armed, Interest, RegistrationSizes, Transport};
 pub use variable::VariableFault;

@@ -109,7 +109,7 @@ pub struct Step {
 
 /// An operand of a step: a range of blocks or slots in one array, and whether the step writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Touch {
+pub struct StepOperand {
     /// 0 for input, 1 for output, 2 for scratch.
     array: u8,
     first: usize,
@@ -117,7 +117,7 @@ pub struct Touch {
     writes: bool,
 }
 
-impl Touch {
+impl StepOperand {
     #[inline]
     const fn new(place: Place, blocks: Blocks, writes: bool) -> Self {
         let (array, first) = match place {
@@ -207,13 +207,13 @@ impl Step {
     /// [`src`](Self::src).
     #[must_use]
     #[inline]
-    pub const fn touches(&self) -> (Touch, Option<Touch>) {
+    pub const fn operands(&self) -> (StepOperand, Option<StepOperand>) {
         let writes = !matches!(self.action, Action::Send { .. });
         let src = match self.src() {
-            Some(src) => Some(Touch::new(src, self.blocks, false)),
+            Some(src) => Some(StepOperand::new(src, self.blocks, false)),
             None => None,
         };
-        (Touch::new(self.place, self.blocks, writes), src)
+        (StepOperand::new(self.place, self.blocks, writes), src)
     }
 
     /// Returns whether this step must wait for an `earlier` unfinished one: two of their operands
@@ -221,8 +221,8 @@ impl Step {
     #[must_use]
     #[inline]
     pub fn conflicts(&self, earlier: &Self) -> bool {
-        let (place, src) = self.touches();
-        let (earlier_place, earlier_src) = earlier.touches();
+        let (place, src) = self.operands();
+        let (earlier_place, earlier_src) = earlier.operands();
         place.conflicts(earlier_place)
             || src.is_some_and(|src| src.conflicts(earlier_place))
             || earlier_src.is_some_and(|earlier_src| earlier_src.conflicts(place))

@@ -140,11 +140,11 @@ impl Waiter {
         self.polls = 0;
         if let Some(mut wait) = self.current.take() {
             wait.count(now(), Duration::MAX);
-            self.learn(wait.waited);
+            self.record(wait.waited);
         }
     }
 
-    fn learn(&mut self, waited: Duration) {
+    fn record(&mut self, waited: Duration) {
         // Yielding pays off if it covers the whole wait.
         let pays = waited < self.yield_max + WAKE_UP;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_comes_back_until_the_work_is_done() {
+    fn a_handle_is_returned_until_the_work_is_done() {
         let (work, completer) = Work::new();
         assert!(!work.is_done());
         let work = work.wait_timeout(Duration::from_millis(1)).unwrap_err();

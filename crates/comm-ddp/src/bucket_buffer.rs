@@ -25,7 +25,7 @@ pub(crate) struct BucketBuffer<M: Kernels> {
 
 /// The collective that averages buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exchange {
+pub(crate) enum BucketCollective {
     /// Every rank gets all averages.
     AllReduce,
     /// Each rank gets the averages of its block. The other blocks are unspecified.
@@ -35,7 +35,7 @@ pub(crate) enum Exchange {
 /// The settings with which a bucket is averaged.
 #[derive(Debug)]
 pub(crate) struct Launch<M: Kernels> {
-    pub(crate) exchange: Exchange,
+    pub(crate) collective: BucketCollective,
     /// The factor of this rank's gradients before they are averaged.
     pub(crate) factor: f64,
     /// Set if gradients of this rank are not finite; `None` if that is not checked.
@@ -70,11 +70,11 @@ impl<M: Kernels> BucketBuffer<M> {
         dtype: DType,
         gradients: usize,
         status: usize,
-        exchange: Exchange,
+        collective: BucketCollective,
     ) -> Result<Self> {
-        let padded = match exchange {
-            Exchange::AllReduce => gradients,
-            Exchange::ReduceScatter => gradients.next_multiple_of(comm.size()),
+        let padded = match collective {
+            BucketCollective::AllReduce => gradients,
+            BucketCollective::ReduceScatter => gradients.next_multiple_of(comm.size()),
         };
         Ok(Self { buffer: M::allocate(comm, dtype, padded + status)?, gradients, padded, status })
     }
@@ -138,7 +138,7 @@ impl<M: Kernels> BucketBuffer<M> {
         if let Some(BucketHook { hook, index, is_last }) = launch.hook {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             hook.average(comm, &mut GradBucket::new(&mut self, index, is_last))?;
-        } else if launch.exchange == Exchange::ReduceScatter && self.status == 0 {
+        } else if launch.collective == BucketCollective::ReduceScatter && self.status == 0 {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             comm.reduce_scatter_in_place(&mut self.elements(0..self.padded), ReduceOp::Avg)?;
         } else {
@@ -168,7 +168,7 @@ impl<M: Kernels> BucketBuffer<M> {
         Ok(Completed { buffer: self, started, completed: clock() })
     }
 
-    /// Returns the elements that [`Exchange::ReduceScatter`] leaves on a rank.
+    /// Returns the elements that [`BucketCollective::ReduceScatter`] leaves on a rank.
     pub(crate) fn block(&self, comm: &Comm<M>) -> Range<usize> {
         let length = self.padded / comm.size();
         length * comm.rank()..length * (comm.rank() + 1)

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_filled_in_order_and_a_larger_value_has_its_own() {
+    fn buckets_are_filled_in_order_and_an_oversized_value_gets_its_own() {
         assert_eq!(bucket_ranges(&[3, 4, 1, 9, 0, 2, 8, 0], 8), [0..3, 3..4, 4..6, 6..8]);
         assert_eq!(bucket_ranges(&[5, 5], 0), [0..1, 1..2]);
         assert!(bucket_ranges(&[], 8).is_empty());

@@ -3,7 +3,7 @@
 use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, wire};
 
 use crate::agreement::{agree_on_options, agree_on_order, all_gather, check_parameters};
-use crate::bucket_buffer::Exchange;
+use crate::bucket_buffer::BucketCollective;
 use crate::consensus::minority;
 use crate::packed::{self, Packed};
 use crate::reducer::Reducer;
@@ -73,15 +73,15 @@ impl<M: Kernels> DataParallel<M> {
     /// # Errors
     /// As [`DataParallel::new`].
     pub fn over(comm: Comm<M>, parameters: ParameterSet, options: Options) -> Result<Self> {
-        Self::with_exchange(comm, parameters, options, Exchange::AllReduce)
+        Self::with_collective(comm, parameters, options, BucketCollective::AllReduce)
     }
 
     /// Does the same as [`DataParallel::over`] with another collective.
-    pub(crate) fn with_exchange(
+    pub(crate) fn with_collective(
         comm: Comm<M>,
         parameters: ParameterSet,
         options: Options,
-        exchange: Exchange,
+        collective: BucketCollective,
     ) -> Result<Self> {
         // Ranks are compared first: if only one has a wrong type, all should get an error instead
         // of waiting.
@@ -92,7 +92,7 @@ impl<M: Kernels> DataParallel<M> {
         let (options, mut order) = agree_on_options(&comm, options, &parameters)?;
         order.reverse();
         let plan = BucketPlan::new(parameters.sorted(), &order, options.limits);
-        let reducer = Reducer::new(&comm, plan, exchange, options.check_finite, options.clock)?;
+        let reducer = Reducer::new(&comm, plan, collective, options.check_finite, options.clock)?;
         let rebuild = if options.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
         let unit = unit_of(options.typical_weight);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_does_not_depend_on_the_place_of_an_element() {
+    fn updates_do_not_depend_on_the_position_of_an_element() {
         let momentum = Sgd::new(0.1).momentum(0.9).dampening(0.1).weight_decay(0.01);
         let optimizers: [&dyn Fn(usize) -> Vec<u32>; 4] = [
             &|part| run(&Sgd::new(0.1), part),
@@ -199,7 +199,7 @@ mod tests {
     /// The values that PyTorch 2.15 computes in `f64` for p = 1, -2 and gradients 0.5, 4 then -1,
     /// 3.
     #[test]
-    fn updates_are_those_of_pytorch() {
+    fn updates_match_pytorch() {
         fn after<O: Optimizer<f64>>(optimizer: O) -> [f64; 2] {
             let mut parameters = [1.0, -2.0];
             let mut states = vec![[0.0; 2]; optimizer.state_names().len()];

@@ -2,7 +2,7 @@
 
 use comm_core::{AsViewMut, Comm, Kernels, ReduceOp};
 
-use crate::bucket_buffer::{BucketBuffer, Exchange};
+use crate::bucket_buffer::{BucketBuffer, BucketCollective};
 use crate::{BucketLimits, BucketPlan, ParameterSet, Result};
 
 /// Memory into which values are copied to be sent, one type after another.
@@ -18,7 +18,7 @@ impl<M: Kernels> Packed<M> {
     pub(crate) fn new(comm: &Comm<M>, set: ParameterSet, limits: BucketLimits) -> Result<Self> {
         let plan = BucketPlan::new(set.sorted(), &[], limits);
         let buffer = |bucket: &crate::Bucket| {
-            BucketBuffer::new(comm, bucket.dtype(), bucket.len(), 0, Exchange::AllReduce)
+            BucketBuffer::new(comm, bucket.dtype(), bucket.len(), 0, BucketCollective::AllReduce)
         };
         let memory = plan.buckets().iter().map(buffer).collect::<comm_core::Result<_>>()?;
         Ok(Self { set, plan, memory })
@@ -79,7 +79,8 @@ pub(crate) fn broadcast_once<M: Kernels, V: AsViewMut<M>>(
 ) -> Result<()> {
     let plan = BucketPlan::new(set.sorted(), &[], limits);
     for (number, bucket) in plan.buckets().iter().enumerate() {
-        let mut memory = BucketBuffer::new(comm, bucket.dtype(), bucket.len(), 0, Exchange::AllReduce)?;
+        let mut memory =
+            BucketBuffer::new(comm, bucket.dtype(), bucket.len(), 0, BucketCollective::AllReduce)?;
         broadcast(comm, 0, (set, &plan, number), &mut memory, values)?;
     }
     Ok(())

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_once() {
+    fn duplicate_names_are_refused() {
         let names = ["w", "b", "w"];
         let outcome = ParameterSet::new(names.map(|name| Parameter::new::<f32>(name, [])));
         assert!(matches!(outcome, Err(Error::DuplicateName { name }) if name == "w"));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_decides() {
+    fn buckets_follow_the_given_order() {
         let limits = BucketLimits { first_bytes: 1, bytes: 1 };
         let plan = BucketPlan::new(&parameters(&[1, 1, 1]), &[2, 0, 1], limits);
         assert_eq!(slots(&plan), [&[2][..], &[0], &[1]]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_parameters_need_no_bucket() {
+    fn a_model_without_parameters_has_no_buckets() {
         assert!(BucketPlan::new(&[], &[], BucketLimits::DEFAULT).buckets().is_empty());
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn in_every_order_each_bucket_is_released_once_in_turn_and_at_once() {
+    fn buckets_are_released_once_and_in_order_whatever_order_gradients_come_in() {
         let plan = plan();
         let mut queue = ReadyQueue::new(&plan);
         let orders = permutations(&[0, 1, 2, 3, 4]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn filling_is_told_apart_from_being_released() {
+    fn a_bucket_that_fills_out_of_order_is_not_released() {
         let mut queue = ReadyQueue::new(&plan());
         assert_eq!(queue.mark(0), Some(Progress { filled: Some(2), released: 0..0 }));
         assert_eq!(queue.mark(3), Some(Progress { filled: None, released: 0..0 }));

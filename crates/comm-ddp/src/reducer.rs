@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use comm_core::{Comm, DType, Kernels, Work, Worker};
 
-use crate::bucket_buffer::{BucketBuffer, BucketHook, Completed, Exchange, Launch};
+use crate::bucket_buffer::{BucketBuffer, BucketCollective, BucketHook, Completed, Launch};
 use crate::hook::RegisteredHook;
 use crate::ready::ReadyQueue;
 use crate::status::{GroupStatus, Status, StatusLayout};
@@ -29,12 +29,12 @@ pub(crate) struct Reducer<M: Kernels> {
     buckets: Vec<ReducerBucket<M>>,
     /// The status of the current step on this rank.
     pub(crate) status: Status,
-    exchange: Exchange,
+    collective: BucketCollective,
     hook: Option<RegisteredHook<M>>,
     found_infinite: Option<Arc<AtomicBool>>,
     /// The parameters that this rank uses in every step, by slot, if ranks no longer exchange them.
     expected: Option<Vec<bool>>,
-    /// A digest that must be equal on all ranks, for [`Exchange::ReduceScatter`].
+    /// A digest that must be equal on all ranks, for [`BucketCollective::ReduceScatter`].
     pub(crate) digest: Option<u32>,
     /// The time at which the last status was complete.
     synchronized: Option<Instant>,
@@ -68,7 +68,7 @@ impl<M: Kernels> Reducer<M> {
     pub(crate) fn new(
         comm: &Comm<M>,
         plan: BucketPlan,
-        exchange: Exchange,
+        collective: BucketCollective,
         check_finite: bool,
         clock: Clock,
     ) -> Result<Self> {
@@ -79,7 +79,7 @@ impl<M: Kernels> Reducer<M> {
             buckets: Vec::new(),
             plan,
             status: Status::new(1.0, true),
-            exchange,
+            collective,
             hook: None,
             found_infinite: check_finite.then(Arc::default),
             expected: None,
@@ -121,21 +121,22 @@ impl<M: Kernels> Reducer<M> {
         // Free the old buffers first: the new ones may need their memory.
         self.buckets.clear();
         let status = self.status_layout().len();
-        let (exchange, carrier) = (self.exchange, self.plan.buckets().len().saturating_sub(1));
+        let (collective, carrier) = (self.collective, self.plan.buckets().len().saturating_sub(1));
         // All gradients are scaled by the mean of weights, so it must not be rounded more than
         // they are.
         let has_f64 = self.plan.buckets().iter().any(|bucket| bucket.dtype() == DType::F64);
         let mut is_carried = false;
         for (number, planned) in self.plan.buckets().iter().enumerate() {
             let fits = planned.dtype() == DType::F64 || planned.dtype() == DType::F32 && !has_f64;
-            let carries = number == carrier && exchange == Exchange::AllReduce && self.hook.is_none() && fits;
+            let carries =
+                number == carrier && collective == BucketCollective::AllReduce && self.hook.is_none() && fits;
             is_carried |= carries;
             let status = if carries { status } else { 0 };
-            let buffer = BucketBuffer::new(&self.comm, planned.dtype(), planned.len(), status, exchange)?;
+            let buffer = BucketBuffer::new(&self.comm, planned.dtype(), planned.len(), status, collective)?;
             self.buckets.push(ReducerBucket::new(buffer)?);
         }
         if !is_carried {
-            let buffer = BucketBuffer::new(&self.comm, DType::F64, 0, status, exchange)?;
+            let buffer = BucketBuffer::new(&self.comm, DType::F64, 0, status, collective)?;
             self.buckets.push(ReducerBucket::new(buffer)?);
         }
         Ok(())
@@ -144,7 +145,7 @@ impl<M: Kernels> Reducer<M> {
     fn status_layout(&self) -> StatusLayout {
         StatusLayout {
             ranks: self.comm.size(),
-            has_digest: self.exchange == Exchange::ReduceScatter,
+            has_digest: self.collective == BucketCollective::ReduceScatter,
             parameters: if self.expected.is_some() { 0 } else { self.plan.locations().len() },
         }
     }
@@ -314,7 +315,7 @@ impl<M: Kernels> Reducer<M> {
 
     /// Sends buckets. The last one carries the status.
     fn launch(&mut self, released: Range<usize>) {
-        let (clock, exchange, carrier) = (self.clock, self.exchange, self.buckets.len() - 1);
+        let (clock, collective, carrier) = (self.clock, self.collective, self.buckets.len() - 1);
         let planned = self.plan.buckets().len();
         for number in released {
             let status = (number == carrier).then(|| self.status_to_send());
@@ -324,7 +325,7 @@ impl<M: Kernels> Reducer<M> {
                 BucketState::Idle(buffer) => {
                     bucket.launched = Some(clock());
                     let launch = Launch {
-                        exchange,
+                        collective,
                         factor: self.status.weight,
                         found_infinite: self.found_infinite.clone(),
                         status,
@@ -343,7 +344,7 @@ impl<M: Kernels> Reducer<M> {
     /// ready.
     fn status_to_send(&self) -> Status {
         let mut status = self.status.clone();
-        if self.exchange == Exchange::ReduceScatter {
+        if self.collective == BucketCollective::ReduceScatter {
             status.digest = Some(self.digest.unwrap_or_default());
         }
         let since = |synchronized| (self.clock)().saturating_duration_since(synchronized);

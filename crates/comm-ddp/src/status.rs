@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_average_of_what_ranks_say_is_decoded() {
+    fn the_averaged_status_is_decoded() {
         let status = |rank: usize| Status {
             weight: rank as f64,
             is_active: rank != 1,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_late_alone() {
+    fn a_single_rank_is_never_late() {
         let mut report = Stragglers::new(1, Duration::from_millis(10));
         assert_eq!(record(&mut report, &[Some(1000)]), [0]);
         assert_eq!(report.to_string(), "no rank was late by 10ms in 1 steps");

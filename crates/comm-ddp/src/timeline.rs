@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlap_is_what_began_before_backward_ended() {
+    fn overlap_counts_collectives_that_began_before_backward_ended() {
         let zero = Instant::now();
         let at = |millis| zero + Duration::from_millis(millis);
         let bucket = |started, completed| BucketTimes {

@@ -2,7 +2,7 @@
 
 use comm_core::{AsView, AsViewMut, Comm, Element};
 
-use crate::bucket_buffer::Exchange;
+use crate::bucket_buffer::BucketCollective;
 use crate::shards::{self, Shards};
 use crate::{
     CommHook, DataParallel, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, ShardedAverages,
@@ -90,7 +90,8 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         let optimizers: Vec<O> = parameters.sorted().iter().map(optimizer).collect();
         // The blocks of the state follow the buckets, so these must not change.
         let options = options.follow_first_step(false);
-        let replicas = DataParallel::with_exchange(comm, parameters, options, Exchange::ReduceScatter)?;
+        let replicas =
+            DataParallel::with_collective(comm, parameters, options, BucketCollective::ReduceScatter)?;
         replicas.parameters().sorted().iter().try_for_each(shards::check_type::<T>)?;
         let shards = Shards::new(&replicas, optimizers);
         Ok(Self { replicas, shards, is_modified: true })

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 /// A channel that uses shared memory with some members and sockets with the others.
 #[derive(Debug)]
 pub(crate) struct Both {
-    near: SharedMemoryTransport,
-    far: TcpTransport,
+    shm: SharedMemoryTransport,
+    tcp: TcpTransport,
     /// Indexed by rank in the channel.
-    is_far: Box<[bool]>,
+    is_over_tcp: Box<[bool]>,
     /// Readable while the descriptor of either transport is readable.
     epoll: OwnedFd,
     abort: Arc<Abort>,
@@ -24,51 +24,55 @@ pub(crate) struct Both {
 
 impl Both {
     /// Combines two transports of one group, which connect this rank with disjoint sets of peers.
-    pub(crate) fn new(near: SharedMemoryTransport, far: TcpTransport, is_far: Box<[bool]>) -> Result<Self> {
+    pub(crate) fn new(
+        shm: SharedMemoryTransport,
+        tcp: TcpTransport,
+        is_over_tcp: Box<[bool]>,
+    ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the two transports of a channel", errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        for descriptor in [near.descriptor(), far.descriptor()] {
+        for descriptor in [shm.descriptor(), tcp.descriptor()] {
             epoll::add(&epoll, descriptor, EventData::new_u64(0), EventFlags::IN).map_err(failed)?;
         }
-        let handles = [near.abort_handle(), far.abort_handle()];
-        Ok(Self { near, far, is_far, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), handles }) })
+        let handles = [shm.abort_handle(), tcp.abort_handle()];
+        Ok(Self { shm, tcp, is_over_tcp, epoll, abort: Arc::new(Abort { cause: OnceLock::new(), handles }) })
     }
 
-    pub(crate) fn is_far(&self, peer: usize) -> bool {
-        self.is_far.get(peer).copied().unwrap_or(false)
+    pub(crate) fn is_over_tcp(&self, peer: usize) -> bool {
+        self.is_over_tcp.get(peer).copied().unwrap_or(false)
     }
 
-    pub(crate) const fn near(&mut self) -> &mut SharedMemoryTransport {
-        &mut self.near
+    pub(crate) const fn shm(&mut self) -> &mut SharedMemoryTransport {
+        &mut self.shm
     }
 
-    pub(crate) const fn far(&mut self) -> &mut TcpTransport {
-        &mut self.far
+    pub(crate) const fn tcp(&mut self) -> &mut TcpTransport {
+        &mut self.tcp
     }
 
     pub(crate) fn released(&self, to: usize) -> u64 {
-        if self.is_far(to) { self.far.released(to) } else { self.near.released(to) }
+        if self.is_over_tcp(to) { self.tcp.released(to) } else { self.shm.released(to) }
     }
 
     pub(crate) fn group(&self) -> Group {
-        self.near.group()
+        self.shm.group()
     }
 
     pub(crate) fn now_roughly(&mut self) -> Instant {
-        self.near.now_roughly()
+        self.shm.now_roughly()
     }
 
     pub(crate) fn revoke(&mut self) {
-        self.near.revoke();
-        self.far.revoke();
+        self.shm.revoke();
+        self.tcp.revoke();
     }
 
     /// Arms both transports. Shared memory comes last, because arming it tells the peers that this
     /// rank sleeps.
     pub(crate) fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        match self.far.arm(interest)? {
+        match self.tcp.arm(interest)? {
             Armed::Ready => Ok(Armed::Ready),
-            Armed::Sleep => self.near.arm(interest),
+            Armed::Sleep => self.shm.arm(interest),
         }
     }
 

@@ -9,7 +9,7 @@ use comm_tcp::TcpFabric;
 
 use crate::both::Both;
 use crate::paths::{Path, Paths};
-use crate::rendezvous::{self, Met, RendezvousConfig};
+use crate::rendezvous::{self, Connected, RendezvousConfig};
 use crate::transport::HybridTransport;
 
 /// Opens channels between the ranks of a job: through shared memory within a host, over TCP between
@@ -23,7 +23,7 @@ use crate::transport::HybridTransport;
 #[derive(Debug)]
 pub struct HybridFabric {
     group: Group,
-    met: Met,
+    connected: Connected,
 }
 
 impl HybridFabric {
@@ -46,7 +46,7 @@ impl HybridFabric {
     pub fn rendezvous(store: &dyn Store, config: &RendezvousConfig) -> Result<Self> {
         if config.tcp.member.world_size == 1 {
             let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
-            return Ok(Self { group, met: rendezvous::alone(config)? });
+            return Ok(Self { group, connected: rendezvous::alone(config)? });
         }
         Self::join(store, config).map(|(_, fabric)| fabric)
     }
@@ -58,20 +58,20 @@ impl HybridFabric {
     /// As [`HybridFabric::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let group = Group::new(GroupId::WORLD, config.tcp.member.membership())?;
-        let (rendezvous, met) = rendezvous::meet(store, config)?;
-        Ok((rendezvous, Self { group, met }))
+        let (rendezvous, connected) = rendezvous::connect(store, config)?;
+        Ok((rendezvous, Self { group, connected }))
     }
 
     /// Returns the transport to each rank.
     #[must_use]
     pub const fn paths(&self) -> &Paths {
-        &self.met.paths
+        &self.connected.paths
     }
 
     /// Returns the reason why this rank cannot share memory with any other, if there is one.
     #[must_use]
     pub const fn obstacle(&self) -> Option<&Error> {
-        self.met.memory.obstacle()
+        self.connected.memory.obstacle()
     }
 
     /// Opens a channel over both transports concurrently, so that a loss on either is detected
@@ -83,11 +83,12 @@ impl HybridFabric {
         members: &[usize],
         until: Until<'_>,
     ) -> Result<HybridTransport> {
-        let is_far = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
-        let both = (self.met.memory.begin(channel, members)?, tcp.begin(channel, members, &is_far)?);
-        let (near, far) = comm_mesh::complete(both, until, self.met.watch.as_deref())?;
-        let is_far = members.iter().map(|rank| is_far(*rank)).collect();
-        Ok(Both::new(near, far, is_far)?.into())
+        let is_over_tcp = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
+        let both =
+            (self.connected.memory.begin(channel, members)?, tcp.begin(channel, members, &is_over_tcp)?);
+        let (shm, tcp) = comm_mesh::complete(both, until, self.connected.watch.as_deref())?;
+        let is_over_tcp = members.iter().map(|rank| is_over_tcp(*rank)).collect();
+        Ok(Both::new(shm, tcp, is_over_tcp)?.into())
     }
 }
 
@@ -106,7 +107,7 @@ impl Fabric for HybridFabric {
     /// perf --calibrate` measures them. If the hosts have different numbers of ranks, or their
     /// ranks are not consecutive, every rank counts as its own host.
     fn links(&self) -> LinkModel {
-        let Met { memory, tcp, paths, .. } = &self.met;
+        let Connected { memory, tcp, paths, .. } = &self.connected;
         let Some(tcp) = tcp else { return memory.links() };
         if !paths.any(Path::SharedMemory) {
             return tcp.links();
@@ -120,23 +121,23 @@ impl Fabric for HybridFabric {
         // Returns an error for an invalid channel before any peer is looked up.
         self.group.subgroup(channel.group, members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
-        match &self.met.tcp {
+        match &self.connected.tcp {
             Some(tcp) if any(Path::Tcp) && any(Path::SharedMemory) => {
                 self.open_both(tcp, channel, members, until)
             }
             Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(channel, members, until)?.into()),
-            _ => Ok(self.met.memory.open_among(channel, members, until)?.into()),
+            _ => Ok(self.connected.memory.open_among(channel, members, until)?.into()),
         }
     }
 
     /// Returns memory that ranks on this host read in place. It is sent to other ranks like any
     /// buffer.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        self.met.memory.allocate(bytes)
+        self.connected.memory.allocate(bytes)
     }
 
     /// Returns memory that ranks on this host share.
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
-        self.met.memory.shared_buffer(bytes)
+        self.connected.memory.shared_buffer(bytes)
     }
 }

@@ -52,7 +52,7 @@ impl From<comm_tcp::RendezvousConfig> for RendezvousConfig {
 
 /// The result of a rendezvous.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct Connected {
     pub(crate) memory: SharedMemoryFabric,
     /// `None` if all ranks share memory.
     pub(crate) tcp: Option<TcpFabric>,
@@ -62,19 +62,22 @@ pub(crate) struct Met {
 }
 
 /// Returns the result for the only rank of a world of one.
-pub(crate) fn alone(config: &RendezvousConfig) -> Result<Met> {
+pub(crate) fn alone(config: &RendezvousConfig) -> Result<Connected> {
     // A world of one does not use the store.
     let memory = SharedMemoryFabric::alone_with(&config.shm)?;
-    Ok(Met { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
+    Ok(Connected { memory, tcp: None, paths: Paths::new(0, 1, &[]), watch: None })
 }
 
 /// Runs the rendezvous with the other ranks.
-pub(crate) fn meet<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Met)> {
+pub(crate) fn connect<'s>(
+    store: &'s dyn Store,
+    config: &RendezvousConfig,
+) -> Result<(Rendezvous<'s>, Connected)> {
     let memory = SharedMemoryEndpoint::open(&config.memory());
     let membership = config.tcp.member.membership();
     let endpoint =
         memory.map(|memory| HybridEndpoint { membership, memory, tcp: TcpEndpoint::bind(&config.tcp) });
-    comm_rendezvous::meet(store, config.tcp.member_over("auto"), endpoint)
+    comm_rendezvous::connect(store, config.tcp.member_over("auto"), endpoint)
 }
 
 /// The records of a rank for both transports; the others use the part that they need.
@@ -92,7 +95,7 @@ const SEPARATOR: char = '\t';
 const UNREACHABLE: char = '-';
 
 impl Endpoint for HybridEndpoint {
-    type Fabric = Met;
+    type Fabric = Connected;
 
     fn record(&self) -> String {
         let words = |error: &Error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -101,7 +104,7 @@ impl Endpoint for HybridEndpoint {
         format!("{}{SEPARATOR}{tcp}", self.memory.record())
     }
 
-    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Met> {
+    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<Connected> {
         let Self { membership: Membership { rank, size }, memory, tcp } = self;
         let (memories, tcps): (Vec<String>, Vec<String>) = records
             .iter()
@@ -123,7 +126,7 @@ impl Endpoint for HybridEndpoint {
             None
         };
         tracing::info!(rank, hosts = paths.hosts(), %paths, "completed the rendezvous");
-        Ok(Met { memory, tcp, paths, watch })
+        Ok(Connected { memory, tcp, paths, watch })
     }
 }
 

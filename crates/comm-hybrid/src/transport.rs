@@ -39,11 +39,11 @@ macro_rules! toward {
             Inner::Memory($side) => $call,
             Inner::Tcp($side) => $call,
             Inner::Both(both) => {
-                if both.is_far($peer) {
-                    let $side = both.far();
+                if both.is_over_tcp($peer) {
+                    let $side = both.tcp();
                     $call
                 } else {
-                    let $side = both.near();
+                    let $side = both.shm();
                     $call
                 }
             }
@@ -105,7 +105,7 @@ impl Transport for HybridTransport {
         match &mut self.inner {
             Inner::Memory(channel) => channel.register(memory),
             Inner::Tcp(_) => {}
-            Inner::Both(both) => both.near().register(memory),
+            Inner::Both(both) => both.shm().register(memory),
         }
     }
 

@@ -24,7 +24,7 @@ fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabr
         }
         config
     };
-    common::meet((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
+    common::rendezvous((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
 
 fn on_one_host(n: usize) -> Vec<HybridFabric> {

@@ -31,14 +31,14 @@ fn config(path: DevicePath, ordinal: usize) -> DeviceConfig {
 }
 
 /// Runs `body` on one thread per configuration, with the result of connecting the group there.
-fn meet<T: Send>(
+fn rendezvous<T: Send>(
     configs: &[DeviceConfig],
     body: impl Fn(usize, Result<HybridCommunicator>) -> T + Sync,
 ) -> Vec<T> {
     run(configs.len(), &InProcessConfig::default(), |fabric| {
         let rank = fabric.group().rank();
-        let met = HybridCommunicator::connect(on_host(fabric), &configs[rank]);
-        body(rank, met.map(|met| met.with_timeout(SOON)))
+        let connected = HybridCommunicator::connect(on_host(fabric), &configs[rank]);
+        body(rank, connected.map(|connected| connected.with_timeout(SOON)))
     })
 }
 
@@ -49,7 +49,7 @@ fn world<T: Send>(
     body: impl Fn(usize, HybridCommunicator) -> T + Sync,
 ) -> Vec<T> {
     let configs: Vec<_> = ordinals.iter().map(|ordinal| config(path, *ordinal)).collect();
-    meet(&configs, |rank, met| body(rank, met.unwrap()))
+    rendezvous(&configs, |rank, connected| body(rank, connected.unwrap()))
 }
 
 fn buffer(comm: &HybridCommunicator, elements: &[i32]) -> DeviceBuffer<i32> {
@@ -106,7 +106,7 @@ fn an_id_that_rank_0_cannot_make_is_an_error_on_every_rank() {
     let devices = devices(2);
     control().plan_answer(devices[0], c"ncclGetUniqueId", 0, ncclResult_t::ncclSystemError);
     let configs: Vec<_> = devices.iter().map(|ordinal| config(DevicePath::Nccl, *ordinal)).collect();
-    let errors = meet(&configs, |_, met| met.map(drop).unwrap_err());
+    let errors = rendezvous(&configs, |_, connected| connected.map(drop).unwrap_err());
     for error in errors {
         assert!(error.to_string().contains("ncclGetUniqueId"), "{error}");
     }
@@ -151,8 +151,8 @@ fn a_group_with_a_rank_without_nccl_stages_through_the_host_if_allowed() {
     let devices = devices(3);
     let configs = [config(DevicePath::Auto, devices[0]), without_nccl(DevicePath::Auto, devices[1])];
     let configs = [&configs[..], &[config(DevicePath::Auto, devices[2])]].concat();
-    meet(&configs, |_, met| {
-        let comm = met.unwrap();
+    rendezvous(&configs, |_, connected| {
+        let comm = connected.unwrap();
         assert_eq!(comm.path(), DevicePath::Staged);
         let obstacle = comm.obstacle().unwrap();
         assert!(obstacle.starts_with("rank 1: ") && obstacle.contains("/nowhere/libnccl.so.2"), "{obstacle}");
@@ -170,7 +170,7 @@ fn a_rank_without_nccl_is_an_error_on_every_rank_otherwise() {
         config(DevicePath::Nccl, devices[2]),
     ];
     let began = Instant::now();
-    let errors = meet(&configs, |_, met| met.map(drop).unwrap_err());
+    let errors = rendezvous(&configs, |_, connected| connected.map(drop).unwrap_err());
     for error in &errors {
         let is_unavailable = matches!(error, Error::BackendUnavailable { backend: "nccl", .. });
         assert!(is_unavailable && error.to_string().contains("rank 1: cannot load NCCL"), "{error}");
@@ -179,17 +179,17 @@ fn a_rank_without_nccl_is_an_error_on_every_rank_otherwise() {
 }
 
 #[test]
-fn two_ranks_on_one_device_are_named_before_nccl_is_asked() {
+fn two_ranks_on_one_device_are_named_before_nccl_is_called() {
     let devices = devices(2);
     let ordinals = [devices[0], devices[1], devices[0]];
     let on = |path| ordinals.map(|ordinal| config(path, ordinal));
     drop(control().take_calls());
-    for error in meet(&on(DevicePath::Nccl), |_, met| met.map(drop).unwrap_err()) {
+    for error in rendezvous(&on(DevicePath::Nccl), |_, connected| connected.map(drop).unwrap_err()) {
         assert!(error.to_string().contains("ranks 0 and 2 are both on device GPU-"), "{error}");
     }
     for path in [DevicePath::Auto, DevicePath::Staged] {
-        meet(&on(path), |_, met| {
-            let comm = met.unwrap();
+        rendezvous(&on(path), |_, connected| {
+            let comm = connected.unwrap();
             assert_eq!(comm.path(), DevicePath::Staged);
             assert_eq!(comm.obstacle().is_some(), path == DevicePath::Auto);
             assert_works(&comm);
@@ -202,7 +202,7 @@ fn a_device_that_there_is_not_is_an_error_on_every_rank() {
     let ordinal = devices(1)[0];
     for path in DevicePath::ALL {
         let configs = [config(path, ordinal), config(path, 1000)];
-        for error in meet(&configs, |_, met| met.map(drop).unwrap_err()) {
+        for error in rendezvous(&configs, |_, connected| connected.map(drop).unwrap_err()) {
             let words = error.to_string();
             assert!(words.contains("rank 1: ") && words.contains("1000"), "{words}");
         }
@@ -213,13 +213,13 @@ fn a_device_that_there_is_not_is_an_error_on_every_rank() {
 fn ranks_that_ask_for_unlike_ways_are_all_refused() {
     let devices = devices(2);
     let configs = [config(DevicePath::Auto, devices[0]), config(DevicePath::Nccl, devices[1])];
-    for error in meet(&configs, |_, met| met.map(drop).unwrap_err()) {
+    for error in rendezvous(&configs, |_, connected| connected.map(drop).unwrap_err()) {
         assert!(matches!(&error, Error::Invalid(_)) && error.to_string().contains("rank 1"), "{error}");
     }
 }
 
 #[test]
-fn a_failure_of_nccl_ends_the_hosts_side_everywhere_and_is_told() {
+fn a_failure_of_nccl_fails_the_host_communicator_on_every_rank() {
     let devices = devices(3);
     control().plan_answer(devices[1], c"ncclAllReduce", 1, ncclResult_t(99));
     let (began, together) = (Instant::now(), Barrier::new(3));
@@ -253,7 +253,7 @@ fn ranks_waiting_for_a_rank_that_cannot_connect_get_its_error() {
     control().plan_answer(devices[1], c"ncclCommInitRankConfig", 0, ncclResult_t::ncclSystemError);
     let configs: Vec<_> = devices.iter().map(|ordinal| config(DevicePath::Nccl, *ordinal)).collect();
     let began = Instant::now();
-    let errors = meet(&configs, |_, met| met.map(drop).unwrap_err());
+    let errors = rendezvous(&configs, |_, connected| connected.map(drop).unwrap_err());
     for (rank, error) in errors.iter().enumerate() {
         assert!(error.to_string().contains("ncclCommInitRankConfig"), "{error}");
         let is_own = matches!(error, Error::Backend { code: 2, .. });

@@ -13,7 +13,7 @@ use comm_core::{
 use comm_hybrid::{HybridFabric, HybridTransport, Path};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
-use common::{SOON, WORLD, config, meet, meet_in, open, spreads, store, world};
+use common::{SOON, WORLD, config, open, rendezvous, rendezvous_in, spreads, store, world};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Checks that every member receives from every other, and from no other rank.
@@ -114,10 +114,10 @@ fn links_tell_hosts_that_hold_equal_runs_of_ranks() {
 }
 
 #[test]
-fn ranks_that_do_not_come_are_named() {
+fn ranks_that_do_not_arrive_are_named() {
     let mut configs = [(0, "a"), (2, "b")].map(|(rank, host)| config(rank, 5, host));
     configs.iter_mut().for_each(|config| config.tcp.member.timeout = Duration::from_millis(200));
-    for outcome in meet(configs.into()) {
+    for outcome in rendezvous(configs.into()) {
         match outcome {
             Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
             other => panic!("{other:?}"),
@@ -129,7 +129,7 @@ fn ranks_that_do_not_come_are_named() {
 fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
     for hosts in ["aa", "ab"] {
         let host = |rank: usize| &hosts[rank..=rank];
-        for outcome in meet(vec![config(0, 3, host(0)), config(1, 2, host(1))]) {
+        for outcome in rendezvous(vec![config(0, 3, host(0)), config(1, 2, host(1))]) {
             let error = outcome.unwrap_err();
             assert!(matches!(error, Error::Handshake { refusal: Refusal::WorldSize { .. }, .. }), "{error}");
         }
@@ -185,7 +185,7 @@ fn a_rank_that_opens_no_channel_is_named_on_either_side() {
 /// The death of a rank is detected while others are still awaited on the other transport, which may
 /// take long.
 #[test]
-fn a_rank_that_is_gone_is_lost_before_others_have_come() {
+fn a_rank_that_left_is_reported_before_others_have_arrived() {
     // Rank 1, to which rank 2 must connect, has exited; ranks 0 and 3 are alive, but never connect.
     for hosts in ["baab", "bbaa", "aaba"] {
         let mut all = world(hosts);
@@ -208,7 +208,7 @@ fn a_rank_without_shared_memory_is_reached_over_tcp() {
             _ => value,
         };
         let store = AlteredStore { store, value };
-        let all = meet_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
+        let all = rendezvous_in(&store, (0..4).map(|rank| config(rank, 4, "a")).collect());
         comm_sim::run_each(all.into_iter().map(Result::unwrap).collect(), |fabric| {
             let rank = fabric.group().rank();
             for peer in fabric.group().peers() {
@@ -228,7 +228,7 @@ fn a_rank_that_cannot_be_reached_over_tcp_is_named_if_a_rank_needs_that() {
         let mut configs: Vec<_> =
             hosts.chars().enumerate().map(|(rank, host)| config(rank, 3, &host.to_string())).collect();
         configs[1].tcp.interface = Some("=none".into());
-        for (rank, fabric) in meet(configs).into_iter().enumerate() {
+        for (rank, fabric) in rendezvous(configs).into_iter().enumerate() {
             match fabric {
                 Ok(_) => assert!(!is_needed, "rank {rank}"),
                 Err(Error::Aborted { by: 1, reason }) => {

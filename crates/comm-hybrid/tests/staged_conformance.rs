@@ -52,7 +52,7 @@ impl Member for Rank {
     }
 }
 
-fn meet(ranks: usize) -> Vec<Rank> {
+fn create(ranks: usize) -> Vec<Rank> {
     control().set(Setting::JitterMicroseconds, JITTERS[1]);
     staged(&DEVICES.with(|all| all[..ranks].to_vec()), PIECE, |rank| rank)
 }
@@ -62,4 +62,4 @@ std::thread_local! {
     static DEVICES: Vec<usize> = devices(5);
 }
 
-comm_sim::communicator_conformance!(staging, [1, 2, 3, 5], meet);
+comm_sim::communicator_conformance!(staging, [1, 2, 3, 5], create);

@@ -70,7 +70,7 @@ fn invalid_calls_fail_before_any_copy() {
 }
 
 #[test]
-fn ranks_that_disagree_are_told_with_the_first_piece() {
+fn disagreements_are_reported_with_the_first_piece() {
     // The shorter call would complete before the longer one.
     let errors = staged(&devices(2), PIECE, |rank| {
         assert_works(&rank);
@@ -134,7 +134,7 @@ fn a_rank_that_waits_for_its_own_device_is_named_with_that_reason() {
 }
 
 #[test]
-fn an_abort_ends_calls_under_way_and_observers_are_told() {
+fn an_abort_ends_calls_in_flight_and_notifies_observers() {
     let devices = devices(2);
     staged(&devices, PIECE, |rank| {
         let reported = Arc::new(Mutex::new(Vec::new()));

@@ -21,7 +21,7 @@ fn contribution<T: Small>(rank: usize, len: usize) -> Vec<T> {
 }
 
 #[test]
-fn an_average_of_large_f16_is_finite_and_has_the_bits_of_the_host() {
+fn an_average_of_large_f16_is_finite_and_bit_identical_to_the_host() {
     in_all_worlds(PIECE, |rank| {
         let ordered = (
             rank.host.with_reduce_order(ReduceOrder::Deterministic),
@@ -37,7 +37,7 @@ fn an_average_of_large_f16_is_finite_and_has_the_bits_of_the_host() {
 }
 
 #[test]
-fn sums_in_f32_have_the_bits_of_the_host() {
+fn sums_in_f32_are_bit_identical_to_the_host() {
     in_all_worlds(PIECE, |rank| {
         let wide = |comm: &Comm| comm.with_accumulate(Accumulate::F32);
         let (host, staged) = (wide(&rank.host), rank.staged.with_accumulate(Accumulate::F32));

@@ -104,7 +104,7 @@ fn train<M: Kernels>(comm: &Comm<M>, divisor: Divisor) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn training_on_devices_gives_the_bits_of_the_host() {
+fn training_on_devices_is_bit_identical_to_the_host() {
     let devices = devices(2);
     for (size, path, jitter) in [
         (1, DevicePath::Nccl, JITTERS[0]),

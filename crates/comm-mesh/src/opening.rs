@@ -84,12 +84,13 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
 /// Waits until a channel is open, `until` ends the wait, or the rendezvous fails.
 ///
 /// # Errors
-/// As [`Opening::advance`], [`Opening::timeout`], [`Until::goes_on`] and [`WatchGuard::check`].
+/// As [`Opening::advance`], [`Opening::timeout`], [`Until::check_expired`] and
+/// [`WatchGuard::check`].
 pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Watch>) -> Result<O::Channel> {
     let watch = watch.map(Watch::hold);
     while !opening.advance()? {
         let now = Instant::now();
-        if !until.goes_on(now)? {
+        if until.check_expired(now)? {
             return Err(opening.timeout());
         }
         watch.as_ref().map_or(Ok(()), WatchGuard::check)?;

@@ -13,13 +13,13 @@ const FLOAT8_SINCE: (Version, (i32, i32)) = (Version::new(2, 24, 0), (9, 0));
 
 /// The properties of a library and a device on which supported reductions depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub(crate) struct ReduceSupport {
     pub(crate) version: Version,
     /// The compute capability of the device.
     pub(crate) capability: (i32, i32),
 }
 
-impl Abilities {
+impl ReduceSupport {
     /// Returns an error if this library, or this device, cannot reduce the type.
     fn check(self, dtype: DType) -> Result<()> {
         let (version, (major, minor)) = FLOAT8_SINCE;
@@ -66,7 +66,7 @@ pub(crate) fn moved(dtype: DType) -> (ncclDataType_t, usize) {
 }
 
 /// Returns the type for a reduction with `op`, or an error if NCCL does not support them.
-pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: Abilities) -> Result<ncclDataType_t> {
+pub(crate) fn reduced(dtype: DType, op: ReduceOp, abilities: ReduceSupport) -> Result<ncclDataType_t> {
     op.check(dtype)?;
     abilities.check(dtype)?;
     let number = number(dtype).filter(|_| matches!(op, ReduceOp::PreMulSum(_)) || operator(op).is_some());
@@ -128,12 +128,12 @@ mod tests {
         assert_eq!(numbers, wanted, "as in nccl.h, in the order of {:?}", DType::ALL);
     }
 
-    const NEW: Abilities = Abilities { version: Version::new(2, 30, 7), capability: (9, 0) };
+    const NEW: ReduceSupport = ReduceSupport { version: Version::new(2, 30, 7), capability: (9, 0) };
 
     #[test]
     fn floats_of_8_bits_are_reduced_where_library_and_device_do_and_moved_everywhere() {
-        let old = Abilities { version: Version::new(2, 23, 4), ..NEW };
-        let small = Abilities { capability: (8, 9), ..NEW };
+        let old = ReduceSupport { version: Version::new(2, 23, 4), ..NEW };
+        let small = ReduceSupport { capability: (8, 9), ..NEW };
         for dtype in [DType::F8E4M3, DType::F8E5M2] {
             assert!(reduced(dtype, ReduceOp::Sum, NEW).is_ok());
             assert_eq!(moved(dtype), (ncclDataType_t::ncclUint8, 1));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn factors_have_the_bits_of_their_type() {
+    fn factors_are_rounded_to_their_type() {
         assert_eq!(factor(0.5, ncclDataType_t::ncclFloat16)[..3], [0, 0x38, 0]);
         assert_eq!(factor(0.5, ncclDataType_t::ncclBfloat16)[..3], [0, 0x3f, 0]);
         assert_eq!(factor(0.5, ncclDataType_t::ncclFloat32)[..5], [0, 0, 0, 0x3f, 0]);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_stays_and_loses_the_calls_that_had_not_ended() {
+    fn the_first_failure_is_kept_and_fails_the_pending_calls() {
         let health = Arc::new(Health::default());
         let call_record = |sequence| CallRecord::new(Arc::clone(&health), sequence);
         assert!(health.failure.usable().is_ok() && call_record(9).check().is_ok());

@@ -19,8 +19,8 @@ use crate::{Device, PinnedBuffer, error};
 /// Clones refer to the same streams, which can be used from several threads.
 #[derive(Debug, Clone)]
 pub struct CopyStreams {
-    down: Stream,
-    up: Stream,
+    download: Stream,
+    upload: Stream,
 }
 
 impl CopyStreams {
@@ -29,14 +29,14 @@ impl CopyStreams {
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if the driver returns an error.
     pub fn new(device: &Device) -> Result<Self> {
-        Ok(Self { down: device.new_stream()?, up: device.new_stream()? })
+        Ok(Self { download: device.new_stream()?, upload: device.new_stream()? })
     }
 
     /// Returns the stream of copies from the host. Work that is enqueued there runs after the
     /// copies that were enqueued before.
     #[must_use]
-    pub const fn up(&self) -> &Stream {
-        &self.up
+    pub const fn upload_stream(&self) -> &Stream {
+        &self.upload
     }
 
     /// Waits on the host for all copies that were enqueued so far.
@@ -44,7 +44,7 @@ impl CopyStreams {
     /// # Errors
     /// [`Error::Backend`](comm_core::Error::Backend) if any of them failed.
     pub fn synchronize(&self) -> Result<()> {
-        self.down.synchronize().and(self.up.synchronize())
+        self.download.synchronize().and(self.upload.synchronize())
     }
 }
 
@@ -98,11 +98,11 @@ impl<'a> Transfer<'a> {
     fn new(span: Span<'a>, streams: &CopyStreams, is_written: bool) -> Result<Self> {
         let source = span.call_record();
         if span.len > 0 {
-            span.check_device(streams.down.ordinal())?;
-            streams.down.device().bind()?;
-            span.before(&streams.down, Access::Read)?;
+            span.check_device(streams.download.ordinal())?;
+            streams.download.device().bind()?;
+            span.before(&streams.download, Access::Read)?;
             if is_written {
-                span.before(&streams.up, Access::Write)?;
+                span.before(&streams.upload, Access::Write)?;
             }
         }
         Ok(Self { span, streams: streams.clone(), source, is_written, last_read: None })
@@ -115,10 +115,13 @@ impl<'a> Transfer<'a> {
     /// anything is enqueued; [`Error::Backend`](comm_core::Error::Backend) if the device fails.
     pub fn download(&mut self, parts: &[CopyRegion], to: &mut PinnedBuffer) -> Result<()> {
         let Some(copies) = self.copies(parts, to.len())? else { return Ok(()) };
-        let stream = &self.streams.down;
+        let stream = &self.streams.download;
         stream.device().bind()?;
         let done = to.enqueue(stream, self.source.clone(), |host| {
-            copies.iter().try_for_each(|copy| copy.down(host, stream)).map_err(error::cuda("enqueue a copy"))
+            copies
+                .iter()
+                .try_for_each(|copy| copy.download(host, stream))
+                .map_err(error::cuda("enqueue a copy"))
         });
         let now = until(stream, &done)?;
         self.span.after(Access::Read, &now)?;
@@ -136,10 +139,13 @@ impl<'a> Transfer<'a> {
             return Err(Invalid::WithoutRecv.into());
         }
         let Some(copies) = self.copies(parts, from.len())? else { return Ok(()) };
-        let stream = &self.streams.up;
+        let stream = &self.streams.upload;
         stream.device().bind()?;
         let done = from.enqueue(stream, None, |host| {
-            copies.iter().try_for_each(|copy| copy.up(host, stream)).map_err(error::cuda("enqueue a copy"))
+            copies
+                .iter()
+                .try_for_each(|copy| copy.upload(host, stream))
+                .map_err(error::cuda("enqueue a copy"))
         });
         self.span.after(Access::Write, &until(stream, &done)?)?;
         // A later write waits only for the last write and the reads recorded since. Earlier reads
@@ -190,7 +196,7 @@ struct PinnedCopy {
 }
 
 impl PinnedCopy {
-    fn down(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
+    fn download(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
         // SAFETY: nothing else accesses the bytes until the copy is done.
@@ -200,12 +206,12 @@ impl PinnedCopy {
         unsafe { result::memcpy_dtoh_async(to, self.device, stream.as_cudarc().cu_stream()) }
     }
 
-    fn up(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
+    fn upload(&self, host: NonNull<u8>, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: the bytes are within the pinned buffer, as was checked.
         let start = unsafe { host.add(self.host) };
         // SAFETY: nothing writes the bytes until the copy is done.
         let from = unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) };
-        // SAFETY: as in `down`.
+        // SAFETY: as in `download`.
         unsafe { result::memcpy_htod_async(self.device, from, stream.as_cudarc().cu_stream()) }
     }
 }

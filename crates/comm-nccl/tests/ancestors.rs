@@ -52,7 +52,7 @@ fn parts_of_buffers_are_buffers() {
 }
 
 #[test]
-fn a_root_that_is_no_member_is_refused_and_nothing_else() {
+fn only_a_root_outside_of_the_group_is_refused() {
     pair(|comm, buffer| {
         let mut ours = buffer(&[1.0]);
         for refused in [comm.broadcast(5, &mut ours), comm.reduce(5, &mut ours, ReduceOp::Sum)] {

@@ -44,7 +44,7 @@ impl Member for Rank {
     }
 }
 
-fn meet(ranks: usize) -> Vec<Rank> {
+fn create(ranks: usize) -> Vec<Rank> {
     control().set(Setting::JitterMicroseconds, JITTERS[1]);
     world(&DEVICES.with(|all| all[..ranks].to_vec()), |rank| rank)
 }
@@ -54,4 +54,4 @@ std::thread_local! {
     static DEVICES: Vec<usize> = devices(5);
 }
 
-comm_sim::communicator_conformance!(nccl, [1, 2, 3, 5], meet);
+comm_sim::communicator_conformance!(nccl, [1, 2, 3, 5], create);

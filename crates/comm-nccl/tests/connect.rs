@@ -33,7 +33,7 @@ fn an_id_of_127_bytes_is_refused() {
 }
 
 #[test]
-fn two_ranks_on_one_device_are_named_on_every_rank_before_nccl_is_asked() {
+fn two_ranks_on_one_device_are_named_on_every_rank_before_nccl_is_called() {
     let devices = devices(2);
     let name = format!("GPU-6770752d-656d-752d-6465-7669636500{:02x}", devices[0]);
     let errors = connect_over_host(&[devices[0], devices[1], devices[0]], |_, comm| comm.unwrap_err());

@@ -73,7 +73,7 @@ fn a_rank_that_has_gone_on_compares_its_past() {
 }
 
 #[test]
-fn a_timeout_names_the_ranks_that_did_not_come() {
+fn a_timeout_names_the_ranks_that_did_not_arrive() {
     let timeout = Duration::from_millis(800);
     let errors = over_host(4, |rank| {
         sum(&rank.comm, &rank, 1, &options()).unwrap();

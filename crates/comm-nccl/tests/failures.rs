@@ -75,7 +75,7 @@ fn unknown_codes_keep_their_number() {
 }
 
 #[test]
-fn errors_in_the_background_are_noticed_and_abort_the_communicator() {
+fn asynchronous_errors_are_detected_and_abort_the_communicator() {
     let plan = |device| control().plan_async_error(device, 1, ncclResult_t::ncclRemoteError);
     let errors = in_second_call(plan, Duration::from_secs(1));
     assert_eq!(code(&errors[0]), Some(6), "{}", errors[0]);
@@ -122,7 +122,7 @@ fn copies_to_the_host_do_not_wait_for_ever_for_a_call_that_hangs() {
 }
 
 #[test]
-fn an_abort_ends_the_call_under_way_and_later_drops_do_no_harm() {
+fn an_abort_ends_the_call_in_flight_and_handles_can_be_dropped_later() {
     let devices = devices(2);
     control().plan_hang(devices[0], 0);
     world(&devices, |rank| {

@@ -23,7 +23,7 @@ fn sum(comm: &dyn Communicator<Cuda>, rank: &Rank, ours: i64) -> i64 {
 }
 
 #[test]
-fn groups_have_names_of_their_own_and_outlive_their_parent() {
+fn groups_have_their_own_names_and_outlive_their_parent() {
     let devices = devices(3);
     let ids = world(&devices, |mut rank| {
         let listed = rank.comm.new_group(&[2, 0], &options()).unwrap();
@@ -101,7 +101,7 @@ fn messages_arrive_in_their_order() {
 /// Every rank sends to the next rank and receives from the previous one. Consecutive calls would
 /// wait forever.
 #[test]
-fn a_batch_of_messages_goes_around_in_a_circle() {
+fn a_batch_of_messages_is_sent_around_a_ring() {
     in_all_worlds(|rank| {
         let (next, before) = ((rank.rank + 1) % rank.size, (rank.rank + rank.size - 1) % rank.size);
         let ours = rank.buffer(&[rank.rank as u64; 3]);

@@ -37,7 +37,7 @@ fn buffer(comm: &Comm<Cuda>, dtype: DType, bytes: &[u8]) -> ErasedDeviceBuffer {
 }
 
 #[test]
-fn kernels_give_the_bits_of_the_host() {
+fn kernels_are_bit_identical_to_the_host() {
     let devices = devices(1);
     let host = on_host();
     world(&devices, |rank| {

@@ -133,7 +133,7 @@ fn reading_pinned_memory_waits_for_the_copy() {
 }
 
 #[test]
-fn pinned_memory_is_not_freed_while_a_copy_is_under_way() {
+fn pinned_memory_is_not_freed_while_a_copy_is_in_flight() {
     let _alone = alone();
     let (device, stream, streams) = device();
     let mut buffer = DeviceBuffer::<u16>::zeros(&stream, 100).unwrap();

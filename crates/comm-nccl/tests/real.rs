@@ -60,8 +60,9 @@ fn without_a_gpu_there_is_an_error_and_no_communicator() {
         let host = RingCommunicator::new(host, RingConfig::default(), config.timeout).unwrap();
         let given =
             no_device().and_then(|device| NcclCommunicator::with_id(&library, &device, &id, config.clone()));
-        let met = no_device().and_then(|device| NcclCommunicator::connect(&library, &device, &host, config));
-        for outcome in [given, met] {
+        let connected =
+            no_device().and_then(|device| NcclCommunicator::connect(&library, &device, &host, config));
+        for outcome in [given, connected] {
             assert!(matches!(outcome, Err(Error::BackendUnavailable { .. })));
         }
     });

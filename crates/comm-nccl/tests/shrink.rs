@@ -114,7 +114,7 @@ fn a_rank_that_cannot_be_connected_is_named_as_it_was() {
 /// One rank detects an error, and one waits in a call. The third is not in a call, and has not
 /// detected anything.
 #[test]
-fn ranks_that_have_not_noticed_give_up_the_group_too() {
+fn ranks_that_have_not_detected_the_failure_abandon_the_group_too() {
     let devices = devices(3);
     control().plan_answer(devices[0], c"ncclAllReduce", 1, ncclResult_t(99));
     world(&devices, |rank| {

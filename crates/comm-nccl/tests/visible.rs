@@ -55,7 +55,7 @@ fn run<const N: usize>(task: &str, environments: [&[(&str, &str)]; N]) -> [Strin
 }
 
 #[test]
-fn ranks_that_are_shown_one_device_each_take_it_whatever_their_number() {
+fn a_rank_that_sees_one_device_uses_it_whatever_its_number() {
     let shown = |device| ("CUDA_VISIBLE_DEVICES", device);
     let output = run("sum", [&[shown("2")], &[shown("0")], &[shown("5")]]);
     for (output, device) in output.iter().zip(["device 2", "device 0", "device 5"]) {

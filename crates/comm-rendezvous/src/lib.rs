@@ -1,10 +1,10 @@
-//! Rendezvous of the comm collective communication library: how the ranks of a job find each other
-//! through a store.
+//! Rendezvous of the comm collective communication library, in which the ranks of a job find each
+//! other through a store.
 //!
 //! [`Rendezvous::join`] makes the processes that share a [`Store`](comm_core::Store) a group: every
 //! rank claims its number, settings that must be equal are compared, and every rank gets one line
-//! of text from each other rank. A transport puts its addresses into that line. [`meet`] does all
-//! of this for the [`Endpoint`] of a transport.
+//! of text from each other rank. A transport puts its addresses into that line. [`connect`] does
+//! all of this for the [`Endpoint`] of a transport.
 //!
 //! A store can serve any number of rendezvous under the same job and round: a process that finds
 //! its rank claimed by an earlier process starts a new attempt, which the others join. A restarted
@@ -16,7 +16,7 @@
 //! | part | file |
 //! |---|---|
 //! | the identity of a rank, and the settings that must be equal | `member.rs`, `settings.rs` |
-//! | the order of events | `meet.rs`, `rendezvous.rs` |
+//! | the order of events | `connect.rs`, `rendezvous.rs` |
 //! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
 //! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
 //! | reports of failures while a rank opens connections | `watch.rs` |
@@ -38,8 +38,8 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod connect;
 mod local;
-mod meet;
 mod member;
 mod outcome;
 mod random;
@@ -47,7 +47,7 @@ mod rendezvous;
 mod settings;
 mod watch;
 
-pub use meet::{Endpoint, meet, parse_records};
+pub use connect::{Endpoint, connect, parse_records};
 pub use member::Member;
 pub use random::random_bytes;
 pub use rendezvous::Rendezvous;

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_survive_the_store() {
+    fn outcomes_round_trip_through_the_store() {
         let sides = [(0, "tcp".to_owned()), (7, String::new())];
         let failures = [
             Failure::Superseded { rank: 2 },

@@ -47,7 +47,7 @@ impl std::fmt::Debug for Rendezvous<'_> {
 /// The outcome of an attempt for this process.
 enum Attempted {
     /// All ranks joined. Holds their records.
-    Met(Vec<String>),
+    Complete(Vec<String>),
     /// The process takes part in the next attempt.
     Retry,
 }
@@ -192,7 +192,7 @@ impl<'a> Rendezvous<'a> {
                 Attempted::Retry
             };
             match attempted {
-                Attempted::Met(records) => return Ok(records),
+                Attempted::Complete(records) => return Ok(records),
                 Attempted::Retry => self.advance()?,
             }
         }
@@ -258,7 +258,7 @@ impl<'a> Rendezvous<'a> {
             Outcome::Failed(failure) => self.handle_failure(failure),
             Outcome::Complete(_) => match attempt.pass(Phase::Records, Some(record))? {
                 Outcome::Failed(failure) => self.handle_failure(failure),
-                outcome @ Outcome::Complete(_) => self.records(outcome).map(Attempted::Met),
+                outcome @ Outcome::Complete(_) => self.records(outcome).map(Attempted::Complete),
             },
         }
     }

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_survive_the_store() {
+    fn settings_round_trip_through_the_store() {
         for all in [&[][..], &[("a", "1")], &[("a", ""), ("b\tc", "x\ny\u{7f}"), ("d", "é = 3")]] {
             let settings = settings(all);
             assert_eq!(settings.encode().parse(), Ok(settings));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Error, Loss, Membership, Refusal, Result, Store};
-use comm_rendezvous::{Endpoint, Member, Rendezvous, Watch, meet};
+use comm_rendezvous::{Endpoint, Member, Rendezvous, Watch, connect};
 use comm_sim::{MemoryStore, run_each};
 
 /// Longer than any wait of a test that passes.
@@ -98,7 +98,7 @@ fn a_rank_that_dies_before_all_have_finished_is_named_by_all_others() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+fn a_rank_that_does_not_arrive_is_named_at_the_deadline() {
     let store = MemoryStore::default();
     run_each(vec![0, 2], |rank| {
         let mut member = member(rank, 4);
@@ -153,7 +153,7 @@ fn a_rank_without_an_endpoint_returns_its_error_and_the_others_name_it() {
     let store = MemoryStore::default();
     run_each(all(3), |rank| {
         let endpoint = if rank == 0 { Err(Error::setting("port", "0", "none is free")) } else { Ok(Fake(2)) };
-        match meet(&store, member(rank, 3), endpoint).map(drop) {
+        match connect(&store, member(rank, 3), endpoint).map(drop) {
             Err(Error::Invalid(_)) => assert_eq!(rank, 0),
             Err(Error::Aborted { by: 0, reason }) => assert!(rank > 0 && reason.contains("none is free")),
             outcome => panic!("rank {rank}: {outcome:?}"),
@@ -165,7 +165,7 @@ fn a_rank_without_an_endpoint_returns_its_error_and_the_others_name_it() {
 fn ranks_that_cannot_connect_name_the_culprit_and_not_each_other() {
     let store = MemoryStore::default();
     run_each(all(4), |rank| {
-        let outcome = meet(&store, member(rank, 4), Ok(Fake(rank))).map(drop);
+        let outcome = connect(&store, member(rank, 4), Ok(Fake(rank))).map(drop);
         assert!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "rank {rank}: {outcome:?}");
     });
 }

@@ -274,14 +274,14 @@ impl Fabric for QueueFabric {
         channel.changed.notify_all();
         loop {
             let now = self.now();
-            let goes_on = until.goes_on(now)?;
+            let expired = until.check_expired(now)?;
             let arrived = lock(&channel.arrived);
             let absent: Vec<usize> = (0..group.size()).filter(|&rank| !arrived[rank]).collect();
             if absent.is_empty() {
                 drop(arrived);
                 return Ok(QueueTransport::new(group, channel));
             }
-            if !goes_on {
+            if expired {
                 let after = now - started;
                 return Err(Error::Timeout { waiting_for: absent, after, during: During::Rendezvous });
             }

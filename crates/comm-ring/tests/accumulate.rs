@@ -165,7 +165,7 @@ fn scans<T: Half>(comm: &Comm) {
 }
 
 #[test]
-fn reductions_of_f16_have_the_bits_of_those_of_f32_rounded_once() {
+fn f16_reductions_are_bit_identical_to_f32_reductions_rounded_once() {
     in_all_worlds(|comm| {
         all_reduces::<f16>(&comm);
         reduces::<f16>(&comm);
@@ -175,7 +175,7 @@ fn reductions_of_f16_have_the_bits_of_those_of_f32_rounded_once() {
 }
 
 #[test]
-fn reductions_of_bf16_have_the_bits_of_those_of_f32_rounded_once() {
+fn bf16_reductions_are_bit_identical_to_f32_reductions_rounded_once() {
     in_all_worlds(|comm| {
         all_reduces::<bf16>(&comm);
         reduces::<bf16>(&comm);

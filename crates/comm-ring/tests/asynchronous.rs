@@ -43,7 +43,7 @@ fn a_dropped_handle_completes_all_the_same() {
 }
 
 #[test]
-fn buffers_come_back() {
+fn buffers_are_returned() {
     run(3, |comm| {
         let (rank, len) = (comm.rank(), 7);
         let gathered = comm.all_gather_async(contributions::<f32>(rank, len), vec![0.0; 3 * len]).unwrap();
@@ -69,7 +69,7 @@ fn buffers_come_back() {
 }
 
 #[test]
-fn errors_come_out_of_the_handle() {
+fn errors_are_returned_by_the_handle() {
     run(2, |comm| {
         let wrong = comm.all_reduce_async(vec![1.0_f32; 3], ReduceOp::BitAnd).unwrap();
         let right = comm.all_reduce_async(vec![1.0_f32; 3], ReduceOp::Sum).unwrap();
@@ -79,7 +79,7 @@ fn errors_come_out_of_the_handle() {
 }
 
 #[test]
-fn a_handle_waits_no_longer_than_it_is_told() {
+fn a_handle_waits_no_longer_than_its_timeout() {
     let waited = Barrier::new(2);
     run(2, |comm| {
         if comm.rank() == 1 {

@@ -203,7 +203,7 @@ fn a_refused_call_changes_nothing() {
 }
 
 #[test]
-fn in_rank_order_the_bits_equal_those_of_one_call_per_buffer() {
+fn in_rank_order_results_are_bit_identical_to_one_call_per_buffer() {
     run(5, |comm| {
         let comm = comm.with_reduce_order(ReduceOrder::Deterministic);
         let lengths = [1, 9, 0, 1001];

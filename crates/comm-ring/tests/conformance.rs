@@ -41,7 +41,7 @@ comm_sim::communicator_conformance!(tiny_channels, [2, 3, 5], |ranks| {
 comm_sim::communicator_conformance!(bytes_that_dribble, [2, 3, 5], |ranks| {
     create(ranks, &InProcessConfig::default().dribble(1), 7)
 });
-comm_sim::communicator_conformance!(memory_that_stays_lent, [2, 3, 5], |ranks| {
+comm_sim::communicator_conformance!(memory_that_is_read_until_consumed, [2, 3, 5], |ranks| {
     let network = InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(2);
     create(ranks, &network, 7)
 });

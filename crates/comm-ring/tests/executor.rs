@@ -115,7 +115,7 @@ fn every_row_is_correct_between_threads() {
 }
 
 #[test]
-fn bytes_that_come_in_pieces_make_whole_elements() {
+fn bytes_received_in_pieces_form_whole_elements() {
     let worlds: &[usize] = if cfg!(miri) { &[2] } else { &[2, 3, 5] };
     let network = InProcessConfig::default().capacity(13).release(Release::OnConsume).dribble(7);
     for row in TABLE {

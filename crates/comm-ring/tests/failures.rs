@@ -152,7 +152,7 @@ fn a_rank_that_left_before_the_call_is_named_at_once() {
 }
 
 #[test]
-fn a_deadline_may_be_as_far_away_as_can_be() {
+fn the_most_distant_deadline_is_accepted() {
     run(2, |comm, _| comm.with_timeout(Duration::MAX).barrier().unwrap());
 }
 

@@ -215,7 +215,7 @@ fn two_levels_send_only_a_share_of_the_data_to_other_hosts() {
 }
 
 #[test]
-fn steps_and_bytes_are_those_of_the_papers() {
+fn steps_and_bytes_match_the_papers() {
     for ranks in 1..=33_usize {
         // The depth of the binomial tree is the largest number of set bits in a rank's number.
         let depth = (0..ranks).map(usize::count_ones).max();

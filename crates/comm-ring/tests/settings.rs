@@ -23,7 +23,7 @@ fn different(rank: usize) -> RingConfig {
 }
 
 #[test]
-fn ranks_with_unlike_settings_use_those_of_rank_0() {
+fn ranks_with_different_settings_use_those_of_rank_0() {
     for ranks in [2, 3, 5, 8] {
         in_process::run(ranks, &InProcessConfig::default(), |fabric| {
             let rank = fabric.group().rank();

@@ -20,7 +20,7 @@ pub struct SharedMemoryConfig {
     /// `usize::MAX` means that no allocated memory is read in place, including the shared buffers
     /// of channels. Pieces of such a buffer that are smaller than 1/32 of this are still copied.
     /// Ranks may use different values.
-    pub lend_bytes: usize,
+    pub zero_copy_bytes: usize,
     /// The minimum size in bytes of a piece of any other memory that the receiver reads in place by
     /// cross-memory attach instead of through the ring. This applies to collectives that send the
     /// caller's buffer, if the system lets the receiver read the memory of this process as a
@@ -61,7 +61,7 @@ impl SharedMemoryConfig {
 
     /// Whether other ranks read regions of this one in place.
     pub(crate) const fn has_regions(&self) -> bool {
-        self.lend_bytes != usize::MAX
+        self.zero_copy_bytes != usize::MAX
     }
 
     /// The smallest piece of a region that is read in place.
@@ -71,7 +71,7 @@ impl SharedMemoryConfig {
 
     /// The smallest piece of an allocated buffer that is read in place.
     pub(crate) const fn region_piece_bytes(&self) -> usize {
-        if self.lend_bytes < Self::PIECES { 1 } else { self.lend_bytes / Self::PIECES }
+        if self.zero_copy_bytes < Self::PIECES { 1 } else { self.zero_copy_bytes / Self::PIECES }
     }
 
     /// Returns an error if a setting is invalid.
@@ -102,7 +102,7 @@ impl SharedMemoryConfig {
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
-        Self { ring_bytes: 1 << 20, lend_bytes: 2 << 20, single_copy_bytes: None }
+        Self { ring_bytes: 1 << 20, zero_copy_bytes: 2 << 20, single_copy_bytes: None }
     }
 }
 
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn pieces_are_read_in_place_down_to_a_thirty_second_of_the_smallest_buffer() {
-        for (lend_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (2 << 20, 64 << 10)] {
-            let config = SharedMemoryConfig { lend_bytes, ..SharedMemoryConfig::default() };
-            assert_eq!(config.region_piece_bytes(), piece, "{lend_bytes}");
+        for (zero_copy_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (2 << 20, 64 << 10)] {
+            let config = SharedMemoryConfig { zero_copy_bytes, ..SharedMemoryConfig::default() };
+            assert_eq!(config.region_piece_bytes(), piece, "{zero_copy_bytes}");
         }
     }
 

@@ -67,7 +67,8 @@ impl SharedMemoryFabric {
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let mut member = config.member.clone();
         member.settings.add("transport", "shm");
-        let (rendezvous, fabric) = comm_rendezvous::meet(store, member, SharedMemoryEndpoint::open(config))?;
+        let (rendezvous, fabric) =
+            comm_rendezvous::connect(store, member, SharedMemoryEndpoint::open(config))?;
         // All ranks have the same records, so all of them fail or none does.
         if let Some(obstacle) = fabric.obstacle {
             return Err(obstacle);
@@ -178,7 +179,7 @@ impl Fabric for SharedMemoryFabric {
     /// small for that or the kernel is older than 5.1. Channels of this fabric read it in place;
     /// others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
-        if !self.has_neighbours() || bytes < self.config().lend_bytes.max(1) {
+        if !self.has_neighbours() || bytes < self.config().zero_copy_bytes.max(1) {
             return Allocation::on_heap(bytes);
         }
         match self.mesh.protocol().regions.allocate(bytes, self.config().region_piece_bytes()) {

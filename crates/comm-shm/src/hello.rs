@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_hello_are_those_of_the_format() {
+    fn the_bytes_of_a_hello_match_the_specification() {
         let mut expected = b"\x93cshm\r\n\x04\x02\0\0\0\x07\0\0\0".to_vec();
         expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         expected.extend([0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);

@@ -32,7 +32,7 @@ impl HostId {
     /// [`Error::Io`] if `/proc` is not mounted.
     pub fn of_this_process() -> Result<Self> {
         Ok(Self {
-            boot: boot()?,
+            boot: boot_id()?,
             network: namespace("/proc/self/ns/net")?,
             users: namespace("/proc/self/ns/user")?,
             user: own_user(),
@@ -51,7 +51,7 @@ impl HostId {
 }
 
 /// Returns the boot id, a random UUID of each boot of the kernel.
-fn boot() -> Result<u128> {
+fn boot_id() -> Result<u128> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(PATH).map_err(|e| Error::io(format!("read {PATH}"), e))?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
@@ -78,20 +78,20 @@ impl fmt::Display for HostId {
 
 /// The error for a text that is not a host id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoHostId;
+pub struct ParseHostIdError;
 
-impl fmt::Display for NoHostId {
+impl fmt::Display for ParseHostIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not a host id")
     }
 }
 
-impl std::error::Error for NoHostId {}
+impl std::error::Error for ParseHostIdError {}
 
 impl FromStr for HostId {
-    type Err = NoHostId;
+    type Err = ParseHostIdError;
 
-    fn from_str(text: &str) -> Result<Self, NoHostId> {
+    fn from_str(text: &str) -> Result<Self, ParseHostIdError> {
         let parse = || {
             let mut fields = text.split('.');
             let host = Self {
@@ -102,7 +102,7 @@ impl FromStr for HostId {
             };
             fields.next().is_none().then_some(host)
         };
-        parse().ok_or(NoHostId)
+        parse().ok_or(ParseHostIdError)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_process_survives_as_text() {
+    fn the_id_of_a_process_round_trips_through_text() {
         let host = HostId::of_this_process().unwrap();
         assert_eq!(HostId::of_this_process().unwrap(), host);
         assert_eq!(host.to_string().parse(), Ok(host));
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(other.to_string().parse(), Ok(other));
         }
         for text in ["", "1", "1.2.3", "1.2.3.4.5", "x.2.3.4", "1.2.3.-4"] {
-            assert_eq!(text.parse::<HostId>(), Err(NoHostId), "{text:?}");
+            assert_eq!(text.parse::<HostId>(), Err(ParseHostIdError), "{text:?}");
         }
     }
 }

@@ -89,6 +89,6 @@ pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::SharedMemoryConfig;
 pub use endpoint::SharedMemoryEndpoint;
 pub use fabric::SharedMemoryFabric;
-pub use host::{HostId, NoHostId};
+pub use host::{HostId, ParseHostIdError};
 pub use rendezvous::RendezvousConfig;
 pub use transport::SharedMemoryTransport;

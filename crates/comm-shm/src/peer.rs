@@ -138,7 +138,7 @@ impl Peer {
 
     /// Ends both streams: the peer has violated the protocol.
     fn protocol_error(&mut self, during: During, what: impl Display) -> Error {
-        self.fail(during, Loss::Garbage(what.to_string()))
+        self.fail(during, Loss::Protocol(what.to_string()))
     }
 
     /// Ends both streams immediately.

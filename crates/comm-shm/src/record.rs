@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_survive_the_store() {
+    fn records_round_trip_through_the_store() {
         let host: HostId = "0000000000000000000000000000000b.4026531833.4026531837.1000".parse().unwrap();
         let location = Location { host, member: Address { listener: 0xd, token: u128::MAX } };
         let record = Record(Some(location));

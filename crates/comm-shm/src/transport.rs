@@ -50,9 +50,9 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// a peer, and 64 KiB for each peer whose memory is reduced by cross-memory attach.
 ///
 /// Everything that a peer publishes is validated: a peer that publishes an invalid position is lost
-/// with [`Loss::Garbage`](comm_core::Loss::Garbage). The sockets of a peer close however it exits,
-/// and the bytes that it had sent are still delivered. On Linux 5.3 and later, if both are in one
-/// PID namespace, its exit is noticed even while a child that it forked holds copies of the
+/// with [`Loss::Protocol`](comm_core::Loss::Protocol). The sockets of a peer close however it
+/// exits, and the bytes that it had sent are still delivered. On Linux 5.3 and later, if both are
+/// in one PID namespace, its exit is noticed even while a child that it forked holds copies of the
 /// sockets. A stopped peer is waited for.
 ///
 /// Dropping the transport ends its streams in an orderly way: the other ranks receive all accepted

@@ -20,14 +20,14 @@ fn with_tiny_rings(n: usize) -> Vec<SharedMemoryFabric> {
 }
 
 /// Everything is read in place.
-fn with_all_lent(n: usize) -> Vec<impl Fabric> {
-    let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
+fn with_all_in_place(n: usize) -> Vec<impl Fabric> {
+    let fabric = common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
     fabric.into_iter().map(arena_fabric).collect()
 }
 
 /// Some is read in place, and some is copied.
-fn with_some_lent(n: usize) -> Vec<impl Fabric> {
-    let fabric = common::lending_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
+fn with_some_in_place(n: usize) -> Vec<impl Fabric> {
+    let fabric = common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
     fabric.into_iter().map(arena_fabric).collect()
 }
 
@@ -52,17 +52,17 @@ fn lengths(ranks: usize) -> Vec<usize> {
 
 comm_sim::transport_conformance!(defaults, with_defaults);
 comm_sim::transport_conformance!(tiny_rings, with_tiny_rings);
-comm_sim::transport_conformance!(all_lent, with_all_lent);
-comm_sim::transport_conformance!(some_lent, with_some_lent);
+comm_sim::transport_conformance!(all_in_place, with_all_in_place);
+comm_sim::transport_conformance!(some_in_place, with_some_in_place);
 
 comm_sim::communicator_conformance!(communicator_through_tiny_rings, [1, 2, 3, 5, 8], |n| {
     communicators(with_tiny_rings(n), lengths, 31)
 });
-comm_sim::communicator_conformance!(communicator_with_some_lent, [2, 3], |n| {
-    communicators(with_some_lent(n), lengths, 97)
+comm_sim::communicator_conformance!(communicator_with_some_in_place, [2, 3], |n| {
+    communicators(with_some_in_place(n), lengths, 97)
 });
 comm_sim::communicator_conformance!(communicator_with_single_copies, [2, 3], |n| {
-    communicators(common::showing_world(n, SharedMemoryConfig::RING_BYTES_MIN, 64), lengths, 97)
+    communicators(common::single_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 64), lengths, 97)
 });
 comm_sim::communicator_conformance!(communicator_of_large_data, [2, 3, 5], |n| {
     communicators(common::world(n, 256 * 1024), |_| vec![300_007], 41)

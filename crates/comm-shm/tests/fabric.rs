@@ -13,7 +13,7 @@ use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Refusal, Result,
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
-use common::{SOON, WORLD, config, meet, rings, world};
+use common::{SOON, WORLD, config, rendezvous, rings, world};
 
 fn open(fabric: &SharedMemoryFabric, channel: ChannelId) -> Result<SharedMemoryTransport> {
     fabric.open(channel, Instant::now() + SOON)
@@ -78,10 +78,10 @@ fn nothing_is_staged_without_neighbours_or_regions() {
     assert!(alone.shared_buffer(1000).is_none());
     let configs = (0..2).map(|rank| {
         let mut config = config(rank, 2, 4096);
-        config.shm.lend_bytes = usize::MAX;
+        config.shm.zero_copy_bytes = usize::MAX;
         config
     });
-    for fabric in meet(configs.collect()) {
+    for fabric in rendezvous(configs.collect()) {
         let fabric = fabric.unwrap();
         assert!(fabric.shared_buffer(1000).is_none() && fabric.links().staged_from.is_none());
     }
@@ -91,7 +91,7 @@ fn nothing_is_staged_without_neighbours_or_regions() {
 #[test]
 fn ranks_with_rings_of_different_sizes_connect() {
     let configs = (0..3).map(|rank| config(rank, 3, 4096 << rank)).collect();
-    let fabric = meet(configs).into_iter().map(Result::unwrap).collect();
+    let fabric = rendezvous(configs).into_iter().map(Result::unwrap).collect();
     comm_sim::run_each(fabric, |fabric: SharedMemoryFabric| {
         introduce(&mut open(&fabric, WORLD).unwrap()).unwrap()
     });
@@ -101,21 +101,21 @@ fn ranks_with_rings_of_different_sizes_connect() {
 fn a_setting_that_cannot_be_used_is_refused() {
     let mut wrong = config(0, 1, 4096);
     wrong.shm = rings(5000);
-    let error = meet(vec![wrong]).remove(0).unwrap_err();
+    let error = rendezvous(vec![wrong]).remove(0).unwrap_err();
     assert!(error.to_string().contains("ring_bytes") && !error.is_fatal(), "{error}");
 }
 
 #[test]
 fn one_of_two_processes_with_the_same_rank_is_refused() {
     let (_folder, store) = common::store();
-    let meet = &|rank| SharedMemoryFabric::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
+    let rendezvous = &|rank| SharedMemoryFabric::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
     thread::scope(|scope| {
-        let rivals = [(); 2].map(|()| scope.spawn(move || meet(1)));
+        let rivals = [(); 2].map(|()| scope.spawn(move || rendezvous(1)));
         while !rivals.iter().any(|rival| rival.is_finished()) {
             thread::yield_now();
         }
         // The other one still waits for rank 0.
-        meet(0).unwrap();
+        rendezvous(0).unwrap();
         let outcomes = rivals.map(|rival| rival.join().unwrap());
         let refused = |outcome: &&Result<()>| {
             matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 1 }, .. }))
@@ -127,7 +127,7 @@ fn one_of_two_processes_with_the_same_rank_is_refused() {
 
 #[test]
 fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
-    for outcome in meet(vec![config(0, 3, 4096), config(1, 2, 4096)]) {
+    for outcome in rendezvous(vec![config(0, 3, 4096), config(1, 2, 4096)]) {
         let error = outcome.unwrap_err();
         assert!(matches!(error, Error::Handshake { refusal: Refusal::WorldSize { .. }, .. }), "{error}");
     }
@@ -137,7 +137,7 @@ fn ranks_that_disagree_on_the_size_of_the_world_are_refused() {
 fn ranks_that_do_not_connect_are_named() {
     let mut configs = [0, 2].map(|rank| config(rank, 5, 4096));
     configs.iter_mut().for_each(|config| config.member.timeout = Duration::from_millis(200));
-    for outcome in meet(configs.into()) {
+    for outcome in rendezvous(configs.into()) {
         match outcome {
             Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, [1, 3, 4]),
             other => panic!("{other:?}"),
@@ -185,7 +185,7 @@ fn ranks_on_other_hosts_are_named() {
 fn neighbours_can_connect_without_other_hosts() {
     let outcomes = with_two_elsewhere(|store, config| {
         let (_, fabric) =
-            comm_rendezvous::meet(store, config.member.clone(), SharedMemoryEndpoint::open(config))?;
+            comm_rendezvous::connect(store, config.member.clone(), SharedMemoryEndpoint::open(config))?;
         let rank = fabric.group().rank();
         if rank % 2 == 1 {
             return Ok(());

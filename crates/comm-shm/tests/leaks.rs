@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use comm_core::{ChannelId, ChannelKind, Fabric, Transport};
 use comm_shm::SharedMemoryFabric;
 use comm_tcp::FileStore;
-use common::{SOON, WORLD, config, lending_world, world};
+use common::{SOON, WORLD, config, world, zero_copy_world};
 
 const STORE: &str = "COMM_SHM_TEST_STORE";
 
@@ -68,7 +68,7 @@ fn live() {
 
 /// Sends new regions in both directions, none of which stays mapped after it was dropped.
 fn exchange_regions() {
-    comm_sim::run_each(lending_world(2, 4096, 1), |fabric| {
+    comm_sim::run_each(zero_copy_world(2, 4096, 1), |fabric| {
         let mut channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
         let peer = 1 - fabric.group().rank();
         for round in 1..=1000_u64 {

@@ -79,7 +79,7 @@ fn rank() {
     let store = FileStore::open(std::env::var_os(STORE).unwrap()).unwrap();
     if part == "wait after the rendezvous" {
         let _fabric = SharedMemoryFabric::rendezvous(&store, &config(1, 2, RING)).unwrap();
-        report_and_wait("met");
+        report_and_wait("connected");
     }
     let (fabric, mut channel) = open(1, &store);
     match part.as_str() {
@@ -115,7 +115,7 @@ fn report_and_wait(text: impl Display) {
 
 fn open(rank: usize, store: &FileStore) -> (SharedMemoryFabric, SharedMemoryTransport) {
     let mut config = config(rank, 2, RING);
-    (config.shm.lend_bytes, config.shm.single_copy_bytes) = (1, Some(0));
+    (config.shm.zero_copy_bytes, config.shm.single_copy_bytes) = (1, Some(0));
     let fabric = SharedMemoryFabric::rendezvous(store, &config).unwrap();
     let channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();
     (fabric, channel)
@@ -333,7 +333,7 @@ fn a_process_that_exits_before_a_channel_is_opened_is_not_waited_for() {
     let (_folder, store) = store();
     let mut other = Rank::start("wait after the rendezvous", &store);
     let fabric = SharedMemoryFabric::rendezvous(&store, &config(0, 2, RING)).unwrap();
-    assert_eq!(other.report(), "met");
+    assert_eq!(other.report(), "connected");
     let opened = thread::scope(|scope| {
         let opening = scope.spawn(|| fabric.open(WORLD, Instant::now() + SOON).map(drop));
         thread::sleep(Duration::from_millis(50));

@@ -104,7 +104,7 @@ fn short_messages_are_bounded_by_the_overhead() {
 }
 
 #[test]
-fn an_exchange_goes_both_ways_at_once_whichever_step_is_first() {
+fn both_directions_of_an_exchange_overlap_whichever_step_is_first() {
     let send_first = |to: usize| vec![Step::send(to, OUT, one(0)), Step::recv(to, OUT, one(1))];
     let receive_first = |to: usize| vec![Step::recv(to, OUT, one(1)), Step::send(to, OUT, one(0))];
     let swap = |steps: Vec<Step>, rank: usize| {

@@ -16,7 +16,7 @@ impl Congestion {
     /// accepted connections inherit it from their listener.
     pub(crate) fn set(&self, socket: &Socket, to: Option<SocketAddr>) -> io::Result<()> {
         match self {
-            Self::Auto if to.is_none_or(is_on_this_machine) => unpace(socket),
+            Self::Auto if to.is_none_or(is_on_this_machine) => disable_pacing(socket),
             Self::Auto | Self::System => {}
             Self::Named(name) => socket.set_tcp_congestion(name.as_bytes())?,
         }
@@ -44,7 +44,7 @@ impl Congestion {
 
 /// Sets the first congestion control without pacing that the system allows. If it allows none, only
 /// speed suffers.
-fn unpace(socket: &Socket) {
+fn disable_pacing(socket: &Socket) {
     let set = [&b"cubic"[..], b"reno"].into_iter().any(|name| socket.set_tcp_congestion(name).is_ok());
     if !set {
         tracing::debug!("neither cubic nor reno is allowed: keeping the system's congestion control");

@@ -56,7 +56,7 @@ impl TcpFabric {
     /// # Errors
     /// As [`TcpFabric::rendezvous`].
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
-        comm_rendezvous::meet(store, config.member_over("tcp"), TcpEndpoint::bind(config))
+        comm_rendezvous::connect(store, config.member_over("tcp"), TcpEndpoint::bind(config))
     }
 
     /// Creates the fabric of ranks that have completed the rendezvous.

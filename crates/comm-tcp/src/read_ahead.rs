@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_out_in_the_order_in_which_they_went_in() {
+    fn bytes_are_read_in_the_order_in_which_they_were_written() {
         let mut ahead = ReadAhead::new(8);
         assert_eq!(ahead.take(&mut [0; 4]), 0);
         let (mut next_in, mut next_out) = (0_u8, 0_u8);

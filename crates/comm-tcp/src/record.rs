@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_survive_the_store() {
+    fn records_round_trip_through_the_store() {
         let member = |address: &str| Record {
             process: 0xfeed,
             address: address.parse().unwrap(),

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{ChannelId, Error, Fabric, GroupId, Loss, Result};
-use common::{SOON, WORLD, config, introduce, meet, open, run, store};
+use common::{SOON, WORLD, config, introduce, open, rendezvous, run, store};
 
 #[test]
 fn a_rank_that_never_opens_the_channel_is_named() {
@@ -34,8 +34,10 @@ fn a_rank_that_never_opens_the_channel_is_named() {
 #[test]
 fn an_exited_rank_is_an_error_with_its_address_and_the_reason() {
     let (_server, store) = store();
-    let mut fabrics: Vec<_> =
-        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let mut fabrics: Vec<_> = rendezvous((0..2).map(|rank| config(rank, 2)).collect(), &store)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let address = fabrics[0].addresses()[0];
     drop(fabrics.remove(0));
     let error = open(&fabrics[0], WORLD).unwrap_err();

@@ -12,7 +12,7 @@ use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, Tc
 
 /// Returns the fabrics of `n` ranks, in rank order. The store is closed by then, because channels
 /// do not need it.
-fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
+fn rendezvous(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let timeout = Duration::from_secs(30);
     let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
@@ -28,7 +28,7 @@ fn meet(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
 }
 
 fn with_defaults(n: usize) -> Vec<TcpFabric> {
-    meet(n, &TcpConfig::default())
+    rendezvous(n, &TcpConfig::default())
 }
 
 /// The kernel buffers little, and we buffer as little as possible.
@@ -39,13 +39,13 @@ fn tiny_buffers() -> TcpConfig {
 }
 
 fn with_tiny_buffers(n: usize) -> Vec<TcpFabric> {
-    meet(n, &tiny_buffers())
+    rendezvous(n, &tiny_buffers())
 }
 
 /// Several sockets per peer, and stripes that cut elements.
 fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<TcpFabric> {
     (tcp.sockets_per_peer, tcp.stripe_bytes) = (sockets, stripe);
-    meet(n, &tcp)
+    rendezvous(n, &tcp)
 }
 
 /// Checks every 31st combination, with data of several packets.

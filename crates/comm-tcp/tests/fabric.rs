@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Invalid, Refusal, Result, Store, Transport};
 use comm_sim::conformance::exchange;
 use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
-use common::{SOON, WORLD, config, introduce, meet, open, run, store, store_at};
+use common::{SOON, WORLD, config, introduce, open, rendezvous, run, store, store_at};
 
 #[test]
 fn worlds_of_many_sizes_meet_and_open_channels() {
@@ -87,14 +87,14 @@ fn a_rank_with_another_secret_or_job_gets_no_channel() {
 #[test]
 fn one_of_two_processes_with_the_same_rank_is_refused() {
     let (_server, store) = store();
-    let meet = &|rank| TcpFabric::rendezvous(&store, &config(rank, 2)).map(drop);
+    let rendezvous = &|rank| TcpFabric::rendezvous(&store, &config(rank, 2)).map(drop);
     thread::scope(|scope| {
-        let rivals = [(); 2].map(|()| scope.spawn(move || meet(0)));
+        let rivals = [(); 2].map(|()| scope.spawn(move || rendezvous(0)));
         while !rivals.iter().any(|rival| rival.is_finished()) {
             thread::yield_now();
         }
         // The other one still waits for rank 1.
-        meet(1).unwrap();
+        rendezvous(1).unwrap();
         let outcomes = rivals.map(|rival| rival.join().unwrap());
         let refused = |outcome: &&Result<()>| {
             matches!(outcome, Err(Error::Handshake { refusal: Refusal::DuplicateRank { rank: 0 }, .. }))
@@ -109,7 +109,7 @@ fn every_rank_learns_immediately_that_sizes_differ() {
     let (_server, store) = store();
     for _ in 0..3 {
         let configs = (0..3).map(|rank| config(rank, if rank == 1 { 4 } else { 3 }));
-        for outcome in meet(configs.collect(), &store) {
+        for outcome in rendezvous(configs.collect(), &store) {
             let Err(Error::Handshake { refusal: Refusal::WorldSize { ours, theirs }, .. }) = outcome else {
                 panic!("{outcome:?}")
             };
@@ -129,7 +129,7 @@ fn missing_ranks_are_named_at_the_deadline() {
             config
         });
         let began = Instant::now();
-        for outcome in meet(configs.collect(), &store) {
+        for outcome in rendezvous(configs.collect(), &store) {
             let Err(Error::Timeout { waiting_for, .. }) = outcome else { panic!("{outcome:?}") };
             assert_eq!(waiting_for, absent);
         }
@@ -152,7 +152,7 @@ fn jobs_and_rounds_share_a_store() {
     };
     let configs =
         vec![with(0, 1, 0), with(0, 2, 0), with(0, 1, 1), with(1, 2, 0), with(1, 1, 1), with(1, 1, 0)];
-    for outcome in meet(configs, &store) {
+    for outcome in rendezvous(configs, &store) {
         assert!(outcome.is_ok(), "{outcome:?}");
     }
 }

@@ -38,7 +38,7 @@ fn operations_behave_as_in_c10d() {
 }
 
 #[test]
-fn values_can_be_read_by_their_owner_alone() {
+fn values_can_be_read_only_by_their_owner() {
     let (_folder, store) = store();
     store.set("k", b"v").unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -63,7 +63,7 @@ fn a_pipe_in_the_folder_is_an_error_and_does_not_block() {
 }
 
 #[test]
-fn keys_that_look_like_paths_stay_in_the_folder_and_apart() {
+fn keys_that_look_like_paths_stay_in_the_folder_and_distinct() {
     let (folder, store) = store();
     let keys = ["../out", "/out", ".lock", "a/b", "a_b", "a%2Fb", "A/b", "ä", "", "%"];
     for (index, key) in keys.iter().enumerate() {

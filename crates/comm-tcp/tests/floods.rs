@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Error, Fabric, Result, Store};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
-use common::{SOON, WORLD, config, introduce, meet, open, store};
+use common::{SOON, WORLD, config, introduce, open, rendezvous, store};
 use socket2::{Domain, Socket, Type};
 
 /// The silent connections of one flood.
@@ -84,8 +84,10 @@ fn a_client_connects_past_silent_connections_without_a_deadline() {
 #[test]
 fn opening_a_channel_keeps_its_deadline_in_a_flood_of_resets() {
     let (_server, store) = store();
-    let fabrics: Vec<_> =
-        meet((0..2).map(|rank| config(rank, 2)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let fabrics: Vec<_> = rendezvous((0..2).map(|rank| config(rank, 2)).collect(), &store)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     in_a_flood(fabrics[0].addresses()[0], || {
         let opened = fabrics[0].open(WORLD, Instant::now() + Duration::from_millis(500)).map(drop);
         assert!(matches!(&opened, Err(Error::Timeout { .. })), "{opened:?}");
@@ -95,8 +97,10 @@ fn opening_a_channel_keeps_its_deadline_in_a_flood_of_resets() {
 #[test]
 fn ranks_open_a_channel_in_a_flood_of_silent_and_of_reset_connections() {
     let (_server, store) = store();
-    let fabrics: Vec<_> =
-        meet((0..3).map(|rank| config(rank, 3)).collect(), &store).into_iter().map(Result::unwrap).collect();
+    let fabrics: Vec<_> = rendezvous((0..3).map(|rank| config(rank, 3)).collect(), &store)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let address = fabrics[0].addresses()[0];
     let _silent = silent(address, SILENT);
     in_a_flood(address, || {

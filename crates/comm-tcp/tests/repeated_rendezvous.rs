@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comm_core::{Error, Refusal, Result, Store};
 use comm_tcp::{FileStore, Secret, TcpFabric};
-use common::{config, meet, store};
+use common::{config, rendezvous, store};
 
 /// Runs one rendezvous after another, each rank as fast as it can.
 fn meet_again(store: &dyn Store, ranks: usize, times: usize) {
@@ -83,7 +83,7 @@ fn every_rank_gets_an_error_that_names_the_differing_setting() {
                 config.member.settings.add("color", if rank == odd { "red\n" } else { "blue" });
                 config
             });
-            let refusals = refusals(meet(configs.collect(), &store));
+            let refusals = refusals(rendezvous(configs.collect(), &store));
             for (rank, (name, ours, theirs, other)) in refusals.into_iter().enumerate() {
                 assert_eq!(name, "color");
                 let expected = if rank == odd { ("red\\n", "blue") } else { ("blue", "red\\n") };
@@ -95,14 +95,14 @@ fn every_rank_gets_an_error_that_names_the_differing_setting() {
 }
 
 #[test]
-fn a_rank_that_alone_has_a_secret_is_named() {
+fn the_only_rank_with_a_secret_is_named() {
     let (_server, store) = store();
     let configs = (0..3).map(|rank| {
         let mut config = config(rank, 3);
         config.secret = (rank == 2).then(|| Secret::new("sesame").unwrap());
         config
     });
-    let refusals = refusals(meet(configs.collect(), &store));
+    let refusals = refusals(rendezvous(configs.collect(), &store));
     assert_eq!(refusals[0], ("secret".into(), "none".into(), "given".into(), 2));
     assert_eq!((&*refusals[2].1, &*refusals[2].2), ("given", "none"));
 }

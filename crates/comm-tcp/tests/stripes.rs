@@ -38,7 +38,7 @@ fn all_pairs_of_every_world_exchange_through_several_sockets() {
 }
 
 #[test]
-fn megabytes_go_through_tiny_buffers_of_four_sockets() {
+fn megabytes_are_sent_through_tiny_buffers_of_four_sockets() {
     for stripe in [1000, 64 * 1024] {
         let (_server, store) = store();
         let configs = (0..3).map(|rank| striped(rank, 3, (4, stripe)));

@@ -55,10 +55,10 @@ pub fn init_with(config: &Config) -> Result<Comm> {
 pub fn init_with_paths(config: &Config) -> Result<(Comm, Paths)> {
     let joined = join(config)?;
     let all = |path| Paths::all(Membership { rank: config.rank, size: config.world_size }, path);
-    let paths = match &joined.reach {
-        Reach::Tcp => all(Path::Tcp),
-        Reach::SharedMemory => all(Path::SharedMemory),
-        Reach::Each(paths) => paths.clone(),
+    let paths = match &joined.transport {
+        TransportInUse::Tcp => all(Path::Tcp),
+        TransportInUse::SharedMemory => all(Path::SharedMemory),
+        TransportInUse::Each(paths) => paths.clone(),
     };
     Ok((joined.comm(config), paths))
 }
@@ -103,7 +103,7 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
 }
 
 /// The transport between the ranks.
-enum Reach {
+enum TransportInUse {
     Tcp,
     #[cfg(feature = "shm")]
     SharedMemory,
@@ -115,7 +115,7 @@ enum Reach {
 struct Joined {
     host: Arc<dyn HostCommunicator>,
     #[cfg_attr(not(feature = "hybrid"), expect(dead_code, reason = "there is one way"))]
-    reach: Reach,
+    transport: TransportInUse,
     /// `None` in a world of one.
     rendezvous: Option<RendezvousStore>,
 }
@@ -180,12 +180,12 @@ fn join(config: &Config) -> Result<Joined> {
     let start = Instant::now();
     if config.world_size == 1 {
         let host = communicator(TcpFabric::alone(&config.tcp)?, config, start)?;
-        return Ok(Joined { host, reach: Reach::Tcp, rendezvous: None });
+        return Ok(Joined { host, transport: TransportInUse::Tcp, rendezvous: None });
     }
     loop {
         let rendezvous = RendezvousStore::open(config, start)?;
-        match meet(&*rendezvous.store, config, rendezvous.address, start) {
-            Ok((host, reach)) => return Ok(Joined { host, reach, rendezvous: Some(rendezvous) }),
+        match run_rendezvous(&*rendezvous.store, config, rendezvous.address, start) {
+            Ok((host, transport)) => return Ok(Joined { host, transport, rendezvous: Some(rendezvous) }),
             // The store belonged to an earlier group at the same address.
             Err(Error::Handshake { refusal: Refusal::StoreClosing, .. })
                 if !left(config, start).is_zero() => {}
@@ -217,38 +217,38 @@ fn connect(config: &Config, master: &Master, start: Instant) -> Result<(Arc<dyn 
     Ok((Arc::new(store), address))
 }
 
-fn meet(
+fn run_rendezvous(
     store: &dyn Store,
     config: &Config,
     master: Option<SocketAddr>,
     start: Instant,
-) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
+) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
     match config.transport {
         #[cfg(feature = "hybrid")]
         TransportKind::Auto => {
             let (rendezvous, fabric) = HybridFabric::join(store, &anywhere(config, master, start))?;
             let paths = fabric.paths().clone();
-            Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::Each(paths)))
+            Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::Each(paths)))
         }
         #[cfg(not(feature = "hybrid"))]
-        TransportKind::Auto => meet_over_tcp(store, config, master, start),
-        TransportKind::Tcp => meet_over_tcp(store, config, master, start),
+        TransportKind::Auto => run_rendezvous_over_tcp(store, config, master, start),
+        TransportKind::Tcp => run_rendezvous_over_tcp(store, config, master, start),
         #[cfg(feature = "shm")]
         TransportKind::SharedMemory => {
             let (rendezvous, fabric) = SharedMemoryFabric::join(store, &over_memory(config, start))?;
-            Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::SharedMemory))
+            Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::SharedMemory))
         }
     }
 }
 
-fn meet_over_tcp(
+fn run_rendezvous_over_tcp(
     store: &dyn Store,
     config: &Config,
     master: Option<SocketAddr>,
     start: Instant,
-) -> Result<(Arc<dyn HostCommunicator>, Reach)> {
+) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
     let (rendezvous, fabric) = TcpFabric::join(store, &over_tcp(config, master, start))?;
-    Ok((finish(rendezvous, communicator(fabric, config, start))?, Reach::Tcp))
+    Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::Tcp))
 }
 
 /// Completes the rendezvous when all ranks have a communicator; if one has failed to create it,

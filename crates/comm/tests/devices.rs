@@ -19,22 +19,22 @@ fn nccl(is_there: bool) -> String {
 
 /// Starts ranks with a device path, all on one host, with or without NCCL.
 fn start(
-    part: &str,
+    role: &str,
     ranks: usize,
     path: DevicePath,
     has_nccl: impl Fn(usize) -> bool,
 ) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    start_on(part, (ranks, 1), path, has_nccl)
+    start_on(role, (ranks, 1), path, has_nccl)
 }
 
 /// Like [`start`], on several hosts.
 fn start_on(
-    part: &str,
+    role: &str,
     (ranks, hosts): (usize, usize),
     path: DevicePath,
     has_nccl: impl Fn(usize) -> bool,
 ) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    process::start(part, ranks, |rank| environment(rank, hosts, path, nccl(has_nccl(rank))))
+    process::start(role, ranks, |rank| environment(rank, hosts, path, nccl(has_nccl(rank))))
 }
 
 /// Returns the environment of a rank.
@@ -59,13 +59,13 @@ fn sum(comm: &HybridCommunicator, len: usize) -> Result<Vec<f32>> {
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Some(part) = process::part() else { return };
+    let Some(role) = process::role() else { return };
     // Before the driver is loaded.
     let control = Control::load().unwrap();
-    if part == "connect" {
+    if role == "connect" {
         std::thread::spawn(|| report_connecting(control));
     }
-    if part == "again" {
+    if role == "again" {
         return connect_repeatedly();
     }
     let comm = match comm::init_devices() {
@@ -78,7 +78,7 @@ fn rank() {
     comm.host().all_reduce(&mut host, ReduceOp::Sum).unwrap();
     assert_eq!(host, [size as u32]);
     println!("report: {} on device {}", comm.path(), comm.device().ordinal());
-    if part == "wait" {
+    if role == "wait" {
         wait(&comm);
     }
 }
@@ -91,7 +91,7 @@ fn connect_repeatedly() {
             Err(error) => return println!("report: time {time}: {}", error.to_string().replace('\n', " ")),
         }
     }
-    println!("report: met five times");
+    println!("report: connected five times");
 }
 
 fn report_connecting(control: &Control) {
@@ -200,7 +200,7 @@ fn processes_reconnect_in_the_same_store() {
         for ranks in [2, 3] {
             let (_store, mut processes) = start("again", ranks, path, |_| true);
             for process in &mut processes {
-                assert_eq!(process.report().as_deref(), Some("met five times"), "{path} {ranks}");
+                assert_eq!(process.report().as_deref(), Some("connected five times"), "{path} {ranks}");
             }
         }
     }
@@ -219,7 +219,7 @@ fn processes_with_devices_connect_through_a_folder() {
         });
         drop(store);
         for process in &mut processes {
-            assert_eq!(process.report().as_deref(), Some("met five times"), "{path}");
+            assert_eq!(process.report().as_deref(), Some("connected five times"), "{path}");
         }
     }
 }

@@ -23,17 +23,17 @@ const TRANSPORTS: &[&str] = &[
     "auto",
 ];
 
-fn start(part: &str, transport: &str, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    process::start(part, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())])
+fn start(role: &str, transport: &str, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    process::start(role, ranks, |_| [("COMM_TRANSPORT", transport.to_owned())])
 }
 
 /// The process of a rank that a test starts.
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Some(part) = process::part() else { return };
+    let Some(role) = process::role() else { return };
     let comm = comm::init().unwrap().with_timeout(Duration::from_secs(30));
-    match part.as_str() {
+    match role.as_str() {
         "call in a child" => continue_while_a_child(comm, call),
         "drop in a child" => continue_while_a_child(comm, drop),
         "finalize in a child" => continue_while_a_child(comm, |comm| refused("finalize", comm.finalize())),
@@ -42,7 +42,7 @@ fn rank() {
         "new communicator in a child" => continue_while_a_child(comm, |_| make_another()),
         "leave a living child" => leave_a_living_child(comm, std::mem::forget),
         "drop in a child that lives on" => leave_a_living_child(comm, drop),
-        other => panic!("no such part: {other}"),
+        other => panic!("no such role: {other}"),
     }
 }
 
@@ -225,11 +225,11 @@ impl Drop for Orphan {
     }
 }
 
-fn assert_ranks_continue(part: &str, ranks: usize) {
+fn assert_ranks_continue(role: &str, ranks: usize) {
     for transport in TRANSPORTS {
-        let (_store, mut processes) = start(part, transport, ranks);
+        let (_store, mut processes) = start(role, transport, ranks);
         for (rank, process) in processes.iter_mut().enumerate() {
-            assert_eq!(process.report().as_deref(), Some("continued"), "rank {rank}, {part}, {transport}");
+            assert_eq!(process.report().as_deref(), Some("continued"), "rank {rank}, {role}, {transport}");
             assert!(process.child.wait().unwrap().success());
         }
     }
@@ -243,8 +243,8 @@ fn a_call_in_a_forked_child_fails_and_affects_no_rank() {
 
 #[test]
 fn a_forked_child_that_drops_a_communicator_affects_no_rank() {
-    for part in ["drop in a child", "finalize in a child", "abort in a child"] {
-        assert_ranks_continue(part, 3);
+    for role in ["drop in a child", "finalize in a child", "abort in a child"] {
+        assert_ranks_continue(role, 3);
     }
 }
 
@@ -261,8 +261,8 @@ fn a_forked_child_can_create_its_own_communicator() {
 
 /// Kills the rank that left a child. Returns the output of the others, and the time until all have
 /// reported it.
-fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, Duration) {
-    let (_store, mut processes) = start(part, transport, ranks);
+fn kill_the_parent(role: &str, transport: &str, ranks: usize) -> (Vec<String>, Duration) {
+    let (_store, mut processes) = start(role, transport, ranks);
     let (mut child, mut is_asleep) = (None, false);
     while child.is_none() || !is_asleep {
         match processes[FORKS].report().unwrap().as_str() {
@@ -282,8 +282,8 @@ fn kill_the_parent(part: &str, transport: &str, ranks: usize) -> (Vec<String>, D
 }
 
 #[track_caller]
-fn assert_named_at_once(part: &str, transport: &str, ranks: usize) {
-    let (report, took) = kill_the_parent(part, transport, ranks);
+fn assert_named_at_once(role: &str, transport: &str, ranks: usize) {
+    let (report, took) = kill_the_parent(role, transport, ranks);
     assert!(
         report.iter().all(|report| *report == format!("lost {FORKS}")),
         "{ranks} ranks, {transport}: {report:?}"

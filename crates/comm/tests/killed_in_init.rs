@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(4);
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    if process::part().is_none() {
+    if process::role().is_none() {
         return;
     }
     println!("report: here");
@@ -64,7 +64,7 @@ struct World {
 fn kill_one(world: &World, random: &mut Random) -> bool {
     let World { ranks, transport, rank_0_serves } = *world;
     let port = Port::reserve();
-    let (_store, mut processes) = process::start("meet", ranks, |_| {
+    let (_store, mut processes) = process::start("rendezvous", ranks, |_| {
         let mut variables = vec![
             ("COMM_TRANSPORT", transport.to_owned()),
             ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),
@@ -137,7 +137,7 @@ fn a_late_rank_learns_which_rank_was_lost() {
     // Unless rank 1 is killed before it joins.
     let is_named = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|delay| {
         let port = Port::reserve();
-        let (_store, mut processes) = process::start("meet", 3, |_| {
+        let (_store, mut processes) = process::start("rendezvous", 3, |_| {
             vec![
                 ("COMM_TRANSPORT", "tcp".to_owned()),
                 ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),

@@ -29,11 +29,11 @@ const LEN: usize = LONG_BYTES / size_of::<f32>();
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    match process::part().as_deref() {
+    match process::role().as_deref() {
         None => {}
         Some("heap") => take_beside_the_heap(),
         Some("allocated") => take_beside_allocated_buffers(),
-        Some(other) => panic!("no such part: {other}"),
+        Some(other) => panic!("no such role: {other}"),
     }
 }
 
@@ -175,9 +175,9 @@ fn take_beside_allocated_buffers() {
 }
 
 #[track_caller]
-fn assert_little(part: &str) {
+fn assert_little(role: &str) {
     let (_store, mut ranks) =
-        process::start(part, RANKS, |_| [("COMM_TRANSPORT", "shm".into()), ("COMM_LINKS", LINKS.into())]);
+        process::start(role, RANKS, |_| [("COMM_TRANSPORT", "shm".into()), ("COMM_LINKS", LINKS.into())]);
     let mut calls = 0;
     while let Some(report) = ranks[0].report() {
         let words: Vec<&str> = report.split(' ').collect();

@@ -24,12 +24,12 @@ const SLACK: Duration = Duration::from_secs(6);
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Some(part) = process::part() else { return };
-    if part == "meet" {
+    let Some(role) = process::role() else { return };
+    if role == "rendezvous" {
         return meet();
     }
     let comm = comm::init().unwrap();
-    match part.as_str() {
+    match role.as_str() {
         "collectives" => {
             (1..=3).for_each(|round| collectives(&comm, 1000 * round).unwrap());
             comm.finalize().unwrap();
@@ -47,7 +47,7 @@ fn rank() {
             comm.barrier().unwrap();
             println!("report: {:?}", ["eth0", "ib0"].map(|interface| received(interface) > 10_000_000));
         }
-        other => panic!("no such part: {other}"),
+        other => panic!("no such role: {other}"),
     }
 }
 
@@ -253,22 +253,22 @@ fn a_host_that_vanishes_and_no_other_is_named_by_all_others_in_time() {
     let mut jobs: Vec<_> = parts
         .iter()
         .enumerate()
-        .map(|(at, part)| (*part, hosts.start(&Job::new(part, 29_500 + at as u16))))
+        .map(|(at, role)| (*role, hosts.start(&Job::new(role, 29_500 + at as u16))))
         .collect();
     jobs.iter_mut().for_each(|(_, ranks)| await_running(ranks));
     let cut_off = Instant::now();
     hosts.cut_off(2);
-    for (part, ranks) in &mut jobs {
+    for (role, ranks) in &mut jobs {
         let (survivors, gone) = ranks.split_at_mut(4);
-        if *part == "sleep" {
+        if *role == "sleep" {
             // The kernel has found out by now. The ranks begin a call, and need not wait.
             thread::sleep(LOST_WITHIN.saturating_sub(cut_off.elapsed()));
             survivors.iter_mut().for_each(Rank::resume);
         }
-        assert_named_in_time(survivors, &[4, 5], cut_off, part);
-        if *part != "sleep" {
+        assert_named_in_time(survivors, &[4, 5], cut_off, role);
+        if *role != "sleep" {
             // As seen from there, the other hosts have vanished.
-            assert_named_in_time(gone, &[0, 1, 2, 3], cut_off, part);
+            assert_named_in_time(gone, &[0, 1, 2, 3], cut_off, role);
         }
     }
 }
@@ -311,7 +311,7 @@ fn a_rank_that_fails_in_a_message_and_leaves_is_not_named_in_place_of_the_vanish
 fn a_host_that_vanishes_during_rendezvous_is_named_at_once() {
     for (victim, lost) in [(1, "lost 1"), (0, "lost the store of 0")] {
         let Some(hosts) = Hosts::new(4, 1) else { return };
-        let job = Job { ranks_per_host: 1, ..Job::new("meet", 29_500) };
+        let job = Job { ranks_per_host: 1, ..Job::new("rendezvous", 29_500) };
         let mut ranks: Vec<_> = (0..3).map(|rank| hosts.start_rank(&job, rank, None)).collect();
         await_running(&mut ranks);
         // Gives them time to join; otherwise they wait for the deadline.

@@ -24,8 +24,8 @@ const TOPOLOGIES: &[Topology] = &[
     Topology { transport: "auto", hosts: 2 },
 ];
 
-fn start(part: &str, topology: Topology, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    process::start(part, ranks, |rank| {
+fn start(role: &str, topology: Topology, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
+    process::start(role, ranks, |rank| {
         let host = (rank * topology.hosts / ranks).to_string();
         [("COMM_TRANSPORT", topology.transport.into()), ("COMM_HOSTID", host)]
     })
@@ -35,9 +35,9 @@ fn start(part: &str, topology: Topology, ranks: usize) -> (comm::tcp::TcpStoreSe
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Some(part) = process::part() else { return };
+    let Some(role) = process::role() else { return };
     let comm = comm::init().unwrap();
-    match part.as_str() {
+    match role.as_str() {
         "loop small" => all_reduce_forever(&comm, 10),
         "loop large" => all_reduce_forever(&comm, 1_000_000),
         "halves" => halves(&comm),
@@ -45,7 +45,7 @@ fn rank() {
         "messages" => exchange_forever(&comm),
         "ring" => send_around(&comm),
         "groups" => make_groups_forever(&comm),
-        other => panic!("no such part: {other}"),
+        other => panic!("no such role: {other}"),
     }
 }
 
@@ -182,12 +182,12 @@ fn leave_first(comm: &Comm) {
     println!("report: {}", buffer.iter().all(|&byte| byte == 7));
 }
 
-fn kill_one(part: &str, topology: Topology, ranks: usize, victim: usize) {
-    kill_one_after(Duration::ZERO, part, topology, ranks, victim);
+fn kill_one(role: &str, topology: Topology, ranks: usize, victim: usize) {
+    kill_one_after(Duration::ZERO, role, topology, ranks, victim);
 }
 
-fn kill_one_after(wait: Duration, part: &str, topology: Topology, ranks: usize, victim: usize) {
-    let (_store, mut processes) = start(part, topology, ranks);
+fn kill_one_after(wait: Duration, role: &str, topology: Topology, ranks: usize, victim: usize) {
+    let (_store, mut processes) = start(role, topology, ranks);
     for process in &mut processes {
         assert_eq!(process.report().as_deref(), Some("running"));
     }
@@ -196,7 +196,7 @@ fn kill_one_after(wait: Duration, part: &str, topology: Topology, ranks: usize, 
     processes[victim].child.kill().unwrap();
     for (rank, process) in processes.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let report = process.report();
-        assert_eq!(report, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {part}, {topology:?}");
+        assert_eq!(report, Some(format!("lost {victim}")), "rank {rank} of {ranks}, {role}, {topology:?}");
         assert!(killed.elapsed() < Duration::from_secs(2), "rank {rank}: {:?}", killed.elapsed());
     }
 }
@@ -204,10 +204,10 @@ fn kill_one_after(wait: Duration, part: &str, topology: Topology, ranks: usize, 
 #[test]
 fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
     for &topology in TOPOLOGIES {
-        for part in ["loop small", "loop large"] {
-            kill_one(part, topology, 2, 1);
-            kill_one(part, topology, 5, 0);
-            kill_one(part, topology, 6, 3);
+        for role in ["loop small", "loop large"] {
+            kill_one(role, topology, 2, 1);
+            kill_one(role, topology, 5, 0);
+            kill_one(role, topology, 6, 3);
         }
     }
 }

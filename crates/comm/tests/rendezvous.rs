@@ -11,7 +11,7 @@ use common::{Port, process};
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    if process::part().is_none() {
+    if process::role().is_none() {
         return;
     }
     match comm::init() {
@@ -26,8 +26,8 @@ fn rank() {
 }
 
 /// Starts three ranks with these variables, and returns their outputs.
-fn meet(variables: &[(&'static str, String)]) -> Vec<String> {
-    let (_store, mut ranks) = process::start("meet", 3, |_| variables.to_vec());
+fn rendezvous(variables: &[(&'static str, String)]) -> Vec<String> {
+    let (_store, mut ranks) = process::start("rendezvous", 3, |_| variables.to_vec());
     ranks.iter_mut().map(|rank| rank.report().unwrap()).collect()
 }
 
@@ -46,7 +46,7 @@ fn ranks_connect_through_a_folder_of_an_earlier_run() {
     let folder = parent.path().join("jobs/17");
     for transport in TRANSPORTS {
         for _ in 0..2 {
-            let report = meet(&[
+            let report = rendezvous(&[
                 ("COMM_RENDEZVOUS", format!("file://{}", folder.display())),
                 ("COMM_TRANSPORT", (*transport).into()),
             ]);
@@ -59,7 +59,7 @@ fn ranks_connect_through_a_folder_of_an_earlier_run() {
 fn ranks_connect_through_a_folder_after_deaths() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().display());
-    let incomplete = process::start("meet", 2, |rank| {
+    let incomplete = process::start("rendezvous", 2, |rank| {
         let world = if rank == 0 { "3" } else { "an error" };
         [("COMM_RENDEZVOUS", url.clone()), ("WORLD_SIZE", world.into())]
     });
@@ -67,14 +67,14 @@ fn ranks_connect_through_a_folder_after_deaths() {
         std::thread::yield_now();
     }
     drop(incomplete);
-    assert_eq!(meet(&[("COMM_RENDEZVOUS", url)]), ["10101"; 3]);
+    assert_eq!(rendezvous(&[("COMM_RENDEZVOUS", url)]), ["10101"; 3]);
 }
 
 #[test]
 fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let url = format!("file://{}", file.path().display());
-    for report in meet(&[("COMM_RENDEZVOUS", url.clone())]) {
+    for report in rendezvous(&[("COMM_RENDEZVOUS", url.clone())]) {
         assert!(report.contains("COMM_RENDEZVOUS") && report.contains(&url), "{report}");
     }
 }
@@ -83,7 +83,7 @@ fn a_folder_that_cannot_be_used_is_named_with_its_variable() {
 fn ranks_connect_at_the_address_of_a_url() {
     let port = Port::reserve();
     let url = format!("tcp://127.0.0.1:{}", port.number);
-    let report = meet(&[
+    let report = rendezvous(&[
         ("COMM_RENDEZVOUS", url),
         ("COMM_STORE", "rank0".into()),
         // They are ignored.
@@ -95,7 +95,7 @@ fn ranks_connect_at_the_address_of_a_url() {
 
 #[test]
 fn an_address_that_is_not_of_rank_0_is_named_with_its_variable() {
-    let report = meet(&[
+    let report = rendezvous(&[
         ("COMM_RENDEZVOUS", "tcp://192.0.2.1:29500".into()),
         ("COMM_STORE", "rank0".into()),
         ("COMM_RENDEZVOUS_TIMEOUT_S", "2".into()),

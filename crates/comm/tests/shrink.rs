@@ -25,7 +25,7 @@ const TOPOLOGIES: [Topology; 3] = [("tcp", 1), ("auto", 1), ("auto", 2)];
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    if process::part().is_none() {
+    if process::role().is_none() {
         return;
     }
     match go_on(comm::init().unwrap()) {

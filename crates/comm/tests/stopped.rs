@@ -20,15 +20,15 @@ const COLLECTIVES: [&str; 6] = ["all_reduce", "broadcast", "gather", "all_to_all
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let Some(part) = process::part() else { return };
+    let Some(role) = process::role() else { return };
     let comm = comm::init().unwrap();
     // Ranks that do not wait for others are many calls ahead by then.
-    (0..100).try_for_each(|_| call(&comm, &part)).unwrap();
+    (0..100).try_for_each(|_| call(&comm, &role)).unwrap();
     comm.barrier().unwrap();
     println!("report: running");
     let comm = comm.with_timeout(TIMEOUT);
     let error = loop {
-        if let Err(error) = call(&comm, &part) {
+        if let Err(error) = call(&comm, &role) {
             break error;
         }
     };
@@ -47,7 +47,7 @@ fn call(comm: &Comm, collective: &str) -> Result<()> {
         "all_to_all" => comm.all_to_all_in_place(&mut all),
         "scan" => comm.scan(&mut one, ReduceOp::Sum),
         "barrier" => comm.barrier(),
-        other => panic!("no such part: {other}"),
+        other => panic!("no such role: {other}"),
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    if process::part().is_none() {
+    if process::role().is_none() {
         return;
     }
     if std::env::var("RANK").unwrap() == "0" {
@@ -39,7 +39,7 @@ fn exhaust_memory_for_threads() {
 #[test]
 fn all_ranks_learn_why_rank_0_cannot_serve_the_store() {
     let port = Port::reserve();
-    let (_store, mut processes) = process::start("meet", 3, |_| {
+    let (_store, mut processes) = process::start("rendezvous", 3, |_| {
         [("COMM_STORE", "rank0".to_owned()), ("MASTER_PORT", port.number.to_string())]
     });
     assert_eq!(processes[0].report().as_deref(), Some("start the thread of a store"));

@@ -74,8 +74,8 @@ unsafe extern "C" fn gpu_emu_release(text: *mut c_char) {
 
 /// Makes a failed device usable again; returns 0 if there is such a device.
 #[unsafe(no_mangle)]
-extern "C" fn gpu_emu_heal(ordinal: usize) -> i32 {
-    i32::from(device::get(ordinal).map(|device| device.heal()).is_none())
+extern "C" fn gpu_emu_reset_device(ordinal: usize) -> i32 {
+    i32::from(device::get(ordinal).map(|device| device.reset()).is_none())
 }
 
 /// Plans that the call `name`, on this device and after `before` others, returns `code`.

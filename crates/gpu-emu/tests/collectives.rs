@@ -264,7 +264,7 @@ fn a_buffer_that_is_too_short_is_a_fault_and_not_corruption() {
             assert_eq!(member.call("AllReduce", args), OK);
             assert!(member.stream.synchronize().is_err());
             assert_eq!(member.async_error(), nccl_sys::ncclResult_t::ncclUnhandledCudaError);
-            control().heal(devices[0]);
+            control().reset_device(devices[0]);
             let faults = common::faults_of(devices[0]);
             assert!(faults.iter().any(|fault| fault.contains("out of bounds")), "{faults:?}");
         } else {

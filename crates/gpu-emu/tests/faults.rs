@@ -59,7 +59,7 @@ fn use_after_a_free_in_the_order_of_the_stream_stays_with_the_device() {
     assert_eq!(stream.synchronize().unwrap_err().0, ILLEGAL);
     assert_eq!(stream.clone_htod(&[1]).unwrap_err().0, ILLEGAL);
     assert!(faults_of(context.ordinal())[0].contains("use after free"));
-    control().heal(context.ordinal());
+    control().reset_device(context.ordinal());
     let _kept_until_here = context.check_err();
     assert!(stream.clone_htod(&[1]).is_ok());
 }

@@ -73,7 +73,7 @@ fn an_initialization_without_all_ranks_lasts_until_it_is_aborted() {
 }
 
 /// Two ranks try to connect. Returns the result of each.
-fn meet(devices: [usize; 2], ranks: [usize; 2], worlds: [usize; 2]) -> [ncclResult_t; 2] {
+fn connect(devices: [usize; 2], ranks: [usize; 2], worlds: [usize; 2]) -> [ncclResult_t; 2] {
     let id = unique_id();
     let join = |index: usize| {
         let mut member = Rank::on(devices[index], ranks[index], worlds[index]);
@@ -98,10 +98,10 @@ fn two_ranks_on_one_device_are_refused_unless_that_is_allowed() {
     let _alone = with(&[(Setting::SharedDevices, 0, 0)]);
     let ours = devices(1)[0];
     let refused = ncclResult_t::ncclInvalidUsage;
-    assert_eq!(meet([ours; 2], [0, 1], [2; 2]), [refused; 2]);
+    assert_eq!(connect([ours; 2], [0, 1], [2; 2]), [refused; 2]);
     assert!(last_error().contains("Duplicate GPU detected"), "{}", last_error());
     control().set(Setting::SharedDevices, 1);
-    assert_eq!(meet([ours; 2], [0, 1], [2; 2]), [OK; 2]);
+    assert_eq!(connect([ours; 2], [0, 1], [2; 2]), [OK; 2]);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn ranks_that_do_not_fit_together_are_refused() {
     let _alone = with(&[]);
     let refused = ncclResult_t::ncclInvalidUsage;
     let ours = devices(2);
-    assert!(meet([ours[0], ours[1]], [0, 1], [2, 3]).contains(&refused));
-    assert!(meet([ours[0], ours[1]], [0, 0], [2, 2]).contains(&refused));
+    assert!(connect([ours[0], ours[1]], [0, 1], [2, 3]).contains(&refused));
+    assert!(connect([ours[0], ours[1]], [0, 0], [2, 2]).contains(&refused));
     let mut lone = Rank::on(ours[0], 0, 1);
     lone.rank = 1;
     assert_eq!(lone.init(unique_id(), None), ncclResult_t::ncclInvalidArgument);

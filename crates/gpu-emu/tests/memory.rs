@@ -32,7 +32,7 @@ fn pinned_memory_that_is_freed_too_early_is_not_touched() {
     unsafe { result::free_host(start) }.unwrap();
     drop(release);
     assert!(stream.synchronize().is_err());
-    control().heal(context.ordinal());
+    control().reset_device(context.ordinal());
 }
 
 #[test]

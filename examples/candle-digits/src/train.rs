@@ -1,12 +1,10 @@
 //! Trains one replica together with all others.
 
-use std::hash::{DefaultHasher, Hasher};
-
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Linear, Module, Optimizer, VarBuilder, VarMap, linear, loss};
 use comm::ddp::{DistributedSampler, Remainder};
 use comm::{Comm, ReduceOp};
-use comm_candle::DataParallel;
+use comm_candle::{DataParallel, check_replicas};
 use digits::data::{Batch, CLASSES, Images, PIXELS};
 
 /// Units of the hidden layer.
@@ -20,7 +18,7 @@ pub(crate) enum Error {
     /// The ranks could not communicate.
     #[error(transparent)]
     Comm(#[from] comm::Error),
-    /// Gradients could not be averaged.
+    /// Gradients could not be averaged, or the replicas differ.
     #[error(transparent)]
     DataParallel(#[from] comm_candle::Error),
     /// The model could not be computed.
@@ -37,9 +35,6 @@ pub(crate) enum Error {
     /// The result could not be printed.
     #[error("cannot print: {0}")]
     Print(std::io::Error),
-    /// The parameters of the ranks differ.
-    #[error("the replicas differ")]
-    ReplicasDiffer,
 }
 
 /// A replica of the model with its optimizer and data.
@@ -49,6 +44,7 @@ pub(crate) struct Trainer {
     held_out: Images,
     sampler: DistributedSampler,
     batch_size: usize,
+    variables: VarMap,
     layers: [Linear; 2],
     replicas: DataParallel,
     optimizer: AdamW,
@@ -73,7 +69,18 @@ impl Trainer {
         let optimizer = AdamW::new_lr(variables.all_vars(), LEARNING_RATE)?;
         let held_out = Images::held_out();
         let (comm, untrained) = (comm.clone(), Vec::new());
-        Ok(Self { comm, images, held_out, sampler, batch_size, layers, replicas, optimizer, untrained })
+        Ok(Self {
+            comm,
+            images,
+            held_out,
+            sampler,
+            batch_size,
+            variables,
+            layers,
+            replicas,
+            optimizer,
+            untrained,
+        })
     }
 
     /// Trains on all images once. Returns the mean loss, which is the same on every rank.
@@ -126,19 +133,9 @@ impl Trainer {
         Ok(counts[0] as f64 / counts[1] as f64)
     }
 
-    /// Returns whether the weights of all ranks are equal bit for bit.
-    pub(crate) fn replicas_identical(&self) -> Result<bool, Error> {
-        let mut hasher = DefaultHasher::new();
-        for layer in &self.layers {
-            for weight in [Some(layer.weight()), layer.bias()].into_iter().flatten() {
-                for number in weight.flatten_all()?.to_vec1::<f32>()? {
-                    hasher.write_u32(number.to_bits());
-                }
-            }
-        }
-        let mut hashes = vec![0_u64; self.comm.size()];
-        self.comm.all_gather(&[hasher.finish()], &mut hashes)?;
-        Ok(hashes.iter().all(|hash| *hash == hashes[0]))
+    /// Returns an error that names a weight that differs in any bit between ranks.
+    pub(crate) fn check_replicas(&self) -> Result<(), Error> {
+        Ok(check_replicas(&self.variables, &self.comm)?)
     }
 }
 

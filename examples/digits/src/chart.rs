@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Series, Style};
 
 use crate::error::{Error, Result};
 use crate::train::EpochReport;
@@ -14,11 +14,11 @@ use crate::train::EpochReport;
 /// [`Error::Write`] if the file cannot be written.
 pub fn write(path: &Path, title: &str, reports: &[EpochReport]) -> Result<()> {
     let failed = |reason: String| Error::Write { path: path.to_owned(), reason };
-    let svg = picture(title, reports).svg().map_err(|error| failed(error.to_string()))?;
+    let svg = figure(title, reports).svg().map_err(|error| failed(error.to_string()))?;
     page::write_file(path, &svg).map_err(|error| failed(error.to_string()))
 }
 
-fn picture(title: &str, reports: &[EpochReport]) -> Picture {
+fn figure(title: &str, reports: &[EpochReport]) -> Figure {
     let points = reports.iter().map(|report| (report.epoch as f64, report.loss)).collect();
     let loss = Series { name: "training loss".into(), color: Color::PALETTE[0], points, style: Style::Line };
     let axes = [
@@ -26,7 +26,7 @@ fn picture(title: &str, reports: &[EpochReport]) -> Picture {
         Axis::linear("training loss", |loss| format!("{loss:.1}")),
     ];
     let panels = vec![Panel { title: String::new(), axes, series: vec![loss] }];
-    Picture { title: title.into(), panel_size: (800, 480), columns: 1, panels, legend: Legend::Above }
+    Figure { title: title.into(), panel_size: (800, 480), columns: 1, panels, legend: Legend::Above }
 }
 
 #[cfg(test)]
@@ -42,15 +42,15 @@ mod tests {
 
     #[test]
     fn the_picture_has_its_texts_and_a_curve() {
-        let picture = picture("4 ranks", &[report(1, 2.0), report(2, 0.5), report(3, 0.25)]).svg().unwrap();
+        let svg = figure("4 ranks", &[report(1, 2.0), report(2, 0.5), report(3, 0.25)]).svg().unwrap();
         for text in ["4 ranks", "epoch", "training loss", "<polyline"] {
-            assert!(picture.contains(text), "{text} is missing");
+            assert!(svg.contains(text), "{text} is missing");
         }
     }
 
     #[test]
     fn short_runs_can_be_drawn() {
-        assert!(picture("", &[]).svg().is_ok());
-        assert!(picture("", &[report(1, 0.0)]).svg().is_ok());
+        assert!(figure("", &[]).svg().is_ok());
+        assert!(figure("", &[report(1, 0.0)]).svg().is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Series, Style};
 
 use crate::history::History;
 use crate::{Error, Result};
@@ -18,11 +18,11 @@ const HIGHEST: f32 = 4.0;
 /// [`Error::Write`] if the file cannot be written.
 pub fn write(path: &Path, title: &str, history: &History, trigram: f64) -> Result<()> {
     let failed = |reason: String| Error::Write { path: path.to_owned(), reason };
-    let svg = picture(title, history, trigram).svg().map_err(|error| failed(error.to_string()))?;
+    let svg = figure(title, history, trigram).svg().map_err(|error| failed(error.to_string()))?;
     page::write_file(path, &svg).map_err(|error| failed(error.to_string()))
 }
 
-fn picture(title: &str, history: &History, trigram: f64) -> Picture {
+fn figure(title: &str, history: &History, trigram: f64) -> Figure {
     let steps = history.training.len() as u64;
     let training = points(1..=steps, &history.training);
     let validation = points(history.validated.iter().copied(), &history.validation);
@@ -39,7 +39,7 @@ fn picture(title: &str, history: &History, trigram: f64) -> Picture {
         Axis::linear("bits per byte", |bits| format!("{bits:.1}")),
     ];
     let panels = vec![Panel { title: String::new(), axes, series }];
-    Picture { title: title.into(), panel_size: (800, 440), columns: 1, panels, legend: Legend::Above }
+    Figure { title: title.into(), panel_size: (800, 440), columns: 1, panels, legend: Legend::Above }
 }
 
 /// Returns the points of losses that the chart shows.
@@ -56,7 +56,7 @@ mod tests {
     fn the_picture_has_three_curves_and_no_loss_of_the_beginning() {
         let history =
             History { training: vec![8.0, 5.0, 3.5, 2.5], validated: vec![2, 4], validation: vec![3.0, 2.6] };
-        let svg = picture("4 ranks", &history, 2.7).svg().unwrap();
+        let svg = figure("4 ranks", &history, 2.7).svg().unwrap();
         for text in ["4 ranks", "step", "bits per byte", "training", "validation", "trigram"] {
             assert!(svg.contains(text), "{text} is missing");
         }
@@ -71,6 +71,6 @@ mod tests {
 
     #[test]
     fn a_run_without_losses_can_be_drawn() {
-        assert!(picture("", &History::default(), 2.7).svg().is_ok());
+        assert!(figure("", &History::default(), 2.7).svg().is_ok());
     }
 }

@@ -16,7 +16,7 @@ pub enum Error {
     /// The state of the ranks differs.
     #[error(transparent)]
     Ranks(#[from] comm::ddp::Error),
-    /// Parameters could not be updated.
+    /// Parameters could not be updated, or the replicas differ.
     #[error(transparent)]
     Update(#[from] comm_candle::Error),
     /// A checkpoint could not be saved or loaded.

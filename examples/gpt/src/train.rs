@@ -9,9 +9,9 @@ use candle_core::backprop::GradStore;
 use candle_core::{Tensor, Var};
 use candle_nn::{VarMap, loss};
 use comm::checkpoint::State;
-use comm::ddp::{AdamW, DistributedSampler, Parameter, Remainder, check_replicas};
+use comm::ddp::{AdamW, DistributedSampler, Parameter, Remainder};
 use comm::{Comm, ReduceOp, ReduceOrder};
-use comm_candle::{Options, ZeroOptimizer, checkpoint};
+use comm_candle::{Options, ZeroOptimizer, check_replicas, checkpoint};
 
 use crate::data::{Text, Windows};
 use crate::history::History;
@@ -241,11 +241,7 @@ impl Trainer {
     /// # Errors
     /// [`comm::ddp::Error::Diverged`]; otherwise if the ranks cannot communicate.
     pub fn check_replicas(&self) -> Result<()> {
-        let value = |(name, parameter): (String, Var)| -> Result<(String, Vec<f32>)> {
-            Ok((name, parameter.flatten_all()?.to_vec1()?))
-        };
-        let values: Vec<_> = parameters(&self.variables).into_iter().map(value).collect::<Result<_>>()?;
-        Ok(check_replicas(&self.comm, values.iter().map(|(name, value)| (name.as_str(), &value[..])))?)
+        Ok(check_replicas(&self.variables, &self.comm)?)
     }
 
     /// The number of steps so far.
@@ -361,7 +357,8 @@ mod tests {
                 trainer.step().unwrap();
             }
             let between = trainer.check_replicas();
-            assert!(matches!(between, Err(Error::Ranks(comm::ddp::Error::Diverged { .. }))), "{between:?}");
+            let Err(Error::Update(comm_candle::Error::Ranks(error))) = between else { panic!("{between:?}") };
+            assert!(matches!(error, comm::ddp::Error::Diverged { .. }), "{error}");
             let (global, again) = (trainer.validation_loss(1).unwrap(), trainer.validation_loss(1).unwrap());
             assert_eq!(global, again, "validation has changed the parameters");
             let after = trainer.finish().unwrap();

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Series, Style};
 
 use super::library::BETTER_MPI;
 use super::ratio::Comparison;
 use super::record::Case;
 
 /// Plots a row of charts per collective, and a column per number of ranks.
-pub(super) fn picture(comparison: &Comparison) -> Picture {
+pub(super) fn picture(comparison: &Comparison) -> Figure {
     // Its points lie on the curves of the two implementations.
     let libraries: Vec<String> =
         comparison.libraries().into_iter().filter(|library| library != BETTER_MPI).collect();
@@ -18,7 +18,7 @@ pub(super) fn picture(comparison: &Comparison) -> Picture {
     // A barrier has one size, and so no curve.
     let has_curve = |case: &&Case| comparison.cells(**case).filter(|(bytes, _)| *bytes > 0).count() > 1;
     let panels = cases.iter().filter(has_curve).map(|case| panel(comparison, *case, &libraries)).collect();
-    Picture {
+    Figure {
         title: "Time per call".into(),
         panel_size: (440, 330),
         columns: ranks.len(),

@@ -7,7 +7,7 @@ use comm_cli::__private::progress::Progress;
 use super::args::Compare;
 use super::collective::Collective;
 use super::journal::Journal;
-use super::library::{Libraries, Library, Start};
+use super::library::{Libraries, Library, MeasurementArgs};
 use super::line::{self, LineError};
 use super::process;
 use super::record::{Case, Failure, Record, Time};
@@ -102,10 +102,10 @@ impl<'a> Rounds<'a> {
         journal: &mut Journal,
     ) -> Result<Option<String>> {
         let RoundCase { round, case, ref sizes } = *item;
-        let start = Start { case, sizes, check: round == 1, compare: self.compare };
+        let args = MeasurementArgs { case, sizes, check: round == 1, compare: self.compare };
         let mut wrong = None;
         let mut measured = Vec::new();
-        let ended = process::run(&mut library.command(&start), |text| {
+        let ended = process::run(&mut library.command(&args), |text| {
             match line::parse(text) {
                 Ok(row) => {
                     measured.push(row.bytes);

@@ -34,17 +34,17 @@ The tables give these costs for several numbers of ranks:
 The last column lists properties:
 
 - *segmented*: large data is pipelined in segments;
-- *keeps the order*: contributions are combined in the same order for every size;
-- *takes counts*: the algorithm also carries out the variant with one count per rank;
-- *knows hosts*: it sends less data between hosts than between ranks;
-- *stages*: data for several ranks of a host is written once to shared memory, where they read it in place. It is chosen only if
+- *keeps order*: contributions are combined in the same order for every size;
+- *counts*: the algorithm also implements the variant with one count per rank;
+- *hierarchical*: it sends less data between hosts than between ranks of a host;
+- *staged*: data for several ranks of a host is written once to shared memory, where they read it in place. It is chosen only if
   the transport supports that.
 
 ";
 
 const CROSSOVERS: &str = "\
-The choice depends on the links, so the tables of choices are an example. They use the closed forms of the costs, which
-`comm-ring/tests/costs.rs` compares with a simulation of the steps.
+The selection depends on the links, so the tables of selected algorithms are examples. They use the closed forms of the costs,
+which `comm-ring/tests/costs.rs` compares with a simulation of the steps.
 ";
 
 /// Returns the page, and adds the drawings to `files`.
@@ -68,7 +68,7 @@ fn section(
 ) -> Result<()> {
     *page += &format!("## {collective}\n\n");
     *page += &costs(rows);
-    *page += "\nChosen algorithm by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
+    *page += "\nSelected algorithm by size:\n\n| ranks | one rank per host | eight ranks per host |\n|---:|---|---|\n";
     for ranks in crossover::RANKS {
         let alone = crossover::describe(collective, ranks, 1)?;
         let together = crossover::describe(collective, ranks, 8)?;
@@ -125,10 +125,10 @@ fn properties(row: &Algorithm) -> String {
     let traits = &row.traits;
     let properties = [
         (traits.segmented, "segmented"),
-        (traits.keeps_order, "keeps the order"),
-        (traits.counts && has_counts(row.collective), "takes counts"),
-        (traits.hierarchical, "knows hosts"),
-        (traits.staged, "stages"),
+        (traits.keeps_order, "keeps order"),
+        (traits.counts && has_counts(row.collective), "counts"),
+        (traits.hierarchical, "hierarchical"),
+        (traits.staged, "staged"),
     ];
     properties.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }

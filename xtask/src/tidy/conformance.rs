@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(finding.map(|finding| finding.line), wanted, "{source}");
     }
 
-    const INSTANCE: &str = "comm_sim::communicator_conformance!(all, [1], meet);";
+    const INSTANCE: &str = "comm_sim::communicator_conformance!(all, [1], create);";
 
     #[test]
     fn an_implementation_without_the_suite_is_found() {

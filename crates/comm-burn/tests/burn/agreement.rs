@@ -1,4 +1,4 @@
-//! Ranks that disagree are told so, with the path of a parameter, before any value is sent.
+//! Disagreements between ranks are errors with the path of a parameter, before any value is sent.
 
 use burn::module::{Module, Param, Quantizer};
 use burn::nn::{Linear, LinearConfig};
@@ -76,7 +76,7 @@ fn a_parameter_of_another_type_is_named() {
 }
 
 #[test]
-fn equal_modules_agree_whatever_their_ids_and_values() {
+fn modules_may_differ_in_ids_and_values() {
     for size in WORLDS {
         on_ranks(size, |comm| check_parameters(&model(comm.rank()), &comm).unwrap());
     }
@@ -105,7 +105,7 @@ fn a_quantized_weight_is_refused_on_every_rank() {
 }
 
 #[test]
-fn a_module_without_parameters_is_trained_at_no_cost() {
+fn a_module_without_parameters_can_be_trained() {
     for size in WORLDS {
         on_ranks(size, |comm| {
             let module: Vec<Linear> = Vec::new();
@@ -118,7 +118,7 @@ fn a_module_without_parameters_is_trained_at_no_cost() {
 }
 
 #[test]
-fn a_module_that_changed_on_one_rank_is_told_to_all_and_all_go_on_with_the_old_one() {
+fn a_module_changed_on_one_rank_is_reported_on_all_which_continue_with_the_old_one() {
     on_ranks(3, |comm| {
         let model = model(comm.rank());
         let mut replicas = DataParallel::new(&model, &comm).unwrap();

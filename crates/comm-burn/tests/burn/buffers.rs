@@ -52,7 +52,7 @@ fn a_module_gets_the_newest_statistics_of_rank_0() {
         assert_eq!(model.means(), [1.0, 11.0]);
         assert_eq!(parameters(&model)["norm.running_mean"].data.try_to_vec::<f32>().unwrap(), [1.0, 11.0]);
         model.see(mean);
-        assert_eq!(model.means(), [mean, mean + 10.0], "training goes on");
+        assert_eq!(model.means(), [mean, mean + 10.0], "the module can still be trained");
     });
 }
 

@@ -115,10 +115,15 @@ fn deviation(found: &[f64], expected: &[f64]) -> f64 {
     difference / norm(&mut expected.iter().copied())
 }
 
-fn follows_one_process(optimizer: fn() -> ModuleOptimizer, device: &Device, dtype: DType, limit: f64) {
+fn assert_matches_a_single_process(
+    optimizer: fn() -> ModuleOptimizer,
+    device: &Device,
+    dtype: DType,
+    limit: f64,
+) {
     let expected = alone(optimizer(), (device, dtype));
     let start = elements(&Mlp::new(0, (device, dtype)));
-    assert!(deviation(&start, &expected) > 0.05, "nothing was learned");
+    assert!(deviation(&start, &expected) > 0.05, "training did not change the parameters");
     for size in WORLDS {
         let modules = on_ranks(size, |comm| rank_main(&comm, optimizer(), (device, dtype)));
         for module in &modules {
@@ -130,27 +135,27 @@ fn follows_one_process(optimizer: fn() -> ModuleOptimizer, device: &Device, dtyp
 }
 
 #[test]
-fn momentum_on_flex_follows_one_process() {
-    follows_one_process(momentum, &flex(), DType::F32, 1e-5);
+fn momentum_on_flex_matches_a_single_process() {
+    assert_matches_a_single_process(momentum, &flex(), DType::F32, 1e-5);
 }
 
 #[test]
-fn adam_w_on_flex_follows_one_process() {
-    follows_one_process(adam_w, &flex(), DType::F32, 1e-5);
+fn adam_w_on_flex_matches_a_single_process() {
+    assert_matches_a_single_process(adam_w, &flex(), DType::F32, 1e-5);
 }
 
 #[test]
-fn momentum_on_ndarray_follows_one_process() {
-    follows_one_process(momentum, &ndarray(), DType::F32, 1e-5);
+fn momentum_on_ndarray_matches_a_single_process() {
+    assert_matches_a_single_process(momentum, &ndarray(), DType::F32, 1e-5);
 }
 
 #[test]
-fn adam_w_on_ndarray_follows_one_process() {
-    follows_one_process(adam_w, &ndarray(), DType::F32, 1e-5);
+fn adam_w_on_ndarray_matches_a_single_process() {
+    assert_matches_a_single_process(adam_w, &ndarray(), DType::F32, 1e-5);
 }
 
 #[test]
-fn double_precision_follows_one_process_more_closely() {
-    follows_one_process(momentum, &flex(), DType::F64, 1e-12);
-    follows_one_process(adam_w, &flex(), DType::F64, 1e-12);
+fn double_precision_matches_a_single_process_more_closely() {
+    assert_matches_a_single_process(momentum, &flex(), DType::F64, 1e-12);
+    assert_matches_a_single_process(adam_w, &flex(), DType::F64, 1e-12);
 }

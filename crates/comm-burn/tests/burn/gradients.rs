@@ -115,9 +115,9 @@ fn of(gradients: &mut GradientsParams) -> GradientsParams {
     std::mem::take(gradients)
 }
 
-/// The error of rank 1, and what the others are told of it at the same time.
+/// The error of rank 1, and the error that the others get at the same time.
 #[test]
-fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
+fn a_mismatched_gradient_is_refused_on_every_rank_before_any_is_sent() {
     on_ranks(3, |comm| {
         let model = Model::new();
         let mut replicas = DataParallel::new(&model, &comm).unwrap();
@@ -182,7 +182,7 @@ fn gradients_of_all_float_types_are_averaged_in_their_type() {
 
 /// burn's optimizers give the gradient of a shared id to the first parameter that has it.
 #[test]
-fn a_clone_of_a_parameter_is_one_without_gradient() {
+fn a_clone_of_a_parameter_has_no_gradient() {
     on_ranks(2, |comm| {
         let tied = numbers::<1>(0, [2], &flex());
         let module = vec![tied.clone(), tied.clone()];
@@ -199,7 +199,7 @@ fn a_clone_of_a_parameter_is_one_without_gradient() {
 }
 
 #[test]
-fn after_a_rank_has_left_nothing_is_averaged_any_more() {
+fn averaging_fails_after_a_rank_has_left() {
     on_ranks(3, |comm| {
         let model = Model::new();
         let mut replicas = DataParallel::new(&model, &comm).unwrap();

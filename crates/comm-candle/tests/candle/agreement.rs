@@ -1,4 +1,4 @@
-//! Ranks that disagree are told so, with the name of a variable, before any data is sent.
+//! Disagreements between ranks are errors that name a variable, before any data is sent.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarMap;
@@ -58,7 +58,7 @@ fn an_extra_variable_is_named() {
 }
 
 #[test]
-fn a_renamed_variable_is_one_too_many_under_its_other_name() {
+fn a_renamed_variable_is_reported_as_extra() {
     outcome(|model| model[2].0 = "head.w", "head.w", &Difference::Extra);
 }
 
@@ -76,12 +76,12 @@ fn a_variable_of_another_type_is_named() {
 }
 
 #[test]
-fn a_rank_without_variables_is_a_rank_that_misses_the_first() {
+fn a_rank_without_variables_lacks_the_first_one() {
     outcome(Model::clear, "body.bias", &Difference::Missing);
 }
 
 #[test]
-fn a_type_that_nobody_communicates_is_refused_on_every_rank() {
+fn an_unsupported_type_is_refused_on_every_rank() {
     on_ranks(3, |comm| {
         let mut model = model(0);
         model[1].1 = Tensor::ones(3, DType::F8E4M3, &Device::Cpu).unwrap();
@@ -92,13 +92,13 @@ fn a_type_that_nobody_communicates_is_refused_on_every_rank() {
 }
 
 #[test]
-fn a_type_that_nobody_communicates_on_one_rank_does_not_keep_the_others_waiting() {
+fn an_unsupported_type_on_one_rank_does_not_block_the_others() {
     let change = |model: &mut Model| model[1].1 = Tensor::ones(3, DType::F8E4M3, &Device::Cpu).unwrap();
     outcome(change, "body.weight", &Difference::Missing);
 }
 
 #[test]
-fn a_model_of_nothing_is_trained_at_no_cost() {
+fn a_model_without_variables_can_be_trained() {
     for size in WORLDS {
         on_ranks(size, |comm| {
             let variables = VarMap::new();
@@ -110,7 +110,7 @@ fn a_model_of_nothing_is_trained_at_no_cost() {
 }
 
 #[test]
-fn a_variable_that_comes_later_on_one_rank_is_told_to_all_and_all_go_on_without_it() {
+fn a_variable_added_on_one_rank_is_reported_on_all_which_continue_without_it() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &model(comm.rank()));
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();
@@ -136,7 +136,7 @@ fn a_variable_that_comes_later_on_one_rank_is_told_to_all_and_all_go_on_without_
 }
 
 #[test]
-fn variables_that_come_or_go_later_are_noticed_and_nothing_is_sent() {
+fn added_and_removed_variables_are_detected_before_anything_is_sent() {
     on_ranks(2, |comm| {
         let variables = map(comm.rank(), &model(0));
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();
@@ -144,7 +144,7 @@ fn variables_that_come_or_go_later_are_noticed_and_nothing_is_sent() {
             let of_gradients = replicas.sync_gradients(&mut store(&variables, &[])).unwrap_err();
             let of_model = replicas.sync_model().unwrap_err();
             let (Error::Changed { name }, Error::Changed { name: again }) = (of_gradients, of_model) else {
-                panic!("the change was not noticed")
+                panic!("the change was not detected")
             };
             assert_eq!(name, again);
             name

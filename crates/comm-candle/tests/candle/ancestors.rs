@@ -10,7 +10,7 @@ fn tensor(numbers: &[f32]) -> Tensor {
 }
 
 #[test]
-fn means_of_two_ranks() {
+fn two_ranks_get_the_means_of_their_gradients() {
     on_ranks(2, |comm| {
         let first = comm.rank() == 0;
         let variables = map(comm.rank(), &[("a", tensor(&[0.0; 3])), ("b", tensor(&[0.0; 2]))]);
@@ -35,7 +35,7 @@ fn a_broadcast_keeps_the_shape() {
 }
 
 #[test]
-fn a_single_rank_gets_back_what_it_gives() {
+fn collectives_of_a_single_rank_return_the_input() {
     on_ranks(1, |comm| {
         let variables = map(0, &[("w", tensor(&[7.0, -7.0])), ("unused", tensor(&[1.0]))]);
         let mut gradients = store(&variables, &[("w", tensor(&[0.1, -0.3]))]);

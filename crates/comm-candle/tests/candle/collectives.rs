@@ -57,7 +57,7 @@ fn all_types_and_shapes_are_exchanged() {
 }
 
 #[test]
-fn averages_are_of_floats_alone() {
+fn only_floats_can_be_averaged() {
     on_ranks(2, |comm| {
         for dtype in DTYPES {
             let own = of_rank(2 * comm.rank(), &[3], dtype);
@@ -171,7 +171,7 @@ fn gradients_are_those_of_the_sum_of_all_losses() {
 }
 
 #[test]
-fn the_entry_and_the_exit_of_a_group_are_each_others_derivative() {
+fn the_entry_and_the_exit_of_a_group_are_adjoint() {
     for size in WORLDS {
         on_ranks(size, |comm| {
             let sums = total((0..size).map(|rank| weights(rank, &[2, 3])));
@@ -207,7 +207,7 @@ fn an_operator_without_backward_says_so_in_backward() {
 }
 
 #[test]
-fn tensors_that_do_not_fit_are_errors_with_types() {
+fn mismatched_tensors_are_typed_errors() {
     on_ranks(3, |comm| {
         let narrow = Tensor::ones(3, DType::F8E4M3, &Device::Cpu).unwrap();
         assert!(matches!(all_reduce(&narrow, &comm, ReduceOp::Sum), Err(Error::Tensor { .. })));
@@ -225,7 +225,7 @@ fn tensors_that_do_not_fit_are_errors_with_types() {
 
 /// The lengths are equal, but the elements would be added in another order.
 #[test]
-fn another_shape_on_one_rank_fails_on_all() {
+fn a_different_shape_on_one_rank_fails_on_every_rank() {
     on_ranks(3, |comm| {
         let shape: &[usize] = if comm.rank() == 1 { &[3, 2] } else { &[2, 3] };
         let failed = all_reduce(&of_rank(0, shape, DType::F32), &comm, ReduceOp::Sum).unwrap_err();

@@ -177,11 +177,11 @@ fn check(dtype: DType, tolerance: f64) {
 }
 
 #[test]
-fn adam_w_in_f32_follows_one_process() {
+fn adam_w_in_f32_matches_a_single_process() {
     check(DType::F32, 1e-5);
 }
 
 #[test]
-fn adam_w_in_f64_follows_one_process() {
+fn adam_w_in_f64_matches_a_single_process() {
     check(DType::F64, 1e-10);
 }

@@ -29,7 +29,7 @@ fn average(size: usize) -> f64 {
 }
 
 #[test]
-fn gradients_of_all_types_at_once_become_their_averages_on_every_rank() {
+fn gradients_of_all_types_are_averaged_in_one_step() {
     let names = ["half.w", "brain.w", "single.w", "double.w"];
     let biases = ["half.b", "brain.b", "single.b", "double.b"];
     for size in WORLDS {
@@ -124,7 +124,7 @@ fn strided_gradients_are_averaged_by_index_and_not_by_address() {
             [("transposed", &[4, 3]), ("narrow", &[3, 2]), ("spread", &[3, 4])];
         let variables = map(comm.rank(), &shapes.map(|(name, shape)| (name, zeros(shape))));
         let base = numbers(6 * comm.rank(), &[3, 4], DType::F32);
-        // On rank 1 all are in one piece: what is averaged is the same.
+        // On rank 1 all are contiguous; the averages are the same.
         let strided =
             |tensor: Tensor| if comm.rank() == 1 { tensor.force_contiguous().unwrap() } else { tensor };
         let given = [
@@ -150,7 +150,7 @@ fn strided_gradients_are_averaged_by_index_and_not_by_address() {
 }
 
 #[test]
-fn gradients_are_averaged_where_they_lie() {
+fn gradients_are_averaged_in_place() {
     on_ranks(2, |comm| {
         let variables = map(comm.rank(), &[("w", zeros(&[5])), ("part", zeros(&[2]))]);
         let whole = numbers(10 * comm.rank(), &[6], DType::F32);
@@ -198,7 +198,7 @@ fn gradients_that_share_memory_do_not_overwrite_each_other_or_a_variable() {
 }
 
 #[test]
-fn tensors_without_elements_and_scalars_take_part() {
+fn empty_tensors_and_scalars_are_averaged() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &[("empty", zeros(&[0, 3])), ("scalar", zeros(&[]))]);
         let mut gradients = store(
@@ -212,9 +212,9 @@ fn tensors_without_elements_and_scalars_take_part() {
     });
 }
 
-/// The error of one rank, and what the others are told of it at the same time.
+/// The error of one rank, and the error that the others get at the same time.
 #[test]
-fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
+fn a_mismatched_gradient_is_refused_on_every_rank_before_any_is_sent() {
     on_ranks(3, |comm| {
         let integers = Tensor::zeros(2, DType::I64, &Device::Cpu).unwrap();
         let variables =
@@ -251,7 +251,7 @@ fn a_gradient_that_does_not_fit_is_refused_on_every_rank_before_any_is_sent() {
 
 /// candle's fast layer norm gives no gradients to the variables before it.
 #[test]
-fn variables_behind_an_operation_without_backward_are_named() {
+fn variables_cut_off_by_an_operation_without_backward_are_named() {
     on_ranks(2, |comm| {
         let names = ["before", "scale", "shift"];
         let variables = map(comm.rank(), &names.map(|name| (name, numbers(1, &[3], DType::F32))));
@@ -262,14 +262,14 @@ fn variables_behind_an_operation_without_backward_are_named() {
             (normal + shift.as_tensor().unsqueeze(0).unwrap()).unwrap().sum_all().unwrap().backward();
         let report = match &mut gradients {
             Ok(gradients) => sync_gradients(&variables, gradients, &comm).unwrap(),
-            Err(error) => panic!("candle says so itself now: {error}"),
+            Err(error) => panic!("candle now returns an error itself: {error}"),
         };
         assert_eq!(report.without_gradient(), ["before", "scale"]);
     });
 }
 
 #[test]
-fn after_a_rank_has_left_nothing_is_averaged_any_more() {
+fn averaging_fails_after_a_rank_has_left() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &[("w", zeros(&[4]))]);
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();

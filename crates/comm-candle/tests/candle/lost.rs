@@ -72,7 +72,7 @@ fn step(
 }
 
 #[test]
-fn a_transformer_with_fast_operations_is_found_in_the_first_step_by_name() {
+fn a_transformer_with_fast_operations_is_warned_about_in_the_first_step() {
     for (size, is_sharded) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
         on_ranks(size, |comm| {
             let model = Transformer::new(Operations::Fast, DType::F32).unwrap();

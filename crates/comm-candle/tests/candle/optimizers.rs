@@ -86,7 +86,7 @@ fn sharded<O: Optimizer<f32> + Optimizer<f64>>(
 }
 
 #[test]
-fn a_sharded_optimizer_has_the_bits_of_the_whole_one() {
+fn a_sharded_optimizer_is_bit_identical_to_an_unsharded_one() {
     fn check<O: Optimizer<f32> + Optimizer<f64>>(optimizer: impl Fn(&Parameter) -> O + Sync) {
         for (size, dtype) in WORLDS.into_iter().flat_map(|size| [(size, DType::F32), (size, DType::F64)]) {
             let results = on_ranks(size, |comm| {
@@ -112,7 +112,7 @@ fn a_sharded_optimizer_has_the_bits_of_the_whole_one() {
 }
 
 #[test]
-fn adam_w_is_that_of_candle() {
+fn adam_w_matches_candle() {
     for dtype in [DType::F32, DType::F64] {
         let (ours, theirs) = (model(0, dtype), model(0, dtype));
         // candle's cannot update a tensor without elements.
@@ -136,7 +136,7 @@ fn adam_w_is_that_of_candle() {
 }
 
 #[test]
-fn variables_are_updated_where_they_are() {
+fn variables_are_updated_in_place() {
     on_ranks(2, |comm| {
         let variables = model(comm.rank(), DType::F32);
         let table = var(&variables, "table");
@@ -168,7 +168,7 @@ fn a_variable_or_a_strided_tensor_can_be_the_gradient() {
 }
 
 #[test]
-fn averages_are_clipped_by_the_norm_of_all() {
+fn averages_are_clipped_by_their_global_norm() {
     for size in [1, 2, 3, 5] {
         on_ranks(size, |comm| {
             let options = options().max_norm(Some(if comm.rank() == 0 { 10.0 } else { 1.0 }));
@@ -179,7 +179,7 @@ fn averages_are_clipped_by_the_norm_of_all() {
             let mut zero =
                 ZeroOptimizer::with_options(&variables, &comm, options, |_| Sgd::new(1.0)).unwrap();
             let mut replicas = DataParallel::with_options(&variables, &comm, options).unwrap();
-            // The norm of 30 and 0 is 30, and that of 3 and 0 is left as it is. Rank 0 decides.
+            // The norm of 30 and 0 is 30, and that of 3 and 0 is not clipped. Rank 0 decides.
             for (factor, clipped) in [(10.0, 10.0), (1.0, 3.0)] {
                 let before = elements(&var(&variables, "a"))[0];
                 let mut gradients = store(&variables, &tensors(factor));
@@ -268,7 +268,7 @@ fn types_that_no_optimizer_updates_are_refused_by_name() {
 }
 
 #[test]
-fn integers_are_left_alone() {
+fn integers_are_not_updated() {
     on_ranks(2, |comm| {
         let tensors = [("ids", numbers(3, &[2], DType::I64)), ("w", numbers(1, &[1], DType::F32))];
         let variables = map(comm.rank(), &tensors);
@@ -283,7 +283,7 @@ fn integers_are_left_alone() {
 }
 
 #[test]
-fn a_rank_with_a_wrong_gradient_keeps_all_from_updating() {
+fn a_wrong_gradient_on_one_rank_prevents_updates_on_all_ranks() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &[("w", numbers(1, &[2, 3], DType::F32))]);
         let mut zero = ZeroOptimizer::new(&variables, &comm, |_| Sgd::new(1.0)).unwrap();
@@ -303,7 +303,7 @@ fn a_rank_with_a_wrong_gradient_keeps_all_from_updating() {
 }
 
 #[test]
-fn after_a_rank_has_left_no_step_succeeds() {
+fn steps_fail_after_a_rank_has_left() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &[("w", numbers(1, &[4], DType::F32))]);
         let mut zero = ZeroOptimizer::new(&variables, &comm, |_| Sgd::new(1.0)).unwrap();

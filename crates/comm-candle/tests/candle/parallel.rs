@@ -65,7 +65,7 @@ fn run(input: &Tensor, up: &impl Module, down: &impl Module) -> Result<(Tensor, 
 }
 
 #[test]
-fn a_perceptron_and_all_its_gradients_are_those_of_one_process() {
+fn a_perceptron_and_all_its_gradients_match_a_single_process() {
     for (size, dtype) in WORLDS.into_iter().flat_map(|size| [(size, DType::F32), (size, DType::F64)]) {
         on_ranks(size, |comm| {
             let whole = Whole::new(dtype);
@@ -98,7 +98,7 @@ fn a_perceptron_and_all_its_gradients_are_those_of_one_process() {
 }
 
 #[test]
-fn batches_of_sequences_pass_through() {
+fn batches_of_sequences_are_supported() {
     on_ranks(2, |comm| {
         let whole = Whole::new(DType::F32);
         let input = Var::from_tensor(&integers(1, &[2, 3, INPUTS], DType::F32)).unwrap();

@@ -1,4 +1,4 @@
-//! Ranks as threads, and models that are easily told apart.
+//! Ranks as threads, and models that differ between ranks.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ fn segmented(comm: &Comm, model: &Transformer, options: Options) -> Vec<Vec<(Str
 }
 
 #[test]
-fn gradients_have_the_bits_of_a_backward_that_is_not_cut() {
+fn gradients_are_bit_identical_to_those_of_an_unsegmented_backward() {
     for dtype in [DType::F32, DType::F64] {
         on_ranks(1, |comm| {
             let model = Transformer::new(Operations::Slow, dtype).unwrap();
@@ -59,7 +59,7 @@ fn gradients_have_the_bits_of_a_backward_that_is_not_cut() {
 }
 
 #[test]
-fn averages_have_the_bits_of_averages_after_the_whole_backward() {
+fn averages_are_bit_identical_to_those_of_an_unsegmented_backward() {
     for size in [2, 3, 5] {
         on_ranks(size, |comm| {
             let model = Transformer::new(Operations::Slow, DType::F32).unwrap();
@@ -78,7 +78,7 @@ fn averages_have_the_bits_of_averages_after_the_whole_backward() {
 }
 
 #[test]
-fn a_sharded_step_in_segments_has_the_bits_of_one_after_the_whole_backward() {
+fn a_sharded_step_is_bit_identical_to_one_with_an_unsegmented_backward() {
     for size in [1, 2, 3] {
         on_ranks(size, |comm| {
             let comm = comm.with_reduce_order(ReduceOrder::Deterministic);
@@ -251,7 +251,7 @@ impl CustomOp1 for NoBackward {
 }
 
 #[test]
-fn a_rank_whose_backward_fails_is_told_to_the_others() {
+fn a_failed_backward_is_reported_to_the_other_ranks() {
     for (late, is_sharded) in [(false, false), (true, false), (false, true), (true, true)] {
         on_ranks(3, |comm| {
             let variables = map(comm.rank(), &["a", "b"].map(|name| (name, numbers(3, &[2], DType::F32))));
@@ -332,7 +332,7 @@ fn the_model_may_have_collectives_in_all_segments() {
 }
 
 #[test]
-fn a_variable_that_was_added_is_told_to_the_others() {
+fn an_added_variable_is_reported_to_the_other_ranks() {
     on_ranks(2, |comm| {
         let variables = map(comm.rank(), &[("a", numbers(3, &[2], DType::F32))]);
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();

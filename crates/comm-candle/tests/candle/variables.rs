@@ -28,7 +28,7 @@ fn model(rank: usize) -> Vec<(&'static str, Tensor)> {
 }
 
 #[test]
-fn every_rank_gets_the_variables_of_rank_0_whatever_they_hold() {
+fn every_rank_gets_the_variables_of_rank_0_with_any_values() {
     for size in WORLDS {
         on_ranks(size, |comm| {
             let variables = map(comm.rank(), &model(comm.rank()));
@@ -45,7 +45,7 @@ fn every_rank_gets_the_variables_of_rank_0_whatever_they_hold() {
 }
 
 #[test]
-fn many_small_variables_cost_a_few_messages() {
+fn many_small_variables_are_sent_in_few_messages() {
     let names: Vec<String> = (0..300).map(|at| format!("layer{at}.w")).collect();
     counting(2, |comm, sent| {
         let tensors: Vec<(&str, Tensor)> = names
@@ -67,7 +67,7 @@ fn many_small_variables_cost_a_few_messages() {
 
 /// 34 MB in all, of which some are larger than a bucket.
 #[test]
-fn variables_of_all_sizes_go_in_several_buckets() {
+fn variables_of_all_sizes_are_sent_in_several_buckets() {
     let shapes = [("a", 1_000_000), ("b", 7_000_000), ("c", 3), ("d", 500_000), ("e", 0)];
     on_ranks(2, |comm| {
         let first = |at: usize| 100 * comm.rank() + at;
@@ -83,7 +83,7 @@ fn variables_of_all_sizes_go_in_several_buckets() {
 }
 
 #[test]
-fn a_prepared_model_is_given_out_again_and_again() {
+fn sync_model_can_be_repeated() {
     on_ranks(3, |comm| {
         let variables = map(comm.rank(), &model(comm.rank()));
         let mut replicas = DataParallel::new(&variables, &comm).unwrap();
@@ -97,7 +97,7 @@ fn a_prepared_model_is_given_out_again_and_again() {
 }
 
 #[test]
-fn averaging_gradients_leaves_variables_alone() {
+fn averaging_gradients_does_not_change_variables() {
     on_ranks(3, |comm| {
         let model = model(comm.rank());
         let variables = map(comm.rank(), &model);

@@ -82,8 +82,8 @@ impl LaunchError {
     /// be executed.
     pub fn exit_code(&self) -> u8 {
         let code = match self {
-            Self::RankFailed(RankFailure { ending: Ending::Code(code), .. }) => *code,
-            Self::RankFailed(RankFailure { ending: Ending::Signal(signal), .. })
+            Self::RankFailed(RankFailure { exit: ProcessExit::Code(code), .. }) => *code,
+            Self::RankFailed(RankFailure { exit: ProcessExit::Signal(signal), .. })
             | Self::Interrupted { signal } => SIGNAL_BASE + signal,
             Self::ProgramNotFound { .. } => 127,
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 126,
@@ -109,12 +109,12 @@ pub struct RankFailure {
     /// Its process id.
     pub pid: u32,
     /// Its exit status.
-    pub ending: Ending,
+    pub exit: ProcessExit,
 }
 
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (pid {}) {}", self.rank, self.pid, self.ending)
+        write!(f, "rank {} (pid {}) {}", self.rank, self.pid, self.exit)
     }
 }
 
@@ -139,21 +139,21 @@ impl fmt::Display for Restart {
 /// The exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ending {
+pub enum ProcessExit {
     /// It exited with this code.
     Code(i32),
     /// This signal killed it.
     Signal(i32),
 }
 
-impl Ending {
+impl ProcessExit {
     /// Returns whether the process exited with code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for ProcessExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
@@ -178,21 +178,21 @@ impl fmt::Display for SignalName {
 mod tests {
     use super::*;
 
-    fn failure(ending: Ending) -> RankFailure {
-        RankFailure { rank: 3, pid: 1234, ending }
+    fn failure(exit: ProcessExit) -> RankFailure {
+        RankFailure { rank: 3, pid: 1234, exit }
     }
 
     #[test]
     fn a_failure_names_rank_pid_and_cause() {
-        assert_eq!(failure(Ending::Signal(9)).to_string(), "rank 3 (pid 1234) was killed by SIGKILL");
-        assert_eq!(failure(Ending::Signal(40)).to_string(), "rank 3 (pid 1234) was killed by signal 40");
-        assert_eq!(failure(Ending::Code(7)).to_string(), "rank 3 (pid 1234) exited with code 7");
+        assert_eq!(failure(ProcessExit::Signal(9)).to_string(), "rank 3 (pid 1234) was killed by SIGKILL");
+        assert_eq!(failure(ProcessExit::Signal(40)).to_string(), "rank 3 (pid 1234) was killed by signal 40");
+        assert_eq!(failure(ProcessExit::Code(7)).to_string(), "rank 3 (pid 1234) exited with code 7");
     }
 
     #[test]
     fn exit_codes_follow_the_shell() {
-        assert_eq!(LaunchError::RankFailed(failure(Ending::Code(7))).exit_code(), 7);
-        assert_eq!(LaunchError::RankFailed(failure(Ending::Signal(9))).exit_code(), 137);
+        assert_eq!(LaunchError::RankFailed(failure(ProcessExit::Code(7))).exit_code(), 7);
+        assert_eq!(LaunchError::RankFailed(failure(ProcessExit::Signal(9))).exit_code(), 137);
         assert_eq!(LaunchError::Interrupted { signal: 15 }.exit_code(), 143);
         assert_eq!(LaunchError::ProgramNotFound { program: "x".into() }.exit_code(), 127);
         let denied = LaunchError::Spawn {

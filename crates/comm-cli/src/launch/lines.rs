@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_pieces_comes_out_whole() {
+    fn a_line_received_in_pieces_is_written_whole() {
         let mut lines = TaggedLines::new(0);
         let mut out = Vec::new();
         lines.push(b"be", &mut out);

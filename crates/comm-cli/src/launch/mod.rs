@@ -25,7 +25,7 @@ use std::time::Duration;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use devices::{Devices, DevicesError};
-pub use error::{Ending, LaunchError, RankFailure, Restart};
+pub use error::{LaunchError, ProcessExit, RankFailure, Restart};
 
 use environment::Job;
 use process::RankProcess;

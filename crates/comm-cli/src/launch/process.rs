@@ -8,13 +8,13 @@ use std::process::{Child, Command};
 
 use rustix::process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 
-use super::error::Ending;
+use super::error::ProcessExit;
 
 /// The process of a rank. Dropping it before it is reaped kills its process group.
 ///
 /// Each rank leads its own process group: a signal to the group reaches its children too, and
 /// Ctrl-C on a terminal reaches only the launcher, which forwards it. The id of the group is valid
-/// until the leader is reaped, so the order at the end is: call [`RankProcess::ending`], signal the
+/// until the leader is reaped, so the order at the end is: call [`RankProcess::exit`], signal the
 /// group, call [`RankProcess::reap`].
 #[derive(Debug)]
 pub(super) struct RankProcess {
@@ -54,11 +54,14 @@ impl RankProcess {
     }
 
     /// Returns the exit status, or `None` while the rank runs. The process stays a zombie.
-    pub(super) fn ending(&self) -> io::Result<Option<Ending>> {
+    pub(super) fn exit(&self) -> io::Result<Option<ProcessExit>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options)?;
         Ok(status.and_then(|status| {
-            status.exit_status().map(Ending::Code).or(status.terminating_signal().map(Ending::Signal))
+            status
+                .exit_status()
+                .map(ProcessExit::Code)
+                .or(status.terminating_signal().map(ProcessExit::Signal))
         }))
     }
 

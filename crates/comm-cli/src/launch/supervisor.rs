@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::error::{Ending, LaunchError, RankFailure};
+use super::error::{LaunchError, ProcessExit, RankFailure};
 use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
@@ -116,7 +116,7 @@ impl Supervisor {
 
     fn on_end(&mut self, rank: usize) -> io::Result<()> {
         let member = &mut self.members[rank];
-        let Some(ending) = member.process.ending()? else { return Ok(()) };
+        let Some(exit) = member.process.exit()? else { return Ok(()) };
         epoll::delete(&self.epoll, member.process.as_fd())?;
         // The id of the group is valid only until the rank is reaped.
         if self.ending.is_none() {
@@ -126,8 +126,8 @@ impl Supervisor {
         let kill_at = self.ending.as_ref().map_or_else(|| Instant::now() + self.grace, |end| end.kill_at);
         member.state = State::Leftovers { kill_at };
         let pid = member.process.pid();
-        if !ending.is_success() {
-            self.on_failure(RankFailure { rank, pid, ending });
+        if !exit.is_success() {
+            self.on_failure(RankFailure { rank, pid, exit });
         }
         Ok(())
     }
@@ -150,8 +150,8 @@ impl Supervisor {
             }
             Some(Termination { cause: LaunchError::RankFailed(first), .. })
                 if was_ending
-                    && matches!(first.ending, Ending::Code(_))
-                    && matches!(failure.ending, Ending::Signal(_)) =>
+                    && matches!(first.exit, ProcessExit::Code(_))
+                    && matches!(failure.exit, ProcessExit::Signal(_)) =>
             {
                 *first = failure;
             }

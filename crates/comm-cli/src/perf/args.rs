@@ -16,9 +16,9 @@ use crate::collective::measurable;
 #[command(
     override_usage = "commctl perf COLLECTIVE [-n N] [OPTIONS]\n       commctl perf --calibrate [-n N] [OPTIONS]",
     after_help = "\
-Starts the ranks on this machine, or measures as one rank if a launcher started this process. Rank 0 prints.
+Starts the ranks on this machine, unless a launcher has started this process as one of them. Rank 0 prints the results.
 
-Sizes are those of nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
+Sizes are counted as in nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
 result, one block per rank. reduce_scatter, scatter: the data before it is scattered. all_to_all: the data that one rank sends. \
 Sizes are rounded down to whole elements, and up to one element per block. SIZE takes K, M, G and T (powers of 1024).
 
@@ -31,7 +31,7 @@ send_recv measures messages between rank 0 and the last rank, in three tables. s
 send_recv_bandwidth: rank 0 sends a window of up to 64 messages in the background and receives an acknowledgement; time is that of \
 a window divided by the number of messages. send_recv_bidirectional: both ranks do so at once, and busbw counts both directions.
 
-Exit status: 0; 1 if something failed or an element was wrong; 2 for invalid arguments.
+Exit status: 0; 1 if a call failed or an element was wrong; 2 for invalid arguments.
 
 Examples:
   commctl perf all_reduce -n 4 --min 4 --max 64M --check
@@ -130,15 +130,15 @@ pub(crate) struct CallArgs {
     #[arg(long, value_name = "RANK", conflicts_with = "calibrate")]
     pub(crate) root: Option<usize>,
 
-    /// Algorithm to use instead of the selected one
+    /// Use this algorithm instead of the selected one
     #[arg(long, value_name = "NAME", conflicts_with = "calibrate")]
     pub(crate) algorithm: Option<String>,
 
-    /// Use one buffer for contribution and result: the default of all_reduce, reduce and scans
+    /// Use one buffer for input and output: the default of all_reduce, reduce and scans
     #[arg(long, conflicts_with_all = ["out_of_place", "calibrate"])]
     in_place: bool,
 
-    /// Use two buffers: the default of the others
+    /// Use separate send and receive buffers: the default of all other collectives
     #[arg(long, conflicts_with = "calibrate")]
     out_of_place: bool,
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Scale, Series, Style};
 
 use super::row::{BenchmarkInfo, Row};
 use crate::error::{CliError, Result};
@@ -25,7 +25,7 @@ pub(crate) fn write_rows(path: &Path, info: &BenchmarkInfo, rows: &[Row]) -> Res
     ];
     let speed = Axis { name: "GB/s", label: |speed| format!("{speed}"), scale: Scale::Log(10.0) };
     let panel = |axis, series| Panel { title: String::new(), axes: [Axis::SIZE, axis], series };
-    let picture = Picture {
+    let picture = Figure {
         title,
         panel_size: (550, 430),
         columns: 2,

@@ -78,7 +78,7 @@ mod tests {
     const LEAST: Duration = Duration::from_millis(20);
 
     #[test]
-    fn the_number_of_calls_stays_if_they_took_long_enough() {
+    fn the_number_of_calls_is_kept_if_they_took_long_enough() {
         assert_eq!(more_calls(7, LEAST, LEAST), 7);
         assert_eq!(more_calls(1, Duration::ZERO, Duration::ZERO), 1);
         assert_eq!(more_calls(CALLS_MAX, Duration::from_millis(1), LEAST), CALLS_MAX);

@@ -10,7 +10,7 @@ use plotters::style::Color as _;
 pub use super::axis::{Axis, Scale};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn StdError>>;
+type DrawResult = Result<(), Box<dyn StdError>>;
 
 const TITLE_HEIGHT: u32 = 32;
 const LEGEND_HEIGHT: u32 = 26;
@@ -89,7 +89,7 @@ pub enum Legend {
 
 /// A grid of charts under a title.
 #[derive(Debug, Clone)]
-pub struct Picture {
+pub struct Figure {
     /// The title, or empty.
     pub title: String,
     /// The size of each chart in pixels.
@@ -102,19 +102,19 @@ pub struct Picture {
     pub legend: Legend,
 }
 
-impl Picture {
+impl Figure {
     /// Returns the plot as SVG.
     ///
     /// # Errors
     ///
     /// If the drawing library fails, for example because the plot has no size.
     pub fn svg(&self) -> Result<String, DrawError> {
-        let mut picture = String::new();
+        let mut svg = String::new();
         {
-            let area = SVGBackend::with_string(&mut picture, self.size()).into_drawing_area();
+            let area = SVGBackend::with_string(&mut svg, self.size()).into_drawing_area();
             self.draw(&area).map_err(|error| DrawError(error.to_string()))?;
         }
-        Ok(picture)
+        Ok(svg)
     }
 
     fn columns(&self) -> usize {
@@ -160,7 +160,7 @@ impl Picture {
         names
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &Area<'_>) -> DrawResult {
         area.fill(&WHITE)?;
         let (head, rest) = area.split_vertically(self.title_height());
         if !self.title.is_empty() {
@@ -177,7 +177,7 @@ impl Picture {
         Ok(area.present()?)
     }
 
-    fn draw_names(&self, area: &Area<'_>) -> Drawn {
+    fn draw_names(&self, area: &Area<'_>) -> DrawResult {
         let per_row = self.names_per_row();
         for (index, (name, color)) in self.names().into_iter().enumerate() {
             let x = (index % per_row) as i32 * LEGEND_WIDTH as i32 + 24;
@@ -189,7 +189,7 @@ impl Picture {
     }
 }
 
-fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> Drawn {
+fn chart(area: &Area<'_>, panel: &Panel, with_legend: bool) -> DrawResult {
     let [x, y] = panel.axes;
     let all: Vec<_> = panel.series.iter().flat_map(|series| drawable(series, panel)).collect();
     let (across, up) =
@@ -255,17 +255,17 @@ mod tests {
 
     fn drawn(points: Vec<(f64, f64)>) -> String {
         let panels = vec![panel("", vec![series("median", points)])];
-        Picture { title: String::new(), panel_size: (400, 300), columns: 1, panels, legend: Legend::Inside }
+        Figure { title: String::new(), panel_size: (400, 300), columns: 1, panels, legend: Legend::Inside }
             .svg()
             .unwrap()
     }
 
     #[test]
     fn the_plot_is_complete_and_has_its_texts() {
-        let picture = drawn(vec![(4.0, 10.0), (1024.0, 12.0), (1e6, 4000.0)]);
-        assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+        let svg = drawn(vec![(4.0, 10.0), (1024.0, 12.0), (1e6, 4000.0)]);
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for text in ["size", "time per call", "median", "<polyline", "<circle"] {
-            assert!(picture.contains(text), "{text} is missing");
+            assert!(svg.contains(text), "{text} is missing");
         }
     }
 
@@ -282,7 +282,7 @@ mod tests {
         let series = vec![series("loss", vec![(0.0, -1.0), (10.0, 3.0), (20.0, f64::NAN)])];
         let axes = [Axis::linear("step", label), Axis::linear("loss", label)];
         let panels = vec![Panel { title: String::new(), axes, series }];
-        let svg = Picture {
+        let svg = Figure {
             title: String::new(),
             panel_size: (400, 300),
             columns: 1,
@@ -301,15 +301,15 @@ mod tests {
     fn a_legend_above_the_charts_has_each_name_once() {
         let points = || vec![(4.0, 10.0), (1024.0, 12.0)];
         let of = |title| panel(title, vec![series("first", points()), series("second", points())]);
-        let picture = Picture {
+        let figure = Figure {
             title: "Times".into(),
             panel_size: (400, 300),
             columns: 2,
             panels: vec![of("left"), of("right"), of("below")],
             legend: Legend::Above,
         };
-        assert_eq!(picture.size(), (800, 600 + TITLE_HEIGHT + LEGEND_HEIGHT));
-        let svg = picture.svg().unwrap();
+        assert_eq!(figure.size(), (800, 600 + TITLE_HEIGHT + LEGEND_HEIGHT));
+        let svg = figure.svg().unwrap();
         for text in ["Times", "left", "right", "below", "first", "second"] {
             assert_eq!(svg.matches(&format!("\n{text}\n")).count(), 1, "{text}");
         }

@@ -13,10 +13,10 @@ use comm_cli::__private::units;
 use crate::collective::parser;
 use crate::error::{CliError, Result};
 
-/// Predict how long the algorithms of a collective take on links of a given speed
+/// Predict the times of the algorithms of a collective on links of a given speed
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is measured and no rank is started: the command simulates the steps of all ranks with a model of the links. \
+The command measures nothing and starts no ranks. It simulates the steps of all ranks with a model of the links. \
 A message occupies its sender for the overhead, then the sender's outgoing and the receiver's incoming port for its bytes; \
 it arrives after the latency alpha, and occupies the receiver for the overhead. Every rank has two ports.
 
@@ -80,19 +80,19 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "GBPS", value_parser = speed)]
     reduce_gbps: Option<f64>,
 
-    /// Predict only this algorithm; may be given more than once
+    /// Predict only this algorithm; can be repeated
     #[arg(long = "algorithm", value_name = "NAME")]
     algorithms: Vec<String>,
 
     /// Size of pipelined segments
-    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = positive)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = nonzero_size)]
     segment: usize,
 
-    /// Root of a collective that has one
+    /// Root of the collective, if it has one
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: usize,
 
-    /// Use closed forms for algorithms with more steps than this, on all ranks together
+    /// Use closed forms for algorithms with more steps than this in total over all ranks
     #[arg(long, value_name = "N", default_value = "64M", value_parser = units::parse)]
     pub(super) max_steps: usize,
 
@@ -184,7 +184,7 @@ fn speed(text: &str) -> Result<f64, String> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err("expected a speed above zero".into()) }
 }
 
-fn positive(text: &str) -> Result<usize, String> {
+fn nonzero_size(text: &str) -> Result<usize, String> {
     units::parse(text)
         .and_then(|size| if size > 0 { Ok(size) } else { Err("expected a size above zero".into()) })
 }

@@ -4,7 +4,7 @@ use std::iter;
 use std::path::Path;
 
 use comm::ring::schedule::Algorithm;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Scale, Series, Style};
 use comm_cli::__private::{page, units};
 
 use super::options::Setup;
@@ -23,9 +23,9 @@ pub(super) fn write(path: &Path, setup: &Setup, rows: &[&'static Algorithm], ste
     };
     let axes = [bytes, Axis::time("predicted time")];
     let panels = vec![Panel { title: String::new(), axes, series }];
-    let picture =
-        Picture { title: title(setup), panel_size: (960, 600), columns: 1, panels, legend: Legend::Inside };
-    page::write_file(path, &picture.svg()?).map_err(CliError::write(path))
+    let figure =
+        Figure { title: title(setup), panel_size: (960, 600), columns: 1, panels, legend: Legend::Inside };
+    page::write_file(path, &figure.svg()?).map_err(CliError::write(path))
 }
 
 fn curves(setup: &Setup, rows: &[&'static Algorithm], steps_max: usize) -> Result<Vec<Series>> {

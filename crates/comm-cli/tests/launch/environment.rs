@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comm::Store;
 use comm::tcp::{Secret, StoreConfig, TcpStore};
-use comm_cli::launch::{Ending, Launch, LaunchError};
+use comm_cli::launch::{Launch, LaunchError, ProcessExit};
 
 use crate::harness::{FOREVER, Launched, commctl, launch, start, wait_until_dead};
 
@@ -247,7 +247,7 @@ fn the_library_returns_typed_errors() {
     ));
     let failed = shell("exit $((RANK * 5))").ranks(2).run();
     let Err(LaunchError::RankFailed(failure)) = failed else { panic!("{failed:?}") };
-    assert_eq!((failure.rank, failure.ending), (1, Ending::Code(5)));
+    assert_eq!((failure.rank, failure.exit), (1, ProcessExit::Code(5)));
 }
 
 /// Launches scripts that record their devices, with `visible` as the launcher's

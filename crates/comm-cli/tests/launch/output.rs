@@ -41,7 +41,7 @@ fn lines_of_different_ranks_never_mix() {
 }
 
 #[test]
-fn long_lines_and_arbitrary_bytes_survive() {
+fn long_lines_and_arbitrary_bytes_are_preserved() {
     // Each rank writes a megabyte without a line end at the same time, far more than the capacity
     // of a pipe.
     let script = r#"head -c 1000000 /dev/zero | tr '\0' "$RANK"; printf '\377\376\n'"#;

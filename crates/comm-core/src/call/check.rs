@@ -90,14 +90,14 @@ impl<M: Memory> Call<'_, M> {
             }
             Self::Reduce { root, buffers, .. } if *root == rank => (buffers, ROOTS.same(buffers)?),
             Self::Gather { root, buffers, counts } if *root == rank => {
-                (buffers, ROOTS.gathered(buffers, *counts, group)?)
+                (buffers, ROOTS.blocks(BlocksIn::Recv, buffers, *counts, group)?)
             }
             Self::Reduce { buffers, .. } | Self::Gather { buffers, .. } => (buffers, buffers.len()),
             Self::Scatter { root, buffers: buffers @ Buffers::SendOnly(send), counts } if *root == rank => {
                 (buffers, counts.check(ROOTS.send, send.len(), None, group)?)
             }
             Self::Scatter { root, buffers, counts } if *root == rank => {
-                (buffers, ROOTS.scattered(buffers, *counts, group)?)
+                (buffers, ROOTS.blocks(BlocksIn::Send, buffers, *counts, group)?)
             }
             // The send buffer of a rank other than the root is ignored, including its type.
             Self::Scatter { buffers, .. } => match buffers {
@@ -107,13 +107,24 @@ impl<M: Memory> Call<'_, M> {
                 Buffers::SendOnly(_) => return Err(Invalid::WithoutRecv.into()),
             },
             Self::Broadcast { buffer, .. } => return Ok((Some(buffer.dtype()), buffer.len())),
-            Self::AllGather { buffers, counts } => (buffers, OWN.gathered(buffers, *counts, group)?),
-            Self::ReduceScatter { buffers, counts, .. } => (buffers, OWN.scattered(buffers, *counts, group)?),
+            Self::AllGather { buffers, counts } => {
+                (buffers, OWN.blocks(BlocksIn::Recv, buffers, *counts, group)?)
+            }
+            Self::ReduceScatter { buffers, counts, .. } => {
+                (buffers, OWN.blocks(BlocksIn::Send, buffers, *counts, group)?)
+            }
             Self::AllToAll { buffers, send, recv } => (buffers, exchanged(buffers, *send, *recv, group)?),
             Self::Barrier | Self::MonitoredBarrier | Self::Finalize => return Ok((None, 0)),
         };
         Ok((Some(buffers.dtype()), count))
     }
+}
+
+/// The buffer that has a block for each rank.
+#[derive(Clone, Copy)]
+enum BlocksIn {
+    Send,
+    Recv,
 }
 
 impl Names {
@@ -131,39 +142,24 @@ impl Names {
         }
     }
 
-    /// Checks that the receive buffer has a block for each rank, and that this rank sends as many
-    /// elements as its own block has.
-    fn gathered<M: Memory>(
+    /// Checks that the buffer given by `blocks` has a block for each rank, and that the other one
+    /// has as many elements as this rank's own block.
+    fn blocks<M: Memory>(
         &self,
+        blocks: BlocksIn,
         buffers: &Buffers<'_, M>,
         counts: Counts<'_>,
         group: Group,
     ) -> Result<usize> {
-        match buffers {
-            Buffers::InPlace(buffer) => counts.check(self.whole, buffer.len(), None, group),
-            Buffers::Separate { send, recv } => {
-                check_dtypes::<M>(send, recv)?;
-                counts.check(self.recv, recv.len(), Some(send.len()), group)
-            }
-            Buffers::SendOnly(_) => Err(self.without_recv.clone().into()),
-        }
-    }
-
-    /// Checks that the send buffer has a block for each rank, and that this rank receives as many
-    /// elements as its own block has.
-    fn scattered<M: Memory>(
-        &self,
-        buffers: &Buffers<'_, M>,
-        counts: Counts<'_>,
-        group: Group,
-    ) -> Result<usize> {
-        match buffers {
-            Buffers::InPlace(buffer) => counts.check(self.whole, buffer.len(), None, group),
-            Buffers::Separate { send, recv } => {
-                check_dtypes::<M>(send, recv)?;
-                counts.check(self.send, send.len(), Some(recv.len()), group)
-            }
-            Buffers::SendOnly(_) => Err(self.without_recv.clone().into()),
+        let (send, recv) = match buffers {
+            Buffers::InPlace(buffer) => return counts.check(self.whole, buffer.len(), None, group),
+            Buffers::Separate { send, recv } => (send, recv),
+            Buffers::SendOnly(_) => return Err(self.without_recv.clone().into()),
+        };
+        check_dtypes::<M>(send, recv)?;
+        match blocks {
+            BlocksIn::Send => counts.check(self.send, send.len(), Some(recv.len()), group),
+            BlocksIn::Recv => counts.check(self.recv, recv.len(), Some(send.len()), group),
         }
     }
 }
@@ -230,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_that_the_group_needs() {
+    fn lengths_must_match_the_group() {
         let (two, mut four) = ([0.0; 2], [0.0; 4]);
         let (op, counts) = (ReduceOp::Sum, Counts::Equal);
         assert_eq!(count(&Call::AllGather { buffers: separate(&two, &mut four), counts }).unwrap(), 2);

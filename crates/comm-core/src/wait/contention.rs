@@ -46,11 +46,11 @@ impl Contention {
         }
         let (begin, used) = (now(), thread_time());
         super::yield_now();
-        self.learn(now().saturating_duration_since(begin), thread_time().saturating_sub(used));
+        self.record(now().saturating_duration_since(begin), thread_time().saturating_sub(used));
     }
 
     /// Records the duration of a yield, and how much of it this thread itself used.
-    fn learn(&mut self, took: Duration, used: Duration) {
+    fn record(&mut self, took: Duration, used: Duration) {
         let others_ran = took.saturating_sub(used) > TURN_MIN;
         let score = self.score + if others_ran { 1 } else { -1 };
         self.score = score.clamp(-SCORE_MAX, SCORE_MAX);
@@ -72,12 +72,12 @@ mod tests {
         let (long, short) = (Duration::from_micros(9), Duration::from_nanos(300));
         let mut contention = Contention::new();
         assert!(!contention.is_likely());
-        contention.learn(long, long);
-        contention.learn(long, short);
+        contention.record(long, long);
+        contention.record(long, short);
         assert!(!contention.is_likely());
-        (0..10).for_each(|_| contention.learn(long, short));
+        (0..10).for_each(|_| contention.record(long, short));
         assert!(contention.is_likely());
-        (0..SCORE_MAX).for_each(|_| contention.learn(short, short));
+        (0..SCORE_MAX).for_each(|_| contention.record(short, short));
         assert!(!contention.is_likely());
     }
 

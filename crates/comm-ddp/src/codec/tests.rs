@@ -36,7 +36,7 @@ fn reference(codec: BlockCodec, block: &[f32]) -> (f64, Vec<f64>) {
 }
 
 #[test]
-fn encodings_have_the_promised_size() {
+fn encodings_have_the_documented_size() {
     assert_eq!([0, 1, 64, 65, 128].map(|len| BlockCodec::Int8.encoded_len(len)), [0, 5, 68, 73, 136]);
     assert_eq!([0, 1, 2, 3, 64, 67].map(|len| BlockCodec::Int4.encoded_len(len)), [0, 5, 5, 6, 36, 42]);
     for (codec, most) in [(BlockCodec::Int8, 0.27), (BlockCodec::Int4, 0.15)] {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_of_the_definition() {
+    fn products_match_the_definition() {
         let MatrixShape { rows, columns, rank } = SHAPE;
         let (matrix, right) = (integers(rows * columns, 3), integers(columns * rank, 5));
         let mut left = vec![f32::NAN; SHAPE.left_len()];

@@ -8,7 +8,7 @@ use crate::{Disagreement, Error, LocalOptions, ParameterSet, Result, check_param
 
 /// The state of a rank before it joins a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct JoinState {
     /// Whether the rank cannot join, because its arguments are wrong.
     pub(super) refuses: bool,
     /// Whether the rank has global parameters.
@@ -22,11 +22,11 @@ pub(super) struct Standing {
     pub(super) digest: u64,
 }
 
-/// The number of words of a standing and the settings.
+/// The number of words of a join state and the settings.
 const WORDS: usize = SETTINGS + 4;
 
-impl Standing {
-    /// The standing of a rank that has no state.
+impl JoinState {
+    /// The state of a new rank.
     pub(super) const NEW: Self =
         Self { refuses: false, has_state: false, has_failed: false, inner_steps: 0, averages: 0, digest: 0 };
 
@@ -53,7 +53,7 @@ impl Standing {
     }
 }
 
-/// Compares the parameters and settings of all ranks. Returns their standings, in rank order.
+/// Compares the parameters and settings of all ranks. Returns their states, in rank order.
 ///
 /// # Errors
 /// The same on every rank: [`Error::Mismatch`], [`Error::Refused`], [`Error::Disagreement`] and
@@ -62,19 +62,19 @@ pub(super) fn agree(
     comm: &Comm,
     parameters: &ParameterSet,
     options: &LocalOptions,
-    standing: Standing,
-) -> Result<Vec<Standing>> {
+    state: JoinState,
+) -> Result<Vec<JoinState>> {
     check_parameters(comm, parameters)?;
     let settings = options.settings();
     let mut own = [0; WORDS];
-    own[..4].copy_from_slice(&standing.to_words());
+    own[..4].copy_from_slice(&state.to_words());
     own.iter_mut().skip(4).zip(&settings).for_each(|(word, setting)| *word = setting.word);
     let mut all = vec![0; WORDS * comm.size()];
     comm.all_gather(&own, &mut all)?;
     let (all, _) = all.as_chunks::<WORDS>();
-    let standings: Vec<Standing> =
-        all.iter().map(|[a, b, c, d, ..]| Standing::from_words([*a, *b, *c, *d])).collect();
-    let ranks = ranks_of(&standings, |standing| standing.refuses);
+    let states: Vec<JoinState> =
+        all.iter().map(|[a, b, c, d, ..]| JoinState::from_words([*a, *b, *c, *d])).collect();
+    let ranks = ranks_of(&states, |state| state.refuses);
     if !ranks.is_empty() {
         return Err(Error::Refused { ranks });
     }
@@ -83,7 +83,7 @@ pub(super) fn agree(
         compare(setting, &words)?;
     }
     options.check(parameters.len())?;
-    Ok(standings)
+    Ok(states)
 }
 
 /// Returns the rank from whose state all others continue, which is the most advanced one, or `None`
@@ -92,21 +92,21 @@ pub(super) fn agree(
 /// # Errors
 /// The same on every rank: [`Error::Disagreement`] or [`Error::Diverged`] if a rank has another
 /// state, although its last group has not failed.
-pub(super) fn find_leader(standings: &[Standing]) -> Result<Option<usize>> {
-    let advance = |rank: &usize| (standings[*rank].averages, !standings[*rank].has_failed);
-    let with_state = || (0..standings.len()).filter(|&rank| standings[rank].has_state);
+pub(super) fn find_leader(states: &[JoinState]) -> Result<Option<usize>> {
+    let advance = |rank: &usize| (states[*rank].averages, !states[*rank].has_failed);
+    let with_state = || (0..states.len()).filter(|&rank| states[rank].has_state);
     let Some(leader) = with_state().rev().max_by_key(advance) else { return Ok(None) };
-    let others = with_state().filter(|&rank| rank == leader || !standings[rank].has_failed);
+    let others = with_state().filter(|&rank| rank == leader || !states[rank].has_failed);
     let ranks: Vec<usize> = others.collect();
-    let words = |word: fn(&Standing) -> u64| ranks.iter().map(|&rank| word(&standings[rank])).collect();
+    let words = |word: fn(&JoinState) -> u64| ranks.iter().map(|&rank| word(&states[rank])).collect();
     let count = |name| Setting { name, word: 0, text: |word| word.to_string() };
-    let averages: Vec<u64> = words(|standing| standing.averages);
-    let inner_steps: Vec<u64> = words(|standing| standing.inner_steps);
+    let averages: Vec<u64> = words(|state| state.averages);
+    let inner_steps: Vec<u64> = words(|state| state.inner_steps);
     for (name, words) in [("the number of outer steps", averages), ("the number of inner steps", inner_steps)]
     {
         compare(&count(name), &words).map_err(|error| in_group(error, &ranks))?;
     }
-    let digests: Vec<u64> = words(|standing| standing.digest);
+    let digests: Vec<u64> = words(|state| state.digest);
     match minority(&digests) {
         None => Ok(Some(leader)),
         Some((_, odd)) => Err(Error::Diverged {
@@ -136,6 +136,6 @@ fn in_group(error: Error, group: &[usize]) -> Error {
     Error::Disagreement(found)
 }
 
-fn ranks_of(standings: &[Standing], condition: impl Fn(&Standing) -> bool) -> Vec<usize> {
-    (0..standings.len()).filter(|&rank| condition(&standings[rank])).collect()
+fn ranks_of(states: &[JoinState], condition: impl Fn(&JoinState) -> bool) -> Vec<usize> {
+    (0..states.len()).filter(|&rank| condition(&states[rank])).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comm_core::{Comm, Worker, wire};
 
-use super::agreement::{Standing, agree, find_leader};
+use super::agreement::{JoinState, agree, find_leader};
 use super::fragment::Fragment;
 use super::plan::FragmentPlan;
 use super::state::LocalProgress;
@@ -36,7 +36,7 @@ impl<T: Scalar> LocalTraining<T> {
         let comm = comm.duplicate()?;
         let typed = parameters.sorted().iter().try_for_each(Parameter::check_type::<T>);
         let values = typed.and_then(|()| by_slot(&parameters, values));
-        let (standings, values) = meet(&comm, &parameters, &options, Standing::NEW, values)?;
+        let (states, values) = agree_to_train(&comm, &parameters, &options, JoinState::NEW, values)?;
         let plan = FragmentPlan::new(parameters.sorted(), options.fragments);
         let fragments = plan.lens().iter().map(|len| Fragment::new(*len, &options)).collect();
         let mut training = Self {
@@ -51,7 +51,7 @@ impl<T: Scalar> LocalTraining<T> {
             has_state: false,
             poison: None,
         };
-        training.adopt(&standings, values)?;
+        training.adopt(&states, values)?;
         Ok(training)
     }
 
@@ -73,14 +73,15 @@ impl<T: Scalar> LocalTraining<T> {
     where
         T: 'p,
     {
-        // The error has been recorded, and is part of the standing.
+        // The error has been recorded, and is part of the state.
         let _ = self.wait_all();
         let comm = comm.duplicate()?;
         let values = by_slot(&self.parameters, values);
-        let (standings, values) = meet(&comm, &self.parameters, &self.options, self.standing(), values)?;
+        let (states, values) =
+            agree_to_train(&comm, &self.parameters, &self.options, self.join_state(), values)?;
         let worker = worker(&comm, &self.options)?;
         let earlier = std::mem::replace(&mut self.comm, comm);
-        match self.adopt(&standings, values) {
+        match self.adopt(&states, values) {
             Ok(()) => {
                 (self.worker, self.poison) = (worker, None);
                 Ok(())
@@ -93,10 +94,10 @@ impl<T: Scalar> LocalTraining<T> {
         }
     }
 
-    fn standing(&self) -> Standing {
+    fn join_state(&self) -> JoinState {
         let fragments = || self.fragments.iter();
         let pending = fragments().filter(|fragment| fragment.due.is_some()).count() as u64;
-        Standing {
+        JoinState {
             refuses: false,
             has_state: self.has_state,
             has_failed: self.poison.is_some(),
@@ -107,19 +108,19 @@ impl<T: Scalar> LocalTraining<T> {
     }
 
     /// Takes over the state of the most advanced rank, or the parameters of rank 0 if all are new.
-    fn adopt(&mut self, standings: &[Standing], mut values: Vec<&mut [T]>) -> Result<()> {
-        let leader = find_leader(standings)?;
+    fn adopt(&mut self, states: &[JoinState], mut values: Vec<&mut [T]>) -> Result<()> {
+        let leader = find_leader(states)?;
         let source = leader.unwrap_or(0);
-        let is_behind = |standing: &Standing| !standing.agrees(&standings[source]);
-        if standings.iter().any(is_behind) {
-            let is_behind = is_behind(&standings[self.comm.rank()]);
+        let lacks_state = |state: &JoinState| !state.agrees(&states[source]);
+        if states.iter().any(lacks_state) {
+            let lacks_state = lacks_state(&states[self.comm.rank()]);
             // Until all is received, a rank that is behind has neither the old state nor the new.
-            self.has_state &= !is_behind;
+            self.has_state &= !lacks_state;
             if leader.is_none() {
                 self.read_global(&values);
             }
             self.broadcast_state(source)?;
-            if is_behind {
+            if lacks_state {
                 self.write_global(&mut values);
                 self.fragments
                     .iter_mut()
@@ -127,7 +128,7 @@ impl<T: Scalar> LocalTraining<T> {
             }
             self.has_state = true;
         }
-        self.inner_steps = standings[source].inner_steps;
+        self.inner_steps = states[source].inner_steps;
         Ok(())
     }
 
@@ -163,15 +164,15 @@ impl<T: Scalar> LocalTraining<T> {
 
 /// Agrees with the other ranks on whether all can train together. Every rank calls it, even if its
 /// arguments are wrong.
-fn meet<'p, T>(
+fn agree_to_train<'p, T>(
     comm: &Comm,
     parameters: &ParameterSet,
     options: &LocalOptions,
-    standing: Standing,
+    state: JoinState,
     values: Result<Vec<&'p mut [T]>>,
-) -> Result<(Vec<Standing>, Vec<&'p mut [T]>)> {
-    let standing = Standing { refuses: values.is_err(), ..standing };
-    let agreed = agree(comm, parameters, options, standing);
+) -> Result<(Vec<JoinState>, Vec<&'p mut [T]>)> {
+    let state = JoinState { refuses: values.is_err(), ..state };
+    let agreed = agree(comm, parameters, options, state);
     match (values, agreed) {
         (Ok(values), agreed) => Ok((agreed?, values)),
         // The others know that this rank refuses, but not why.

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_read_as_it_was_written() {
+    fn progress_round_trips() {
         for progress in [
             LocalProgress { inner_steps: 7, outer_steps: vec![1, 2, 0], due: vec![None, Some(9), None] },
             LocalProgress { inner_steps: 0, outer_steps: Vec::new(), due: Vec::new() },

@@ -1,4 +1,4 @@
-//! Ranks that disagree are told so, with the name of a parameter, before any gradient is sent.
+//! Disagreements between ranks are errors that name a parameter, before any gradient is sent.
 
 use std::time::Instant;
 
@@ -87,7 +87,7 @@ fn the_order_of_registration_may_differ() {
 }
 
 #[test]
-fn rank_0_decides_how_buckets_are_cut() {
+fn buckets_follow_the_options_of_rank_0() {
     let plans = on_ranks(3, |comm| {
         let bytes = 1 << (4 * comm.rank());
         let limits = BucketLimits::DEFAULT.first_bytes(bytes).bytes(bytes);
@@ -122,7 +122,7 @@ fn a_buffer_of_another_type_than_the_parameter_is_refused() {
 }
 
 #[test]
-fn values_that_do_not_fit_are_refused_before_they_are_sent() {
+fn values_of_wrong_lengths_are_refused_before_they_are_sent() {
     on_ranks(2, |comm| {
         let parameters = ParameterSet::new(model()).unwrap();
         let mut replicas = DataParallel::new(&comm, parameters, Options::default()).unwrap();

@@ -48,7 +48,7 @@ fn order(rank: usize, step: usize) -> Vec<usize> {
 }
 
 #[test]
-fn averages_are_exact_whatever_order_gradients_come_in() {
+fn averages_are_exact_in_every_order_of_gradients() {
     for size in WORLDS {
         on_ranks(size, |comm| {
             let mut replicas = replicas::<f64>(&comm);
@@ -88,7 +88,7 @@ fn every_floating_point_type_is_averaged() {
 }
 
 #[test]
-fn integers_are_refused_before_traffic() {
+fn integers_are_refused_before_anything_is_sent() {
     on_ranks(2, |comm| {
         let refused = DataParallel::new(&comm, parameters::<i32>(), SMALL).unwrap_err();
         let expected = comm_core::Invalid::Op { op: comm_core::ReduceOp::Avg, dtype: DType::I32 };
@@ -104,7 +104,10 @@ fn gradients_can_be_written_in_place() {
             let mut step = replicas.step().unwrap();
             for index in (0..LENGTHS.len()).rev() {
                 let memory = step.gradient_mut::<f64>(index).unwrap();
-                assert!(memory.iter().all(|value| *value == 0.0), "the last step shows through");
+                assert!(
+                    memory.iter().all(|value| *value == 0.0),
+                    "the memory contains values of the last step"
+                );
                 memory.copy_from_slice(&gradient(comm.rank(), number, index));
                 step.mark_ready(index).unwrap();
             }
@@ -118,13 +121,13 @@ fn gradients_can_be_written_in_place() {
 }
 
 #[test]
-fn gradients_can_be_overwritten_without_zeros_first() {
+fn gradients_can_be_overwritten_without_zeroing() {
     on_ranks(3, |comm| {
         let mut replicas = replicas::<f64>(&comm);
         for number in 0..3 {
             let mut step = replicas.step().unwrap();
             for index in (0..LENGTHS.len()).rev() {
-                // What was accumulated is overwritten.
+                // The accumulated gradient is overwritten.
                 step.accumulate(index, &vec![1.0; LENGTHS[index]]).unwrap();
                 let memory = step.overwrite::<f64>(index).unwrap();
                 memory.copy_from_slice(&gradient(comm.rank(), number, index));
@@ -139,7 +142,7 @@ fn gradients_can_be_overwritten_without_zeros_first() {
 }
 
 #[test]
-fn backward_passes_add_up_before_they_are_averaged() {
+fn gradients_of_several_backward_passes_accumulate_before_they_are_averaged() {
     for passes in [1, 3, 8] {
         on_ranks(4, |comm| {
             let mut replicas = replicas::<f64>(&comm);
@@ -228,7 +231,7 @@ fn the_plan_follows_the_first_step_of_rank_0() {
 }
 
 #[test]
-fn the_norm_has_the_same_bits_on_ranks_that_register_in_another_order() {
+fn the_norm_is_bit_identical_on_ranks_that_register_in_different_orders() {
     on_ranks(3, |comm| {
         let named = |index: usize| Parameter::new::<f32>(format!("p{index}"), [1]);
         let registered: Vec<usize> = match comm.rank() {

@@ -74,7 +74,7 @@ fn step(replicas: &mut DataParallel, has_batch: bool) {
 }
 
 #[test]
-fn buffers_of_any_types_are_those_of_the_first_rank_that_had_a_batch() {
+fn buffers_are_copied_from_the_first_rank_with_a_batch() {
     for size in [1, 2, 3, 5, 8] {
         on_ranks(size, |comm| {
             let rank = comm.rank();
@@ -101,7 +101,7 @@ fn buffers_of_any_types_are_those_of_the_first_rank_that_had_a_batch() {
 }
 
 #[test]
-fn averages_are_those_of_the_ranks_that_had_a_batch_and_integers_are_broadcast() {
+fn buffers_are_averaged_over_ranks_with_a_batch_and_integers_are_broadcast() {
     for size in [1, 2, 3, 4, 5, 8] {
         on_ranks(size, |comm| {
             let rank = comm.rank();
@@ -145,7 +145,7 @@ fn buffers_that_differ_between_ranks_are_named_on_every_rank() {
 }
 
 #[test]
-fn values_that_do_not_match_are_refused_before_they_are_sent() {
+fn mismatched_values_are_refused_before_they_are_sent() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         assert!(replicas.broadcast_buffers::<&mut [f32]>([]).is_ok(), "a model without buffers");

@@ -36,7 +36,7 @@ fn gradients_are_clipped_by_the_norm_of_their_average() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_shows_on_every_rank() {
+fn a_nonfinite_gradient_is_detected_on_every_rank() {
     for bad in [f32::NAN, f32::INFINITY] {
         on_ranks(3, |comm| {
             let mut replicas = replicas(&comm);
@@ -50,7 +50,7 @@ fn a_gradient_that_is_not_finite_shows_on_every_rank() {
 }
 
 #[test]
-fn statistics_of_uneven_batches_are_those_of_all_samples() {
+fn statistics_of_uneven_batches_equal_those_of_all_samples() {
     for samples in [&[30][..], &[1, 29], &[0, 17, 13], &[4, 0, 9, 16, 1]] {
         let size = samples.len();
         on_ranks(size, |comm| {
@@ -89,7 +89,7 @@ fn replicas_that_differ_are_named_with_the_buffer() {
 }
 
 #[test]
-fn ranks_agree_on_conditions_and_have_seeds_of_their_own() {
+fn ranks_agree_on_conditions_and_get_different_seeds() {
     on_ranks(3, |comm| {
         assert!(!any_rank(&comm, false).unwrap());
         assert!(any_rank(&comm, comm.rank() == 2).unwrap());

@@ -41,7 +41,7 @@ fn bits(elements: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn every_rank_decodes_the_encoded_sum_in_rank_order_of_decoded_elements() {
+fn the_result_is_the_encoded_sum_of_decoded_elements_in_rank_order() {
     for codec in CODECS {
         for size in WORLDS {
             for len in lengths(size) {
@@ -108,7 +108,7 @@ fn accumulate(
 }
 
 #[test]
-fn the_residual_is_all_that_the_sum_of_results_lacks() {
+fn residuals_make_up_the_error_of_the_sum() {
     for codec in CODECS {
         for size in WORLDS {
             let results = on_ranks(size, |comm| accumulate(&comm, codec, true, 40));
@@ -127,7 +127,7 @@ fn the_residual_is_all_that_the_sum_of_results_lacks() {
 }
 
 #[test]
-fn what_is_not_finite_is_seen_by_all_and_leaves_the_residual() {
+fn nonfinite_elements_reach_every_rank_but_not_the_residual() {
     for codec in CODECS {
         for size in [1, 2, 3] {
             on_ranks(size, |comm| {
@@ -152,7 +152,7 @@ fn what_is_not_finite_is_seen_by_all_and_leaves_the_residual() {
 }
 
 #[test]
-fn unsupported_operators_and_other_lengths_are_refused_before_anything_is_sent() {
+fn unsupported_operators_and_lengths_are_refused_before_anything_is_sent() {
     on_ranks(2, |comm| {
         let mut encoded = EncodedAllReduce::new(BlockCodec::Int4);
         let invalid = |outcome| match outcome {
@@ -197,7 +197,7 @@ fn bytes_sent(size: usize, call: impl Fn(&Comm) + Sync) -> u64 {
 }
 
 #[test]
-fn encoded_elements_take_the_promised_part_of_the_bytes() {
+fn encoded_elements_take_the_documented_fraction_of_the_bytes() {
     const LEN: usize = 200_000;
     for size in [2, 3, 5, 8] {
         let elements = |comm: &Comm| noise(comm.rank(), 0, LEN);
@@ -216,7 +216,7 @@ fn encoded_elements_take_the_promised_part_of_the_bytes() {
 }
 
 #[test]
-fn ranks_with_different_lengths_or_operators_get_an_error_also_if_they_send_as_many_bytes() {
+fn different_lengths_or_operators_are_errors_even_if_ranks_send_equally_many_bytes() {
     let refused = |call: fn(&Comm, &mut EncodedAllReduce) -> comm_ddp::Result<()>| {
         for error in
             on_ranks(2, |comm| call(&comm, &mut EncodedAllReduce::new(BlockCodec::Int8)).unwrap_err())

@@ -67,7 +67,7 @@ fn parameters_that_are_unused_may_change_in_every_step() {
 }
 
 #[test]
-fn a_zero_gradient_is_not_an_unused_one() {
+fn a_zero_gradient_does_not_count_as_unused() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
@@ -81,7 +81,7 @@ fn a_zero_gradient_is_not_an_unused_one() {
 }
 
 #[test]
-fn what_was_accumulated_but_never_marked_counts() {
+fn gradients_accumulated_but_never_marked_count() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();
@@ -146,7 +146,7 @@ fn a_rank_that_fails_at_any_bucket_is_named_and_fails_all_later_steps() {
 }
 
 #[test]
-fn a_step_dropped_before_anything_was_sent_leaves_no_trace() {
+fn a_step_dropped_before_anything_was_sent_has_no_effect() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         let mut step = replicas.step().unwrap();

@@ -144,7 +144,7 @@ fn settings_that_differ_from_the_start_are_found_in_the_first_step_and_can_be_co
 }
 
 #[test]
-fn momentum_that_is_switched_on_gets_state() {
+fn enabling_momentum_allocates_its_state() {
     on_ranks(2, |comm| {
         let mut zero =
             ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();

@@ -33,7 +33,7 @@ fn fill(step: &mut Step<'_>, gradient: impl Fn(usize) -> Vec<f32>) {
     }
 }
 
-/// Hides what ranks have.
+/// A hook whose averages are all zero.
 struct Zeros;
 
 impl CommHook for Zeros {
@@ -48,7 +48,7 @@ impl CommHook for Zeros {
 }
 
 #[test]
-fn infinities_that_a_hook_hides_are_seen_by_all_if_gradients_are_checked() {
+fn infinities_that_a_hook_hides_are_detected_if_gradients_are_checked() {
     for checks in [false, true] {
         on_ranks(3, |comm| {
             let mut replicas = replicas::<f32>(&comm, Options::default().check_finite(checks));
@@ -121,7 +121,7 @@ fn residuals_follow_weights_rebuilt_buckets_and_ranks_without_a_batch() {
                 let errors = sums.exact.iter().zip(&sums.averaged).map(|(exact, sum)| (exact - sum).abs());
                 errors.fold(0.0, f64::max)
             };
-            // The first step alone is rounded by up to 1024 / 254 per unit of weight.
+            // Only the first step is rounded by up to 1024 / 254 per unit of weight.
             let carried = error(QuantizationHook::int8());
             let lost = error(QuantizationHook::int8().error_feedback(false));
             assert!(carried < 0.2 * size as f64 && lost > 2.0, "{size} ranks: {carried} {lost}");

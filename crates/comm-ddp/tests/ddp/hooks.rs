@@ -1,4 +1,4 @@
-//! Communication hooks: what they average, keep and refuse.
+//! Communication hooks: their averages, the state that they keep, and the calls that they refuse.
 
 use std::sync::{Arc, Mutex};
 
@@ -75,7 +75,7 @@ where
 }
 
 #[test]
-fn what_a_hook_returns_is_the_average_and_the_status_stays_exact() {
+fn the_result_of_a_hook_is_the_average_and_the_status_stays_exact() {
     on_ranks(3, |comm| {
         let mut replicas = replicas(&comm);
         let constant = |_: &Comm, elements: &mut [f32]| {
@@ -116,7 +116,7 @@ fn a_second_hook_is_refused_and_the_first_stays() {
 }
 
 #[test]
-fn ranks_with_other_hooks_are_named_on_all_and_train_on_without() {
+fn ranks_with_different_hooks_are_named_and_training_continues_without_them() {
     on_ranks(3, |comm| {
         let mut replicas = replicas(&comm);
         let hook = if comm.rank() == 1 { QuantizationHook::int4() } else { QuantizationHook::int8() };
@@ -199,7 +199,7 @@ fn casts_are_exact_where_16_bits_suffice_and_do_not_overflow() {
 }
 
 #[test]
-fn weights_divide_what_a_hook_averaged() {
+fn averages_of_a_hook_are_divided_by_the_weights() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         replicas.register_comm_hook(CastHook::bf16()).unwrap();
@@ -264,7 +264,7 @@ fn minimize(comm: &Comm, register: Option<Register>) -> ([f64; 2], Vec<Vec<f32>>
 }
 
 #[test]
-fn training_with_every_hook_ends_near_the_minimum_with_equal_replicas() {
+fn training_with_every_hook_converges_with_equal_replicas() {
     for size in [2, 3, 4, 8] {
         on_ranks(size, |comm| {
             let ([before, exact], _) = minimize(&comm, None);
@@ -317,7 +317,7 @@ fn errors_are_carried_to_later_steps() {
 }
 
 #[test]
-fn a_matrix_of_low_rank_is_sent_exactly_and_a_zero_one_recovers() {
+fn matrices_of_low_rank_are_exact_and_training_recovers_from_zero_gradients() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm);
         replicas.register_comm_hook(PowerSgdHook::new(1).start_step(0).seed(3)).unwrap();
@@ -345,7 +345,7 @@ fn a_matrix_of_low_rank_is_sent_exactly_and_a_zero_one_recovers() {
 }
 
 #[test]
-fn what_is_not_finite_on_one_rank_is_seen_by_all_and_not_carried() {
+fn nonfinite_gradients_of_one_rank_reach_all_and_do_not_persist() {
     for (name, register) in LOSSY {
         on_ranks(3, |comm| {
             let mut replicas = replicas(&comm);
@@ -405,7 +405,7 @@ fn a_hook_learns_when_buckets_are_rebuilt() {
 }
 
 #[test]
-fn a_sharded_optimizer_with_a_hook_equals_the_whole_one() {
+fn a_sharded_optimizer_with_a_hook_matches_an_unsharded_one() {
     on_ranks(3, |comm| {
         let options = options().follow_first_step(false);
         let mut whole = DataParallel::new(&comm, set(), options).unwrap();

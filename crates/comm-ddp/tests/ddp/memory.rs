@@ -241,7 +241,7 @@ impl<M: Memory, B: AsViewMut<M>> AsViewMut<M> for Mut<'_, B> {
 }
 
 #[test]
-fn memory_that_the_host_cannot_access_gives_the_bits_of_the_host() {
+fn training_in_device_memory_is_bit_identical_to_training_in_host_memory() {
     for (size, hook) in [1, 2, 3].into_iter().flat_map(|size| HOOKS.map(|hook| (size, hook))) {
         let host = on_ranks(size, |comm| train::<Host>(&comm, hook));
         let device = on_ranks(size, |comm| {

@@ -121,7 +121,7 @@ fn sharded<T: Half>(comm: &Comm) -> (Vec<Vec<T>>, f64) {
 }
 
 #[test]
-fn sharded_32_bit_values_of_16_bit_parameters_have_the_bits_of_whole_ones() {
+fn sharded_master_weights_are_bit_identical_to_unsharded_ones() {
     fn check<T: Half>(size: usize) {
         let results = on_ranks(size, |comm| {
             let comm = comm.with_reduce_order(ReduceOrder::Deterministic);
@@ -139,7 +139,7 @@ fn sharded_32_bit_values_of_16_bit_parameters_have_the_bits_of_whole_ones() {
 }
 
 #[test]
-fn updates_that_16_bits_cannot_hold_add_up() {
+fn updates_too_small_for_16_bits_accumulate() {
     for size in [1, 2, 3] {
         on_ranks(size, |comm| {
             let set = ParameterSet::new([Parameter::new::<bf16>("weight", [4])]).unwrap();
@@ -159,7 +159,7 @@ fn updates_that_16_bits_cannot_hold_add_up() {
 }
 
 #[test]
-fn a_resumed_run_continues_with_the_32_bit_values() {
+fn a_resumed_run_continues_with_the_master_weights() {
     on_ranks(2, |comm| {
         let gradient = [bf16::from_f32(1.0 / 1024.0); 6];
         let run = |zero: &mut ZeroOptimizer<f32, Sgd>, weight: &mut [bf16; 6]| {
@@ -195,7 +195,7 @@ fn a_resumed_run_continues_with_the_32_bit_values() {
 }
 
 #[test]
-fn parameters_of_other_types_than_that_of_the_optimizer_and_16_bits_are_refused() {
+fn only_the_type_of_the_optimizer_and_16_bit_floats_are_accepted() {
     on_ranks(2, |comm| {
         let refused =
             |set| ZeroOptimizer::<f32, Sgd>::new(&comm, set, options(), |_| Sgd::new(1.0)).unwrap_err();

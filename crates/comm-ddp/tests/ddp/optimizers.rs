@@ -149,7 +149,7 @@ fn distance<T: Scalar>(a: &Model<T>, b: &Model<T>) -> f64 {
 }
 
 /// Compares data parallel training and the sharded optimizer with one process.
-fn follows_one_process<T, O>(optimizer: O, limit: f64)
+fn assert_matches_a_single_process<T, O>(optimizer: O, limit: f64)
 where
     T: Scalar + PartialEq,
     O: Optimizer<T> + Copy + Sync,
@@ -157,7 +157,7 @@ where
     for ranks in WORLDS {
         let expected = alone(ranks, optimizer);
         let moved = distance(&expected, &initial());
-        assert!(moved > 0.05, "the model hardly moved: {moved}");
+        assert!(moved > 0.05, "the parameters hardly changed: {moved}");
         let distances = [
             distance(&together(ranks, |comm| data_parallel(comm, optimizer)), &expected),
             distance(&together(ranks, |comm| sharded(comm, optimizer)), &expected),
@@ -174,21 +174,21 @@ fn momentum() -> Sgd {
 }
 
 #[test]
-fn sgd_follows_one_process() {
-    follows_one_process::<f64, _>(SGD, 1e-12);
-    follows_one_process::<f32, _>(SGD, 1e-5);
+fn sgd_matches_a_single_process() {
+    assert_matches_a_single_process::<f64, _>(SGD, 1e-12);
+    assert_matches_a_single_process::<f32, _>(SGD, 1e-5);
 }
 
 #[test]
-fn momentum_follows_one_process() {
-    follows_one_process::<f64, _>(momentum(), 1e-12);
-    follows_one_process::<f32, _>(momentum(), 1e-5);
+fn momentum_matches_a_single_process() {
+    assert_matches_a_single_process::<f64, _>(momentum(), 1e-12);
+    assert_matches_a_single_process::<f32, _>(momentum(), 1e-5);
 }
 
 #[test]
-fn adam_w_follows_one_process() {
-    follows_one_process::<f64, _>(ADAM_W, 1e-12);
-    follows_one_process::<f32, _>(ADAM_W, 1e-5);
+fn adam_w_matches_a_single_process() {
+    assert_matches_a_single_process::<f64, _>(ADAM_W, 1e-12);
+    assert_matches_a_single_process::<f32, _>(ADAM_W, 1e-5);
 }
 
 /// Trains with a wrong use of an all-reduce, and returns the distance from one process.
@@ -214,7 +214,7 @@ fn mutant<O: Optimizer<f64> + Copy + Sync>(
 }
 
 #[test]
-fn the_comparison_notices_sums_in_place_of_means_under_sgd() {
+fn the_comparison_detects_sums_instead_of_means_with_sgd() {
     let distances = mutant(SGD, |comm, model, mut gradient, whole| {
         gradient.iter_mut().for_each(|tensor| comm.all_reduce(tensor, ReduceOp::Sum).unwrap());
         whole.update(model, slices(&gradient));
@@ -223,7 +223,7 @@ fn the_comparison_notices_sums_in_place_of_means_under_sgd() {
 }
 
 #[test]
-fn the_comparison_notices_averages_of_weights_under_adam_w() {
+fn the_comparison_detects_averaged_weights_with_adam_w() {
     let distances = mutant(ADAM_W, |comm, model, gradient, whole| {
         whole.update(model, slices(&gradient));
         model.iter_mut().for_each(|tensor| comm.all_reduce(tensor, ReduceOp::Avg).unwrap());

@@ -110,7 +110,7 @@ fn the_first_bucket_is_reduced_before_backward_ends() {
 }
 
 #[test]
-fn a_gradient_lies_in_the_memory_of_its_bucket_in_every_step() {
+fn gradients_are_views_of_their_buckets_in_every_step() {
     on_ranks(2, |comm| {
         let parameters = [3, 40, 5].map(|len| Parameter::new::<f32>(format!("p{len}"), [len]));
         let options = Options::default().follow_first_step(false);
@@ -149,7 +149,7 @@ fn buckets_do_not_wait_for_a_parameter_that_is_marked_as_unused() {
                 step.mark_unused(2).unwrap();
             }
             assert!(matches!(step.mark_unused(2), Err(Error::AlreadyReady { .. })));
-            // What was accumulated before `mark_unused` is kept.
+            // Gradients accumulated before `mark_unused` are kept.
             step.accumulate(1, &[2.0_f32, 2.0]).unwrap();
             step.mark_unused(1).unwrap();
             let averaged = step.finish().unwrap();

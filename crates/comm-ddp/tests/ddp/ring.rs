@@ -58,7 +58,7 @@ fn check(size: usize, config: &InProcessConfig) {
 }
 
 #[test]
-fn every_rank_has_the_same_bits_and_they_are_near_the_average() {
+fn results_are_bit_identical_on_all_ranks_and_near_the_average() {
     let dribbling = InProcessConfig::default().capacity(97).dribble(11);
     for size in [1, 2, 3, 5, 8] {
         check(size, &InProcessConfig::default());
@@ -93,7 +93,7 @@ fn losses_in_the_middle_of_a_step(comm: &Comm, length: usize) -> Result<Vec<Loss
 }
 
 #[test]
-fn calls_of_the_program_in_the_middle_of_a_step_do_not_meet_its_buckets() {
+fn calls_of_the_program_during_a_step_do_not_mix_with_its_buckets() {
     for (size, length) in [(2, 1), (3, 1), (3, 100), (4, 3000)] {
         let all = on_ranks(size, &InProcessConfig::default(), |comm| {
             losses_in_the_middle_of_a_step(&comm, length).unwrap()

@@ -31,13 +31,13 @@ fn step(replicas: &mut DataParallel, rank: usize, used: &[usize]) -> Result<Vec<
     Ok(unused)
 }
 
-/// The parameters that a rank uses: 3 on rank 0 alone, 0 nowhere.
+/// The parameters that a rank uses: 3 only on rank 0, 0 on no rank.
 fn usual(rank: usize) -> &'static [usize] {
     if rank == 0 { &[3, 2, 1] } else { &[1, 2] }
 }
 
 #[test]
-fn what_is_used_is_learned_in_the_first_step() {
+fn used_parameters_are_recorded_in_the_first_step() {
     for size in [1, 2, 3, 5] {
         for bytes in [1, 16, 1 << 20] {
             on_ranks(size, |comm| {
@@ -77,7 +77,7 @@ fn a_step_that_deviates_fails_on_every_rank_with_the_parameter() {
 }
 
 #[test]
-fn ranks_that_deviate_in_several_ways_are_told_the_first_parameter() {
+fn the_first_parameter_is_named_if_ranks_deviate_in_several() {
     let errors = on_ranks(4, |comm| {
         let mut replicas = replicas(&comm, 1);
         step(&mut replicas, comm.rank(), &[0, 1, 2, 3]).unwrap();
@@ -90,7 +90,7 @@ fn ranks_that_deviate_in_several_ways_are_told_the_first_parameter() {
 }
 
 #[test]
-fn a_rank_without_a_batch_does_not_deviate_and_learning_waits_for_all_ranks() {
+fn a_rank_without_a_batch_does_not_deviate_and_recording_waits_for_all_ranks() {
     on_ranks(3, |comm| {
         let mut replicas = replicas(&comm, 1);
         for number in 0..6 {

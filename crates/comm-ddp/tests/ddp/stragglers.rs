@@ -77,7 +77,7 @@ fn a_rank_that_is_late_in_compute_is_named_and_the_ranks_that_wait_for_it_are_no
 }
 
 #[test]
-fn the_lateness_of_the_optimizer_and_of_the_data_counts() {
+fn time_in_the_optimizer_and_in_data_loading_counts_as_lateness() {
     let reports = on_ranks(3, |comm, clock| {
         let mut zero =
             ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(0.1)).unwrap();
@@ -106,7 +106,7 @@ fn ranks_without_a_batch_do_not_make_the_others_late() {
 }
 
 #[test]
-fn a_rank_is_late_from_the_chosen_limit_on() {
+fn a_rank_is_late_from_the_configured_limit_on() {
     let options = options().late_after(Duration::from_millis(60));
     let reports = on_ranks(2, |comm, clock| {
         // Only rank 0's option is used.

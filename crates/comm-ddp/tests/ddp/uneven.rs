@@ -41,7 +41,7 @@ fn epoch(comm: &Comm, replicas: &mut DataParallel, batches: usize) -> Vec<f32> {
 }
 
 #[test]
-fn ranks_with_batches_go_on_when_others_have_none_left() {
+fn ranks_with_batches_continue_when_others_have_none_left() {
     let batches = [3, 5, 4];
     let run = |divisor| {
         let all = on_ranks(3, |comm| {
@@ -77,7 +77,7 @@ fn a_rank_without_any_batch_takes_part_from_the_first_step_on() {
 }
 
 #[test]
-fn an_uneven_step_is_refused_on_every_rank_if_asked() {
+fn an_uneven_step_is_refused_on_every_rank_if_configured() {
     on_ranks(3, |comm| {
         let mut replicas = replicas(&comm, Options::default().uneven(Uneven::Refuse));
         for _ in 0..2 {
@@ -142,7 +142,7 @@ fn clipping_and_optimizers_keep_replicas_equal_when_ranks_run_out() {
 }
 
 #[test]
-fn every_rank_learns_that_one_has_a_gradient_that_is_not_finite() {
+fn a_nonfinite_gradient_of_one_rank_is_detected_on_every_rank() {
     for index in 0..3 {
         on_ranks(3, |comm| {
             let mut replicas = replicas(&comm, Options::default().check_finite(true));

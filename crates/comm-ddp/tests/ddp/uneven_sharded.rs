@@ -100,7 +100,7 @@ fn deterministic(comm: &Comm) -> Comm {
 }
 
 #[test]
-fn the_others_go_on_with_each_divisor() {
+fn the_other_ranks_continue_with_each_divisor() {
     let divisors = [Divisor::Weights, Divisor::Ranks, Divisor::Number(2.0)];
     let mut results = Vec::new();
     for divisor in divisors {
@@ -124,7 +124,7 @@ fn the_others_go_on_with_each_divisor() {
 }
 
 #[test]
-fn the_epoch_ends_early_on_every_rank_if_asked() {
+fn the_epoch_ends_early_on_every_rank_if_configured() {
     let results = on_ranks(3, |comm| {
         let (values, steps, _, error) = sharded(&comm, options().uneven(Uneven::Refuse));
         assert!(matches!(error, Some(Error::Exhausted { active: 2, ranks: 3 })), "{error:?}");
@@ -135,7 +135,7 @@ fn the_epoch_ends_early_on_every_rank_if_asked() {
 }
 
 #[test]
-fn the_epoch_ends_after_the_same_step_on_every_rank_if_one_asks() {
+fn the_epoch_ends_after_the_same_step_on_every_rank_if_one_requests_it() {
     let results = on_ranks(3, |comm| {
         let mut zero = ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| optimizer()).unwrap();
         let mut values = [vec![0.5_f32; LEN], vec![0.5]];

@@ -173,7 +173,7 @@ fn live(program: Program, fabric: NetworkFabric, finalized: &mut bool) -> Result
 fn check(outcomes: &[Outcome], rank: usize, died: Duration) {
     for (other, outcome) in outcomes.iter().enumerate().filter(|(other, _)| *other != rank) {
         let Some(error) = &outcome.error else {
-            assert!(outcomes[rank].finalized, "rank {other} notices nothing: {outcomes:?}");
+            assert!(outcomes[rank].finalized, "rank {other} has not detected the failure: {outcomes:?}");
             continue;
         };
         let Error::Comm(error) = error.root_cause() else { panic!("rank {other}: {error}") };
@@ -192,7 +192,7 @@ fn check_deaths(program: Program, n: usize, stride: u64) {
             check(&outcomes, rank, died);
             count += stride;
         }
-        assert!(count > 150, "rank {rank} has {count} operations only");
+        assert!(count > 150, "rank {rank} has only {count} operations");
     }
 }
 
@@ -209,7 +209,7 @@ fn training_gives_exact_averages_on_every_network() {
 }
 
 #[test]
-fn a_run_with_communication_threads_repeats_itself_to_the_nanosecond() {
+fn a_simulated_run_with_communication_threads_is_reproducible_to_the_nanosecond() {
     let ends = |seed| {
         let (outcomes, died) = run(train, 3, (&FaultPlan::rough(), seed), Some((1, 400)));
         let end = |outcome: Outcome| (outcome.at, outcome.error.map(|error| error.to_string()));

@@ -103,7 +103,7 @@ fn a_weighted_average_divides_by_the_total_weight() {
 }
 
 #[test]
-fn a_rank_whose_weight_is_zero_does_not_count() {
+fn a_rank_with_weight_zero_does_not_contribute() {
     let averages = average(4, DType::F32, Options::DEFAULT, |rank| if rank == 2 { 6.0 } else { 0.0 });
     assert_eq!(averages[0], 24.0);
 }
@@ -118,7 +118,7 @@ fn large_weights_do_not_overflow_16_bits() {
 }
 
 #[test]
-fn a_weight_that_is_no_weight_is_refused() {
+fn invalid_weights_are_refused() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm, &[DType::F32], Options::default());
         for weight in [-1.0, f64::NAN, f64::INFINITY] {
@@ -129,7 +129,7 @@ fn a_weight_that_is_no_weight_is_refused() {
 }
 
 #[test]
-fn a_step_without_weight_has_a_weight_of_one_whatever_the_weights_before() {
+fn an_unweighted_step_has_weight_one_after_weighted_steps() {
     for divisor in [Divisor::Weights, Divisor::Ranks, Divisor::Number(2.0)] {
         on_ranks(2, |comm| {
             let options = Options::DEFAULT.typical_weight(512.0).divisor(divisor);
@@ -160,7 +160,7 @@ fn a_step_without_weight_has_a_weight_of_one_whatever_the_weights_before() {
 }
 
 #[test]
-fn a_step_in_which_no_rank_has_a_weight_averages_to_zero() {
+fn averages_are_zero_if_all_weights_are_zero() {
     on_ranks(2, |comm| {
         let mut replicas = replicas(&comm, &[DType::F32], Options::DEFAULT.typical_weight(0.0));
         for weight in [0.0, 3.0, 0.0, 3.0] {
@@ -175,7 +175,7 @@ fn a_step_in_which_no_rank_has_a_weight_averages_to_zero() {
 }
 
 #[test]
-fn the_mean_over_no_samples_does_not_count() {
+fn a_nan_mean_over_no_samples_is_ignored() {
     on_ranks(3, |comm| {
         let mut replicas = replicas(&comm, &[DType::F32], Options::DEFAULT.check_finite(true));
         for _ in 0..2 {

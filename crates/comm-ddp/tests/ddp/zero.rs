@@ -88,7 +88,7 @@ fn sharded<O: Optimizer<f32>>(
 }
 
 #[test]
-fn a_sharded_optimizer_has_the_bits_of_the_whole_one() {
+fn a_sharded_optimizer_is_bit_identical_to_an_unsharded_one() {
     fn check<O: Optimizer<f32>>(optimizer: impl Fn(&Parameter) -> O + Sync) {
         for size in [1, 2, 3, 4, 5, 8] {
             let results = on_ranks(size, |comm| (whole(&comm, &optimizer, 6), sharded(&comm, &optimizer, 6)));
@@ -104,7 +104,7 @@ fn a_sharded_optimizer_has_the_bits_of_the_whole_one() {
 }
 
 #[test]
-fn each_rank_keeps_its_share_of_the_state_and_all_shares_cover_it_once() {
+fn shards_cover_the_state_exactly_once() {
     let total: usize = values(0).iter().map(Vec::len).sum();
     for size in [1, 2, 3, 4, 5, 8] {
         let held = on_ranks(size, |comm| {
@@ -196,7 +196,7 @@ fn slices_that_do_not_match_the_parameters_are_refused_before_anything_is_sent()
 }
 
 #[test]
-fn clipping_weights_and_uneven_batches_give_what_whole_gradients_give() {
+fn clipping_weights_and_uneven_batches_match_unsharded_gradients() {
     for size in [1, 2, 3, 5] {
         let results = on_ranks(size, |comm| {
             let comm = deterministic(&comm);
@@ -246,7 +246,7 @@ fn apply(mut averaged: comm_ddp::Averaged<'_>, tensors: &mut [Vec<f32>], norm: f
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_shows_in_the_norm_of_every_rank() {
+fn a_nonfinite_gradient_makes_the_norm_nonfinite_on_every_rank() {
     on_ranks(3, |comm| {
         let mut zero =
             ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| AdamW::new(0.1)).unwrap();
@@ -268,7 +268,7 @@ fn a_gradient_that_is_not_finite_shows_in_the_norm_of_every_rank() {
 }
 
 #[test]
-fn blocks_are_exchanged_while_backward_runs() {
+fn blocks_are_reduced_while_backward_runs() {
     let launched = on_ranks(2, |comm| {
         let mut zero =
             ZeroOptimizer::<f32, _>::new(&comm, parameters(), options(), |_| Sgd::new(1.0)).unwrap();
@@ -285,7 +285,7 @@ fn blocks_are_exchanged_while_backward_runs() {
 }
 
 #[test]
-fn a_parameter_without_gradient_on_any_rank_stays_as_it_is() {
+fn a_parameter_without_a_gradient_on_any_rank_is_not_updated() {
     for size in [1, 2, 3, 5] {
         on_ranks(size, |comm| {
             let decayed = |_: &Parameter| AdamW::new(0.1).weight_decay(0.5);
@@ -293,7 +293,7 @@ fn a_parameter_without_gradient_on_any_rank_stays_as_it_is() {
             let mut tensors = values(0);
             for number in 1..3 {
                 let mut step = zero.step().unwrap();
-                // The last rank alone has a gradient of the first parameter, and none has one of
+                // Only the last rank has a gradient of the first parameter, and none has one of
                 // the last.
                 for (index, gradient) in gradients(&comm, number).iter().enumerate().take(4) {
                     if index > 0 || comm.rank() + 1 == size {

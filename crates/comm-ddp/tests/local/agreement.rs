@@ -1,4 +1,4 @@
-//! Ranks that cannot train together are told why, and which ranks differ.
+//! Ranks that cannot train together get an error with the cause and the ranks that differ.
 
 use comm_core::DType;
 use comm_ddp::{BlockCodec, Difference, Error, LocalOptions, LocalTraining, Parameter, ParameterSet, Sgd};
@@ -70,7 +70,7 @@ fn a_model_that_differs_is_named() {
 }
 
 #[test]
-fn a_rank_with_wrong_arguments_learns_why_and_the_others_that_it_refuses() {
+fn invalid_arguments_are_reported_in_detail_on_their_rank_and_as_refused_on_the_others() {
     let errors = on_ranks(3, |comm| {
         let mut values = initial::<f32>(0);
         if comm.rank() == 1 {

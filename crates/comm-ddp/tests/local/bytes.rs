@@ -75,7 +75,7 @@ fn data_parallel(ranks: usize) -> u64 {
 }
 
 #[test]
-fn the_bytes_that_are_reported_are_sent() {
+fn the_reported_number_of_bytes_is_sent() {
     for ranks in [1, 2, 3, 4, 5, 8] {
         for codec in [None, Some(BlockCodec::Int8), Some(BlockCodec::Int4)] {
             for options in [LocalOptions::new(8), LocalOptions::new(8).fragments(4).delay(1)] {

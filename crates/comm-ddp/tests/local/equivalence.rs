@@ -96,7 +96,7 @@ fn assert_near(got: &[f64], expected: &[f64]) {
 const OUTER: Sgd = Sgd::new(0.5).momentum(0.5).nesterov(true);
 
 #[test]
-fn outer_steps_are_those_of_diloco() {
+fn outer_steps_match_diloco() {
     for ranks in [1, 2, 3, 4, 5, 8] {
         check(ranks, LocalOptions::new(5).outer(OUTER));
         check(ranks, LocalOptions::new(5).outer(OUTER.nesterov(false)));
@@ -105,7 +105,7 @@ fn outer_steps_are_those_of_diloco() {
 }
 
 #[test]
-fn fragments_and_delays_are_those_of_streaming_diloco() {
+fn fragments_and_delays_match_streaming_diloco() {
     for ranks in [1, 2, 3, 4, 5, 8] {
         for (fragments, delay, alpha) in
             [(1, 2, 0.5), (3, 0, 0.0), (3, 1, 0.0), (3, 4, 0.5), (6, 6, 0.75), (2, 1, 1.0)]
@@ -117,7 +117,7 @@ fn fragments_and_delays_are_those_of_streaming_diloco() {
 }
 
 #[test]
-fn the_default_outer_optimizer_is_that_of_the_paper() {
+fn the_default_outer_optimizer_matches_the_paper() {
     let outer = LocalOptions::new(500).outer;
     assert_eq!((outer.learning_rate, outer.momentum, outer.nesterov), (0.7, 0.9, true));
     assert_eq!((outer.dampening, outer.weight_decay), (0.0, 0.0));
@@ -180,7 +180,7 @@ fn with_one_inner_step_of_sgd_it_equals_data_parallel_training() {
         if ranks > 1 {
             let rare = run(|comm| local(comm, 5));
             let distance: f64 = rare[0].iter().zip(&parallel[0]).map(|(a, b)| (a - b).abs()).sum();
-            assert!(distance > 1e-6, "five inner steps make no difference");
+            assert!(distance > 1e-6, "five inner steps have no effect");
         }
     }
 }

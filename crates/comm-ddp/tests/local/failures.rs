@@ -105,7 +105,7 @@ fn check_deaths(options: LocalOptions) {
                     assert!(names(error, rank), "rank {other}, death of {rank} at {operation}: {error}");
                     in_training += usize::from(end.outer_steps.is_some());
                 } else {
-                    assert_eq!(end.outer_steps.as_ref(), Some(&whole), "rank {other} did not notice");
+                    assert_eq!(end.outer_steps.as_ref(), Some(&whole), "rank {other} has not detected it");
                 }
                 // Ranks with the same number of outer steps have the same global parameters.
                 for another in ends.iter().filter_map(|end| end.outer_steps.as_ref()) {
@@ -124,14 +124,14 @@ fn a_rank_that_dies_at_any_operation_of_a_run_is_named_by_all_others() {
 }
 
 #[test]
-fn a_rank_that_dies_while_a_fragment_is_on_its_way_is_named_by_all_others() {
+fn a_rank_that_dies_while_a_fragment_is_in_flight_is_named_by_all_others() {
     check_deaths(LocalOptions::new(3).fragments(2).delay(1).alpha(0.5));
     check_deaths(LocalOptions::new(3).fragments(3).delay(2).codec(Some(BlockCodec::Int4)));
 }
 
 /// Rank 2 leaves without sending its part; with a delay, the others have already continued.
 #[test]
-fn after_a_rank_was_lost_the_others_go_on_with_a_new_group() {
+fn after_a_rank_was_lost_the_others_continue_in_a_new_group() {
     for options in [
         LocalOptions::new(3),
         LocalOptions::new(3).delay(2).alpha(0.5),

@@ -65,7 +65,7 @@ fn run(options: LocalOptions) {
 }
 
 #[test]
-fn ranks_come_and_go_between_outer_steps() {
+fn ranks_join_and_leave_between_outer_steps() {
     run(LocalOptions::new(4));
     run(LocalOptions::new(4).outer(Sgd::new(0.5)));
     // With fragments in flight while the group changes.
@@ -76,7 +76,7 @@ fn ranks_come_and_go_between_outer_steps() {
 
 /// Two pairs of ranks train for these numbers of steps and then form one group. Returns the errors
 /// of all ranks.
-fn meet(options: LocalOptions, steps: [usize; 2]) -> Vec<Error> {
+fn join_pairs(options: LocalOptions, steps: [usize; 2]) -> Vec<Error> {
     on_ranks(4, |world| {
         let pair = world.rank() / 2;
         let comm = world.split(Some(pair as u64), 0).unwrap().unwrap();
@@ -97,7 +97,7 @@ fn meet(options: LocalOptions, steps: [usize; 2]) -> Vec<Error> {
 #[test]
 fn ranks_at_different_steps_are_named() {
     let options = LocalOptions::new(2);
-    for error in meet(options, [2, 4]) {
+    for error in join_pairs(options, [2, 4]) {
         let Error::Disagreement(error) = error else { panic!("not a disagreement: {error}") };
         assert_eq!(
             (error.what, &error.ranks[..], error.reference),
@@ -105,7 +105,7 @@ fn ranks_at_different_steps_are_named() {
         );
         assert_eq!((error.expected.as_str(), error.found.as_str()), ("1", "2"));
     }
-    for error in meet(options, [3, 2]) {
+    for error in join_pairs(options, [3, 2]) {
         let Error::Disagreement(error) = error else { panic!("not a disagreement: {error}") };
         assert_eq!((error.what, &error.ranks[..]), ("the number of inner steps", &[2, 3][..]));
         assert_eq!((error.expected.as_str(), error.found.as_str()), ("3", "2"));
@@ -114,7 +114,7 @@ fn ranks_at_different_steps_are_named() {
 
 #[test]
 fn ranks_with_other_global_parameters_are_named() {
-    for error in meet(LocalOptions::new(2), [4, 4]) {
+    for error in join_pairs(LocalOptions::new(2), [4, 4]) {
         assert!(
             matches!(&error, Error::Diverged { name, ranks } if name == "global parameters" && *ranks == [2, 3]),
             "{error}"
@@ -123,7 +123,7 @@ fn ranks_with_other_global_parameters_are_named() {
 }
 
 #[test]
-fn one_bit_of_a_global_parameter_or_of_the_momentum_is_noticed() {
+fn a_different_bit_of_a_global_parameter_or_of_the_momentum_is_detected() {
     for part in ["global", "momentum"] {
         let errors = on_ranks(3, |comm| {
             let mut replica = Replica::<f32>::new(&comm, LocalOptions::new(2)).unwrap();

@@ -1,4 +1,4 @@
-//! A run that is saved and resumed has the bits of one that was not interrupted.
+//! A run that is saved and resumed is bit-identical to one that was not interrupted.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn check(ranks: usize, options: LocalOptions) {
 }
 
 #[test]
-fn a_run_that_is_resumed_has_the_bits_of_one_that_was_not_interrupted() {
+fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     for ranks in [1, 2, 3, 5] {
         check(ranks, LocalOptions::new(4));
         check(ranks, LocalOptions::new(4).outer(Sgd::new(0.8)));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_ask_for_different_paths_are_told() {
+    fn requests_for_different_paths_are_errors_on_every_rank() {
         let mut reports = reports(DevicePath::Auto, 3);
         reports[2].path = DevicePath::Nccl;
         let error = decide(&reports).unwrap_err().to_string();

@@ -27,7 +27,7 @@ pub(crate) fn config(rank: usize, world_size: usize, host: &str) -> RendezvousCo
 }
 
 /// Runs every configuration in a separate thread, and returns the results in the same order.
-pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
+pub(crate) fn rendezvous_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     thread::scope(|scope| {
         let rank = |config| scope.spawn(move || HybridFabric::rendezvous(store, &config));
         let ranks: Vec<_> = configs.into_iter().map(rank).collect();
@@ -35,16 +35,17 @@ pub(crate) fn meet_in(store: &dyn Store, configs: Vec<RendezvousConfig>) -> Vec<
     })
 }
 
-/// Like [`meet_in`], with a store that ends after the rendezvous, because channels do not need it.
-pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
+/// Like [`rendezvous_in`], with a store that ends after the rendezvous, because channels do not
+/// need it.
+pub(crate) fn rendezvous(configs: Vec<RendezvousConfig>) -> Vec<Result<HybridFabric>> {
     let (_server, store) = store();
-    meet_in(&store, configs)
+    rendezvous_in(&store, configs)
 }
 
 /// The channels of one rank per letter, which names its host, in rank order.
 pub(crate) fn world(hosts: &str) -> Vec<HybridFabric> {
     let rank = |(rank, host): (usize, char)| config(rank, hosts.len(), &host.to_string());
-    meet(hosts.chars().enumerate().map(rank).collect()).into_iter().map(Result::unwrap).collect()
+    rendezvous(hosts.chars().enumerate().map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
 
 /// Distributions of `n` ranks over hosts: even and uneven, contiguous and alternating.

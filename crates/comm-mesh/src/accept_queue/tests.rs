@@ -76,7 +76,7 @@ fn connections_that_a_channel_did_not_take_are_closed_with_it() {
 }
 
 #[test]
-fn nothing_stays_pending_when_no_channel_is_being_opened() {
+fn no_connection_stays_pending_when_no_channel_is_being_opened() {
     let (queue, connect) = queue();
     let [one, two] = [(); 2].map(|()| queue.register(1).unwrap());
     let _silent: Vec<_> = (0..5).map(|_| connect(&[])).collect();

@@ -12,9 +12,9 @@ use comm_core::{CallOptions, During, Error, Group, Process, Result};
 use super::control::{Announcements, ControlChannel};
 use super::deadline::Deadline;
 use super::pause::Pause;
-use super::state::{EnqueuedCall, PendingCall, State, missed};
+use super::state::{EnqueuedCall, PendingCall, State, timeout_error};
 use crate::config::NcclConfig;
-use crate::dtype::Abilities;
+use crate::dtype::ReduceSupport;
 use crate::handle::{CommInit, Handle, Progress, Setup};
 use crate::health::{CallRecord, Health};
 use crate::plan::{Pending, Plan};
@@ -30,7 +30,7 @@ pub(super) struct Engine {
     pub(super) library: Library,
     pub(super) device: Device,
     pub(super) stream: Stream,
-    abilities: Abilities,
+    abilities: ReduceSupport,
     pub(super) config: NcclConfig,
     pub(super) setup: Setup,
     pub(super) health: Arc<Health>,
@@ -63,7 +63,8 @@ impl Engine {
         let Parts { library, stream, config, setup, handle, control } = parts;
         let state = State::new(handle);
         let device = stream.device();
-        let abilities = Abilities { version: library.version(), capability: device.compute_capability()? };
+        let abilities =
+            ReduceSupport { version: library.version(), capability: device.compute_capability()? };
         Ok(Self {
             group: config.group,
             library,
@@ -153,8 +154,8 @@ impl Engine {
         }
         let (operators, progress) = self.with_handle(|handle| handle.launch_ops(plan, &self.stream))?;
         if progress == Progress::Busy {
-            let missed = || missed(self.group, call, &self.announced());
-            self.wait_until_complete(call.deadline, missed, || Ok(()))?;
+            let timeout = || timeout_error(self.group, call, &self.announced());
+            self.wait_until_complete(call.deadline, timeout, || Ok(()))?;
         }
         self.with_handle(|handle| handle.forget(operators))
     }
@@ -172,14 +173,14 @@ impl Engine {
     fn wait_until_complete(
         &self,
         deadline: Deadline,
-        missed: impl Fn() -> Error,
+        timeout: impl Fn() -> Error,
         alive: impl Fn() -> Result<()>,
     ) -> Result<()> {
         let mut pause = Pause::default();
         while self.with_handle(Handle::progress)? == Progress::Busy {
             alive()?;
             if deadline.has_passed() {
-                return Err(missed());
+                return Err(timeout());
             }
             pause.wait();
         }
@@ -255,8 +256,8 @@ impl Engine {
                     return Ok(());
                 }
             }
-            if let Some(missed) = deadline.filter(Deadline::has_passed) {
-                return Err(self.fail(self.late(missed, During::Device), None));
+            if let Some(passed) = deadline.filter(Deadline::has_passed) {
+                return Err(self.fail(self.late(passed, During::Device), None));
             }
             pause.wait();
         }

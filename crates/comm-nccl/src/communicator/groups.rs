@@ -41,7 +41,7 @@ impl Groups<Cuda> for NcclCommunicator {
         let position = self.engine.group.check_members(ranks)?;
         let turn = self.engine.turn()?;
         let deadline = Deadline::after(options.timeout);
-        self.quiet(deadline)?;
+        self.wait_idle(deadline)?;
         let found = self.create_group(&turn, position.map(|_| (ranks, 0)), deadline)?;
         Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
     }
@@ -71,7 +71,7 @@ impl NcclCommunicator {
     }
 
     /// Waits until no call is in flight, which NCCL requires before a group is created.
-    pub(super) fn quiet(&self, deadline: Deadline) -> Result<()> {
+    pub(super) fn wait_idle(&self, deadline: Deadline) -> Result<()> {
         self.engine.wait(self.engine.last(), Some(deadline))
     }
 

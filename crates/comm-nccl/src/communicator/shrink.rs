@@ -60,7 +60,7 @@ impl NcclCommunicator {
         let engine = &self.engine;
         engine.library.nccl().require("ncclCommShrink").map_err(crate::error::missing)?;
         let turn = engine.turn()?;
-        self.quiet(deadline)?;
+        self.wait_idle(deadline)?;
         // Excluded ranks do not count this shrink, so the group is identified by its members and
         // their own count.
         let count = engine.count_shrunk(members);
@@ -85,12 +85,12 @@ impl NcclCommunicator {
         };
         let cause = Error::Aborted { by: group.rank(), reason: "it continues in a smaller group".into() };
         engine.fail(cause, None);
-        let meet = |control| {
+        let exchange = |control| {
             let capabilities = Capabilities::of(library, device)?;
             let hello = Hello { attempt: engine.count_attempt(), without: sorted(without), capabilities };
             Rendezvous { control, group, members, deadline }.run(&hello, library)
         };
-        let unique = control.map_or_else(|| UniqueId::generate(library), meet)?;
+        let unique = control.map_or_else(|| UniqueId::generate(library), exchange)?;
         let id = GroupId(Signature::fingerprint_of([group.id().0, unique.fingerprint()]));
         let config = NcclConfig { group: group.subgroup(id, members)?, ..engine.config.clone() };
         let control = control.and_then(|control| control.of_group(config.group, members));

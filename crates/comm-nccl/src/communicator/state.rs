@@ -133,13 +133,13 @@ impl State {
         }
         // A later call may have an earlier deadline.
         let overdue = self.enqueued.iter().find(|enqueued| enqueued.call.deadline.has_passed());
-        overdue.map_or(Ok(()), |enqueued| Err(missed(group, &enqueued.call, announced)))
+        overdue.map_or(Ok(()), |enqueued| Err(timeout_error(group, &enqueued.call, announced)))
     }
 
     /// Returns the announcement of the oldest call, if it has not been announced and some call has
     /// been in flight for a long time.
     pub(super) fn due_announcement(&mut self) -> Option<Announcement> {
-        let is_long = |call: &PendingCall| call.deadline.began.elapsed() >= patience(call);
+        let is_long = |call: &PendingCall| call.deadline.began.elapsed() >= announce_delay(call);
         let due = self.oldest()?.announcement().filter(|_| self.pending_calls().any(is_long))?;
         let is_new = due.sequence > self.announced;
         self.announced = self.announced.max(due.sequence);
@@ -164,7 +164,7 @@ impl State {
 
 /// Returns the error of a call that has reached its deadline. NCCL does not report which ranks are
 /// missing; those that announced this call or a later one are not.
-pub(super) fn missed(group: Group, call: &PendingCall, announced: &Announcements) -> Error {
+pub(super) fn timeout_error(group: Group, call: &PendingCall, announced: &Announcements) -> Error {
     let has_come = |rank: &usize| announced.get(rank).is_some_and(|said| said.sequence >= call.sequence);
     let missing: Vec<usize> = match call.pending {
         Pending::Send { to: peer } | Pending::Recv { from: peer } => vec![peer],
@@ -176,6 +176,6 @@ pub(super) fn missed(group: Group, call: &PendingCall, announced: &Announcements
 }
 
 /// Returns the time for which a rank waits in a call before it announces it.
-fn patience(call: &PendingCall) -> Duration {
+fn announce_delay(call: &PendingCall) -> Duration {
     ANNOUNCE.min(call.deadline.after / ANNOUNCE_PART)
 }

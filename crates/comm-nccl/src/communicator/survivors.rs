@@ -58,7 +58,7 @@ impl Rendezvous<'_> {
                 Err(error) => failed = Some(error),
             }
         }
-        let late = (!missing.is_empty()).then(|| self.missed(missing));
+        let late = (!missing.is_empty()).then(|| self.timeout(missing));
         let id = failed.or(late).map_or_else(
             || match check(&hellos) {
                 Ok(()) => UniqueId::generate(library).map(|id| *id.as_bytes()),
@@ -96,14 +96,14 @@ impl Rendezvous<'_> {
                 Error::PeerLost { loss, .. } => {
                     Error::PeerLost { peer: from, during: During::Rendezvous, loss }
                 }
-                Error::Timeout { .. } => self.missed(vec![from]),
+                Error::Timeout { .. } => self.timeout(vec![from]),
                 other => other,
             })?;
         let malformed = |error| Error::malformed(format!("a message of rank {from}"), error);
         wire::decode(&bytes, decode).map_err(malformed)
     }
 
-    fn missed(&self, waiting_for: Vec<usize>) -> Error {
+    fn timeout(&self, waiting_for: Vec<usize>) -> Error {
         Error::Timeout { waiting_for, after: self.deadline.after, during: During::Rendezvous }
     }
 }

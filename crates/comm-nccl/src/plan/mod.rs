@@ -10,7 +10,7 @@ use comm_core::{CallOptions, DType, During, Group, Result, Signature};
 use nccl_sys::ncclDataType_t;
 
 use crate::allocation::Allocation;
-use crate::dtype::Abilities;
+use crate::dtype::ReduceSupport;
 use crate::handle::{Op, OpKind};
 use crate::stream::Stream;
 use crate::usage::{Access, Use};
@@ -21,7 +21,7 @@ use collective::check_options;
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     group: Group,
-    abilities: Abilities,
+    abilities: ReduceSupport,
     stream: Stream,
     ops: Vec<Op>,
     uses: Vec<SpanUse<'a>>,
@@ -64,7 +64,7 @@ type SpanUse<'a> = (Span<'a>, Access);
 
 impl<'a> Plan<'a> {
     /// Creates an empty plan for a communicator with this stream.
-    pub(crate) fn new(group: Group, abilities: Abilities, stream: &Stream) -> Self {
+    pub(crate) fn new(group: Group, abilities: ReduceSupport, stream: &Stream) -> Self {
         let stream = stream.clone();
         Self {
             group,

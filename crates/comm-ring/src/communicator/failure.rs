@@ -254,7 +254,7 @@ impl<T: Transport> Session<T> {
         // noticing the mismatch.
         let sequence = theirs.clamp(1, self.history.last().max(1));
         let Some(call) = self.history.get(sequence).or_else(|| self.history.get(self.history.last())) else {
-            let loss = Loss::Garbage(format!("a message of call {theirs}, before any call was made"));
+            let loss = Loss::Protocol(format!("a message of call {theirs}, before any call was made"));
             return Error::PeerLost { peer: from, during: During::Idle, loss };
         };
         tracing::debug!(from, sequence, theirs, "a message belongs to another call");

@@ -31,7 +31,7 @@ mod tests {
 
     use super::*;
 
-    fn exposed(collective: Collective, ranks: usize, bytes: usize) -> bool {
+    fn registers(collective: Collective, ranks: usize, bytes: usize) -> bool {
         let sizes = RegistrationSizes::any().reduced_min(4 << 20).root_min(128 << 10).root_max(512 << 10);
         should_register(&CallShape { collective, ranks, bytes, order: ReduceOrder::Any }, &sizes)
     }
@@ -39,15 +39,17 @@ mod tests {
     #[test]
     fn buffers_of_the_caller_are_registered_and_data_just_written_is_not() {
         for collective in [Collective::AllToAll, Collective::AllToAllV, Collective::AllGather] {
-            assert!(exposed(collective, 8, 0) && exposed(collective, 2, 1 << 30));
+            assert!(registers(collective, 8, 0) && registers(collective, 2, 1 << 30));
         }
         for collective in [Collective::Reduce, Collective::Scan, Collective::Gather, Collective::Barrier] {
-            assert!(!exposed(collective, 2, 1 << 22));
+            assert!(!registers(collective, 2, 1 << 22));
         }
-        let two = |collective| [1 << 16, 1 << 18, 1 << 22].map(|bytes| exposed(collective, 2, bytes));
+        let two = |collective| [1 << 16, 1 << 18, 1 << 22].map(|bytes| registers(collective, 2, bytes));
         assert_eq!(two(Collective::AllReduce), [false, false, true]);
         assert_eq!(two(Collective::Broadcast), [false, true, false]);
         assert_eq!(two(Collective::Scatter), [false, true, true]);
-        assert!(!exposed(Collective::AllReduce, 3, 1 << 22) && !exposed(Collective::Broadcast, 3, 1 << 18));
+        assert!(
+            !registers(Collective::AllReduce, 3, 1 << 22) && !registers(Collective::Broadcast, 3, 1 << 18)
+        );
     }
 }

@@ -190,8 +190,8 @@ impl<T: Transport> Control<T> {
                     return;
                 }
             }
-            if let Err(garbage) = self.take_frames(from, events) {
-                self.peers[from].loss = Some(Loss::Garbage(garbage.to_string()));
+            if let Err(error) = self.take_frames(from, events) {
+                self.peers[from].loss = Some(Loss::Protocol(error.to_string()));
                 return;
             }
         }
@@ -381,6 +381,6 @@ fn taken() -> Error {
 fn loss(error: Error) -> Loss {
     match error {
         Error::PeerLost { loss, .. } => loss,
-        other => Loss::Garbage(other.to_string()),
+        other => Loss::Protocol(other.to_string()),
     }
 }

@@ -99,18 +99,18 @@ impl Params {
 
     /// Returns the rank, or the chunk, `distance` places before this rank on the ring.
     const fn behind(&self, distance: usize) -> usize {
-        let distance = self.once_around(distance);
+        let distance = self.wrap(distance);
         if self.rank < distance { self.rank + self.ranks - distance } else { self.rank - distance }
     }
 
     /// Returns the rank `distance` places after this rank on the ring.
     const fn ahead(&self, distance: usize) -> usize {
-        self.once_around(self.rank + self.once_around(distance))
+        self.wrap(self.rank + self.wrap(distance))
     }
 
     /// Returns the distance modulo the number of ranks. Avoids the division, which is rarely needed
     /// and takes longer than the rest of a step.
-    const fn once_around(&self, distance: usize) -> usize {
+    const fn wrap(&self, distance: usize) -> usize {
         if distance < self.ranks { distance } else { distance % self.ranks }
     }
 

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_come_first_and_then_bit_after_bit() {
+    fn contributions_are_combined_in_pairs_and_then_bit_by_bit() {
         assert_eq!(text(1), "0");
         assert_eq!(text(2), "(0 1)");
         assert_eq!(text(3), "((0 1) 2)");

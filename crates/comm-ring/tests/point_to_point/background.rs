@@ -101,7 +101,7 @@ fn assert_spoilt<B>(work: Work<B>, how: How) {
 }
 
 #[test]
-fn a_buffer_that_misbehaves_ends_its_own_receive_alone() {
+fn a_faulty_buffer_fails_only_its_own_receive() {
     // Whole messages, and messages in parts, at the first part and at a later one.
     for (len, at) in [(20, 1), (300, 1), (300, 2)] {
         for how in [How::Panic, How::Shrink] {
@@ -129,7 +129,7 @@ fn a_buffer_that_misbehaves_ends_its_own_receive_alone() {
 }
 
 #[test]
-fn a_buffer_that_panics_when_it_is_posted_ends_nothing_else() {
+fn a_buffer_that_panics_when_posted_fails_no_other_operation() {
     run(2, |comm| {
         let other = 1 - comm.rank();
         assert_spoilt(comm.recv_async(other, 7, Fickle::new(vec![0; 3], 0, How::Panic)).unwrap(), How::Panic);
@@ -141,7 +141,7 @@ fn a_buffer_that_panics_when_it_is_posted_ends_nothing_else() {
 }
 
 #[test]
-fn a_message_to_itself_from_a_buffer_that_panics_ends_alone() {
+fn a_panicking_buffer_fails_only_its_own_message_to_self() {
     run(1, |comm| {
         let sent = comm.send_async(0, 7, Fickle::new(vec![0; 100_000], 1, How::Panic)).unwrap();
         let mut buffer = vec![0_u32; 100_000];

@@ -52,7 +52,7 @@ fn receive_from_hostile_peer(bytes: &[u8]) -> Error {
 }
 
 #[test]
-fn nonsense_ends_the_peer_and_nothing_else() {
+fn an_invalid_frame_loses_only_its_peer() {
     const U8: u8 = 2;
     let announced = frame(2, U8, 5, 50, 7);
     let cases = [
@@ -82,7 +82,7 @@ fn nonsense_ends_the_peer_and_nothing_else() {
     ];
     for (number, bytes) in cases.iter().enumerate() {
         match receive_from_hostile_peer(bytes) {
-            Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. } => {}
+            Error::PeerLost { peer: 1, loss: Loss::Protocol(_), .. } => {}
             other => panic!("case {number}: {other}"),
         }
     }

@@ -49,7 +49,7 @@ fn both() -> Interest {
 }
 
 fn is_garbage<T>(result: &Result<T>) -> bool {
-    matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Garbage(_), .. }))
+    matches!(result, Err(Error::PeerLost { peer: 1, loss: Loss::Protocol(_), .. }))
 }
 
 fn is_revoked<T>(result: &Result<T>) -> bool {
@@ -83,7 +83,7 @@ fn an_invalid_position_ends_both_streams_for_good() {
 }
 
 #[test]
-fn a_position_that_goes_back_ends_the_stream() {
+fn a_decreasing_position_ends_the_stream() {
     let (mut transport, peer) = with_peer();
     peer.segment.control(Direction::Back).overwrite(Some(100), None);
     assert_eq!(transport.try_recv(1, &mut [0; 100]).unwrap(), 100);
@@ -247,7 +247,7 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
 }
 
 #[test]
-fn an_exit_is_noticed_while_other_peers_are_busy() {
+fn an_exit_is_detected_while_other_peers_are_busy() {
     let ([first, living], [second, dead]) = (connections(), connections());
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 3 }).unwrap();
     let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
@@ -262,7 +262,7 @@ fn an_exit_is_noticed_while_other_peers_are_busy() {
 }
 
 #[test]
-fn an_exit_is_noticed_without_sleeping() {
+fn an_exit_is_detected_without_sleeping() {
     for send in [false, true] {
         let (mut transport, peer) = with_peer();
         if send {

@@ -36,7 +36,7 @@ pub(crate) fn rings(ring_bytes: usize) -> SharedMemoryConfig {
 }
 
 /// Runs every configuration in its own thread, and returns the outcomes in order.
-pub(crate) fn meet(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryFabric>> {
+pub(crate) fn rendezvous(configs: Vec<RendezvousConfig>) -> Vec<Result<SharedMemoryFabric>> {
     let (_folder, store) = store();
     thread::scope(|scope| {
         let store = &store;
@@ -57,23 +57,27 @@ fn world_with(n: usize, shm: SharedMemoryConfig) -> Vec<SharedMemoryFabric> {
         config.shm = shm.clone();
         config
     };
-    meet((0..n).map(config).collect()).into_iter().map(Result::unwrap).collect()
+    rendezvous((0..n).map(config).collect()).into_iter().map(Result::unwrap).collect()
 }
 
-/// Returns the same, with buffers of at least this size read in place.
-pub(crate) fn lending_world(n: usize, ring_bytes: usize, lend_bytes: usize) -> Vec<SharedMemoryFabric> {
+/// Returns a world in which buffers of at least this size are read in place.
+pub(crate) fn zero_copy_world(
+    n: usize,
+    ring_bytes: usize,
+    zero_copy_bytes: usize,
+) -> Vec<SharedMemoryFabric> {
     let mut shm = rings(ring_bytes);
-    shm.lend_bytes = lend_bytes;
+    shm.zero_copy_bytes = zero_copy_bytes;
     world_with(n, shm)
 }
 
-/// Returns the same, with only pieces of other memory of at least this size read in place.
-pub(crate) fn showing_world(
+/// Returns a world in which only pieces of other memory of at least this size are read in place.
+pub(crate) fn single_copy_world(
     n: usize,
     ring_bytes: usize,
     single_copy_bytes: usize,
 ) -> Vec<SharedMemoryFabric> {
     let mut shm = rings(ring_bytes);
-    (shm.lend_bytes, shm.single_copy_bytes) = (usize::MAX, Some(single_copy_bytes));
+    (shm.zero_copy_bytes, shm.single_copy_bytes) = (usize::MAX, Some(single_copy_bytes));
     world_with(n, shm)
 }

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_collective_has_a_model_or_a_case_of_its_own() {
+    fn every_collective_has_a_model_or_its_own_case() {
         let own_case = [
             Collective::Barrier,
             Collective::MonitoredBarrier,

@@ -23,17 +23,17 @@ pub use refusal::refuses_invalid_calls;
 
 use crate::run_each;
 
-/// Runs `body` on every rank of the worlds of these sizes, which `meet` creates.
+/// Runs `body` on every rank of the worlds of these sizes, which `create` returns.
 ///
 /// # Panics
 /// If the body fails on a rank.
 pub fn in_worlds<M: Member + Send>(
     worlds: &[usize],
-    meet: impl Fn(usize) -> Vec<M>,
+    create: impl Fn(usize) -> Vec<M>,
     body: impl Fn(&M) -> CheckResult + Sync,
 ) {
     for &ranks in worlds {
-        run_each(meet(ranks), |member| {
+        run_each(create(ranks), |member| {
             let outcome = body(&member);
             let failure = outcome.map_err(|failure| failure.to_string()).err();
             assert!(failure.is_none(), "{}", failure.unwrap_or_default());
@@ -43,21 +43,21 @@ pub fn in_worlds<M: Member + Send>(
 
 /// Defines a module of tests that check the contract of a communicator.
 ///
-/// `$worlds` is the list of world sizes, `$meet` a `Fn(usize) -> Vec<impl Member>` that returns one
-/// [`Member`] per rank, in rank order. If the rendezvous of the ranks needs threads, `$meet` starts
-/// them.
+/// `$worlds` is the list of world sizes, `$create` a `Fn(usize) -> Vec<impl Member>` that returns
+/// one [`Member`] per rank, in rank order. If the rendezvous of the ranks needs threads, `$create`
+/// starts them.
 ///
 /// ```ignore
-/// comm_sim::communicator_conformance!(in_process, [1, 2, 3, 5, 8], meet);
+/// comm_sim::communicator_conformance!(in_process, [1, 2, 3, 5, 8], create);
 /// ```
 #[macro_export]
 macro_rules! communicator_conformance {
-    ($name:ident, $worlds:expr, $meet:expr) => {
+    ($name:ident, $worlds:expr, $create:expr) => {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
 
-            $crate::communicator_conformance! { @collectives $worlds, $meet;
+            $crate::communicator_conformance! { @collectives $worlds, $create;
                 all_gather_gives_every_rank_all_blocks: AllGather,
                 all_reduce_gives_every_rank_the_reduction: AllReduce,
                 all_to_all_exchanges_the_blocks: AllToAll,
@@ -69,7 +69,7 @@ macro_rules! communicator_conformance {
                 scans_give_each_rank_its_prefix: Scan Exscan,
                 scatter_gives_each_rank_its_block: Scatter,
             }
-            $crate::communicator_conformance! { @cases $worlds, $meet;
+            $crate::communicator_conformance! { @cases $worlds, $create;
                 invalid_calls_are_refused_and_change_nothing: refuses_invalid_calls,
                 reductions_have_the_same_bits_on_every_rank_and_repetition: repeats_the_same_bits,
                 groups_reduce_among_their_members: splits_into_groups,
@@ -79,19 +79,19 @@ macro_rules! communicator_conformance {
             fn different_calls_fail_on_every_rank() {
                 for mismatch in $crate::communicator_conformance::MISMATCHES {
                     let worlds = [2, 3];
-                    $crate::communicator_conformance::in_worlds(&worlds, $meet, |member| {
+                    $crate::communicator_conformance::in_worlds(&worlds, $create, |member| {
                         $crate::communicator_conformance::mismatch_fails(member, mismatch)
                     });
                 }
             }
         }
     };
-    (@collectives $worlds:expr, $meet:expr; $($name:ident: $($collective:ident)+,)*) => {
+    (@collectives $worlds:expr, $create:expr; $($name:ident: $($collective:ident)+,)*) => {
         $(
             #[test]
             fn $name() {
                 let collectives = [$($crate::communicator_conformance::Collective::$collective),+];
-                $crate::communicator_conformance::in_worlds(&$worlds, $meet, |member| {
+                $crate::communicator_conformance::in_worlds(&$worlds, $create, |member| {
                     collectives.iter().try_for_each(|collective| {
                         $crate::communicator_conformance::check(member, *collective)
                     })
@@ -99,11 +99,11 @@ macro_rules! communicator_conformance {
             }
         )*
     };
-    (@cases $worlds:expr, $meet:expr; $($name:ident: $case:ident,)*) => {
+    (@cases $worlds:expr, $create:expr; $($name:ident: $case:ident,)*) => {
         $(
             #[test]
             fn $name() {
-                $crate::communicator_conformance::in_worlds(&$worlds, $meet, |member| {
+                $crate::communicator_conformance::in_worlds(&$worlds, $create, |member| {
                     $crate::communicator_conformance::$case(member)
                 });
             }

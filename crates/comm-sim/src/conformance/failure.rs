@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use comm_core::{Armed, Error, Fabric, Result, Transport};
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Gate, Port, bytes, each, limit, lost, open};
 use super::sleep::fill;
 
 /// The last bytes from a peer that exits arrive before the error that names it.
-pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const LAST: usize = 200;
     let dead = Gate::new(3);
-    each(meet, 3, |fabric| {
+    each(create, 3, |fabric| {
         let mut port = open(fabric)?;
         let rank = port.rank();
         if rank == 1 {
@@ -46,9 +46,9 @@ pub fn bytes_sent_before_a_death_are_delivered<L: Fabric>(meet: Meet<'_, L>) -> 
 
 /// A sender that waits for capacity detects that its peer has exited, and does not sleep on that
 /// stream again.
-pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_wakes_a_sender_without_capacity<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         if port.rank() == 1 {
             full.wait();
@@ -84,9 +84,9 @@ fn loop_until_error<T: Transport>(port: &mut Port<T>, to: usize) -> Result<()> {
 }
 
 /// The exit of a peer that no rank waits for wakes a sleeping rank.
-pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let received = Gate::new(2);
-    each(meet, 3, |fabric| {
+    each(create, 3, |fabric| {
         let mut port = open(fabric)?;
         match port.rank() {
             0 => {
@@ -104,9 +104,9 @@ pub fn death_of_an_uninvolved_peer_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>)
 }
 
 /// A rank that goes to sleep after a peer has exited still detects the exit.
-pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let (dead, received) = (Gate::new(3), Gate::new(2));
-    each(meet, 3, |fabric| {
+    each(create, 3, |fabric| {
         let mut port = open(fabric)?;
         if port.rank() == 2 {
             drop(port);
@@ -130,9 +130,9 @@ pub fn a_death_before_sleep_prevents_sleep<L: Fabric>(meet: Meet<'_, L>) -> Resu
 }
 
 /// After an exit, the survivors continue, and still sleep while they wait.
-pub fn other_streams_survive_a_death<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn other_streams_survive_a_death<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const TOTAL: usize = 1 << 20;
-    each(meet, 3, |fabric| {
+    each(create, 3, |fabric| {
         let mut port = open(fabric)?;
         let rank = port.rank();
         if rank == 2 {
@@ -167,9 +167,9 @@ fn aborted<T>(result: &Result<T>, expected: &str) -> bool {
 }
 
 /// After an abort every method fails with the cause, and a second abort does not change it.
-pub fn abort_fails_everything_with_the_first_cause<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn abort_fails_everything_with_the_first_cause<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let done = Gate::new(2);
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         port.send(peer, &[1; 16])?;
@@ -193,9 +193,9 @@ pub fn abort_fails_everything_with_the_first_cause<L: Fabric>(meet: Meet<'_, L>)
 }
 
 /// An abort by another thread wakes a sleeping rank.
-pub fn abort_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn abort_wakes_a_sleeper<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let woken = Gate::new(2);
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         if port.rank() == 0 {

@@ -23,12 +23,12 @@ pub use streams::*;
 pub use subsets::*;
 
 /// A function that returns the fabrics of `n` ranks after their rendezvous, in rank order.
-pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
+pub type CreateFabrics<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 
 /// Defines a module of tests that check the contract of a transport.
 ///
-/// `$meet` is a `Fn(usize) -> Vec<impl Fabric>` that returns the fabrics of that many ranks, in
-/// rank order. If the rendezvous of the ranks needs threads, `$meet` starts them.
+/// `$create` is a `Fn(usize) -> Vec<impl Fabric>` that returns the fabrics of that many ranks, in
+/// rank order. If the rendezvous of the ranks needs threads, `$create` starts them.
 ///
 /// ```
 /// comm_sim::transport_conformance!(in_process, comm_sim::in_process::InProcessFabric::create);
@@ -36,12 +36,12 @@ pub type Meet<'a, L> = &'a dyn Fn(usize) -> Vec<L>;
 /// ```
 #[macro_export]
 macro_rules! transport_conformance {
-    ($name:ident, $meet:expr) => {
+    ($name:ident, $create:expr) => {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
 
-            $crate::transport_conformance! { @scenarios $meet;
+            $crate::transport_conformance! { @scenarios $create;
                 a_death_names_the_rank_within_the_channel
                 a_full_channel_does_not_block_others
                 invalid_lists_of_members_are_refused
@@ -77,11 +77,11 @@ macro_rules! transport_conformance {
             }
         }
     };
-    (@scenarios $meet:expr; $($scenario:ident)*) => {
+    (@scenarios $create:expr; $($scenario:ident)*) => {
         $(
             #[test]
             fn $scenario() {
-                $crate::conformance::$scenario(&$meet).unwrap();
+                $crate::conformance::$scenario(&$create).unwrap();
             }
         )*
     };

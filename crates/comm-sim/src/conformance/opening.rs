@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Result, Transport, wire};
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Gate, Port, channel, each, lost, open};
 use super::sleep::{drain, fill};
 
 /// Fabrics and transports know their rank, and clocks do not run backwards.
-pub fn ranks_know_their_own_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn ranks_know_their_own_rank<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     for n in [1, 2, 5] {
-        let ranks = each(meet, n, |fabric| {
+        let ranks = each(create, n, |fabric| {
             let before = fabric.now();
             let port = open(fabric)?;
             let (ours, theirs) = (fabric.group(), port.transport.group());
@@ -27,8 +27,8 @@ pub fn ranks_know_their_own_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A single rank can open a channel, sleep on it, and be woken by an abort.
-pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 1, |fabric| {
+pub fn a_world_of_one_has_channels<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    each(create, 1, |fabric| {
         let mut port = open(fabric)?;
         while port.arm(&[], &[])? == Armed::Ready {}
         let cause = Error::Aborted { by: 0, reason: "done".into() };
@@ -42,7 +42,7 @@ pub fn a_world_of_one_has_channels<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 
 /// Ranks open the same channels in different orders, each in a separate thread, and no byte ends up
 /// on another channel.
-pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn channels_open_in_any_order<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const RANKS: usize = 3;
     let ids = [
         channel(ChannelKind::Control),
@@ -50,7 +50,7 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
         channel(ChannelKind::PointToPoint),
         ChannelId { group: GroupId(0x5eed), kind: ChannelKind::Collective },
     ];
-    each(meet, RANKS, |fabric| {
+    each(create, RANKS, |fabric| {
         let talk = |at: usize| -> Result<()> {
             thread::sleep(Duration::from_millis(5 * ((at + fabric.group().rank() * 3) % ids.len()) as u64));
             let mut port = Port::open(fabric, ids[at])?;
@@ -71,9 +71,9 @@ pub fn channels_open_in_any_order<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A full channel does not block others.
-pub fn a_full_channel_does_not_block_others<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_full_channel_does_not_block_others<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut stalled = open(fabric)?;
         let mut free = Port::open(fabric, channel(ChannelKind::PointToPoint))?;
         let peer = 1 - free.rank();
@@ -100,9 +100,9 @@ pub fn a_full_channel_does_not_block_others<L: Fabric>(meet: Meet<'_, L>) -> Res
 }
 
 /// At the deadline, the rank that did not open the channel is named.
-pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_missing_rank_is_named<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let over = Gate::new(3);
-    each(meet, 3, |fabric| {
+    each(create, 3, |fabric| {
         let rank = fabric.group().rank();
         if rank != 2 {
             let id = channel(ChannelKind::PointToPoint);
@@ -120,9 +120,9 @@ pub fn a_missing_rank_is_named<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A rank that has exited is named: immediately if its exit is detected, otherwise at the deadline.
-pub fn a_rank_that_left_is_named_by_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_rank_that_left_is_named_by_the_deadline<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let over = Gate::new(2);
-    let mut all = meet(3);
+    let mut all = create(3);
     drop(all.pop());
     crate::run_each(all, |fabric| {
         let opened =

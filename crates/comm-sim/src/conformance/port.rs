@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comm_core::{Armed, ChannelId, ChannelKind, Error, Fabric, GroupId, Interest, Result, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Meet;
+use super::CreateFabrics;
 use crate::random::mix;
 use crate::run_each;
 
@@ -47,11 +47,11 @@ impl Gate {
 
 /// Runs a scenario with one thread per rank.
 pub(super) fn each<L: Fabric, T: Send>(
-    meet: Meet<'_, L>,
+    create: CreateFabrics<'_, L>,
     n: usize,
     body: impl Fn(&L) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    run_each(meet(n), |fabric| body(&fabric)).into_iter().collect()
+    run_each(create(n), |fabric| body(&fabric)).into_iter().collect()
 }
 
 /// Returns the channel of this kind in the group of the world.

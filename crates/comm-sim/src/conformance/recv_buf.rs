@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use comm_core::{Fabric, Result, Transport};
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Port, byte, bytes, each, limit, open};
 use crate::random::Random;
 
@@ -27,11 +27,11 @@ fn fill_buf<T: Transport>(port: &mut Port<T>, from: usize, position: usize, at_m
 /// Runs `recv` on rank 1, with the position in the stream, until rank 1 has received the `total`
 /// bytes that rank 0 sends.
 fn drain<L: Fabric>(
-    meet: Meet<'_, L>,
+    create: CreateFabrics<'_, L>,
     total: usize,
     recv: impl Fn(&mut Port<L::Channel>, usize, &mut Random) -> Result<usize> + Sync,
 ) -> Result<()> {
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         if port.rank() == 0 {
             port.send(1, &bytes(0, 1, total))?;
@@ -54,8 +54,8 @@ fn drain<L: Fabric>(
 
 /// Bytes that were not consumed are returned again, perhaps followed by later bytes, for arbitrary
 /// sizes.
-pub fn bytes_stay_until_they_are_consumed<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    drain(meet, 50_021, |port, position, random| {
+pub fn bytes_stay_until_they_are_consumed<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    drain(create, 50_021, |port, position, random| {
         let at_most = random.below(777);
         let first = fill_buf(port, 0, position, at_most)?;
         let consumed = random.below(first + 1);
@@ -69,8 +69,8 @@ pub fn bytes_stay_until_they_are_consumed<L: Fabric>(meet: Meet<'_, L>) -> Resul
 }
 
 /// After part of the buffer was consumed, a receive starts after that part.
-pub fn receives_start_after_the_consumed_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    drain(meet, 50_021, |port, position, random| {
+pub fn receives_start_after_the_consumed_bytes<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    drain(create, 50_021, |port, position, random| {
         let filled = fill_buf(port, 0, position, random.below(99))?;
         let consumed = random.below(filled + 1);
         port.transport.consume(0, consumed)?;
@@ -86,10 +86,10 @@ pub fn receives_start_after_the_consumed_bytes<L: Fabric>(meet: Meet<'_, L>) -> 
 
 /// A receiver that consumes only whole elements never gets stuck with part of one, wherever
 /// elements start.
-pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const ODD: usize = 3;
     const ELEMENT: usize = 8;
-    drain(meet, ODD + 40_000 * ELEMENT, |port, position, random| {
+    drain(create, ODD + 40_000 * ELEMENT, |port, position, random| {
         if position < ODD {
             let filled = fill_buf(port, 0, position, ODD - position)?;
             port.transport.consume(0, filled)?;
@@ -105,11 +105,13 @@ pub fn whole_elements_can_be_consumed_at_any_offset<L: Fabric>(meet: Meet<'_, L>
 /// The buffer is empty only if nothing has arrived, and its bytes stay until they are consumed. No
 /// more bytes are sent in the meantime, so a receiver waits forever if the transport withholds the
 /// last ones because they are less than an element or fewer than requested.
-pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn the_buffer_is_empty_only_if_nothing_has_arrived<L: Fabric>(
+    create: CreateFabrics<'_, L>,
+) -> Result<()> {
     const ROUNDS: usize = 60;
     const MOST: usize = 21;
     let count = |round: usize| 1 + round % MOST;
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let (mut start, mut random) = (0, Random::new(5, 0));
         for round in 0..ROUNDS {
@@ -158,9 +160,9 @@ fn take_all<T: Transport>(port: &mut Port<T>, range: Range<usize>, random: &mut 
 
 /// Bytes are never released before they are accepted, the released position never decreases, and
 /// all bytes are released once they are received. A rank that sleeps until the release is woken.
-pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn all_accepted_bytes_are_released<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const TOTAL: usize = 300_000;
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         if port.rank() == 1 {
@@ -191,8 +193,10 @@ pub fn all_accepted_bytes_are_released<L: Fabric>(meet: Meet<'_, L>) -> Result<(
 }
 
 /// Revocation has no effect if everything is released, and the streams continue.
-pub fn revoking_without_registered_memory_has_no_effect<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 2, |fabric| {
+pub fn revoking_without_registered_memory_has_no_effect<L: Fabric>(
+    create: CreateFabrics<'_, L>,
+) -> Result<()> {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         for round in 1..=3_u8 {

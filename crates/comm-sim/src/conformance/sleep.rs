@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use comm_core::{Armed, Fabric, Result, Transport, wire};
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Gate, Port, each, open};
 
 /// Two ranks wake each other thousands of times.
-pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn no_wakeup_is_lost<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const ROUNDS: usize = 3000;
-    let sleeps = each(meet, 2, |fabric| {
+    let sleeps = each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         for round in 0..ROUNDS {
@@ -31,10 +31,10 @@ pub fn no_wakeup_is_lost<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 
 /// Tokens travel around a ring in both directions; every rank waits for all others at the same
 /// time.
-pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn tokens_wake_every_rank<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const LAPS: usize = 500;
     const RANKS: usize = 3;
-    each(meet, RANKS, |fabric| {
+    each(create, RANKS, |fabric| {
         let mut port = open(fabric)?;
         let rank = port.rank();
         let neighbours = [(rank + 1) % RANKS, (rank + RANKS - 1) % RANKS];
@@ -73,9 +73,9 @@ pub fn tokens_wake_every_rank<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
 }
 
 /// A sender without capacity sleeps until there is capacity again.
-pub fn capacity_wakes_a_sleeper<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn capacity_wakes_a_sleeper<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let full = Gate::new(2);
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         if port.rank() == 0 {
             let filled = fill(&mut port, 1)?;

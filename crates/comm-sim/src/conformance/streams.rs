@@ -4,14 +4,14 @@ use std::io::IoSlice;
 
 use comm_core::{Fabric, Result, Transport};
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Port, byte, bytes, each, open};
 use crate::random::Random;
 
 /// Every rank sends to every other at the same time, in pieces of random sizes, which are received
 /// in place or into a buffer.
-pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 4, |fabric| exchange(open(fabric)?.transport, 100_003))?;
+pub fn all_pairs_exchange_ordered_bytes<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    each(create, 4, |fabric| exchange(open(fabric)?.transport, 100_003))?;
     Ok(())
 }
 
@@ -108,9 +108,9 @@ fn recv_some(
 
 /// Two ranks send 8 MiB to each other at the same time, which is more than any buffer between them
 /// holds.
-pub fn large_transfers_run_both_ways<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn large_transfers_run_both_ways<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     const LARGE: usize = 8 << 20;
-    each(meet, 2, |fabric| {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let (rank, peer) = (port.rank(), 1 - port.rank());
         let (out, mut into) = (bytes(rank, peer, LARGE), vec![0; LARGE]);
@@ -122,8 +122,8 @@ pub fn large_transfers_run_both_ways<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
 }
 
 /// Calls with nothing to move succeed, and leave the stream unchanged.
-pub fn empty_calls_move_nothing<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 2, |fabric| {
+pub fn empty_calls_move_nothing<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    each(create, 2, |fabric| {
         let mut port = open(fabric)?;
         let peer = 1 - port.rank();
         assert_eq!(port.transport.try_send(peer, &[])?, 0);

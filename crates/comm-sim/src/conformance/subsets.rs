@@ -6,7 +6,7 @@ use comm_core::{
     ChannelId, ChannelKind, Error, Fabric, Group, GroupId, Invalid, Membership, Result, Transport,
 };
 
-use super::Meet;
+use super::CreateFabrics;
 use super::port::{Gate, Port, each, lost};
 
 /// Returns the channel for collectives of the group with this number.
@@ -36,10 +36,10 @@ fn introduce<L: Fabric>(fabric: &L, group: u64, members: &[usize]) -> Result<Por
 }
 
 /// Disjoint groups open channels at the same time, with lists in any order.
-pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn disjoint_subsets_open_at_once<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let partitions: [&[&[usize]]; 3] =
         [&[&[0, 2, 4], &[1, 3]], &[&[4, 0, 2], &[3, 1]], &[&[3, 4], &[2, 1, 0]]];
-    each(meet, 5, |fabric| {
+    each(create, 5, |fabric| {
         let rank = fabric.group().rank();
         for (round, partition) in partitions.iter().enumerate() {
             let own = partition.iter().enumerate().find(|(_, members)| members.contains(&rank));
@@ -53,9 +53,9 @@ pub fn disjoint_subsets_open_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
 }
 
 /// Ranks within a channel follow the list of members, even if it reorders the world.
-pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let orders: [[usize; 4]; 4] = [[0, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 0], [2, 0, 3, 1]];
-    each(meet, 4, |fabric| {
+    each(create, 4, |fabric| {
         let open = |at: usize| introduce(fabric, at as u64 + 1, &orders[at]);
         (0..orders.len()).try_for_each(|at| open(at).map(drop))
     })?;
@@ -64,9 +64,9 @@ pub fn members_are_ranked_in_the_order_of_the_list<L: Fabric>(meet: Meet<'_, L>)
 
 /// Overlapping groups are each opened and used by a separate thread, in a different order on every
 /// rank.
-pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let groups: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[2, 0, 1], &[3, 1], &[0, 3, 2, 1]];
-    each(meet, 4, |fabric| {
+    each(create, 4, |fabric| {
         let rank = fabric.group().rank();
         let own = groups.iter().enumerate().filter(|(_, members)| members.contains(&rank)).collect();
         let talk = |(at, members): (usize, &&[usize])| {
@@ -79,8 +79,8 @@ pub fn overlapping_subsets_open_from_several_threads<L: Fabric>(meet: Meet<'_, L
 }
 
 /// A group of one rank opens without any other rank.
-pub fn a_subset_of_one_opens_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 3, |fabric| {
+pub fn a_subset_of_one_opens_at_once<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    each(create, 3, |fabric| {
         let port = introduce(fabric, 1 + fabric.group().rank() as u64, &[fabric.group().rank()])?;
         assert_eq!((port.rank(), port.transport.group().size()), (0, 1));
         Ok(())
@@ -89,8 +89,8 @@ pub fn a_subset_of_one_opens_at_once<L: Fabric>(meet: Meet<'_, L>) -> Result<()>
 }
 
 /// Invalid lists of members are rejected immediately, without waiting for another rank.
-pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
-    each(meet, 3, |fabric| {
+pub fn invalid_lists_of_members_are_refused<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    each(create, 3, |fabric| {
         let began = Instant::now();
         let deadline = fabric.now() + Duration::from_secs(30);
         let invalid =
@@ -112,9 +112,9 @@ pub fn invalid_lists_of_members_are_refused<L: Fabric>(meet: Meet<'_, L>) -> Res
 
 /// A rank that waits for one that passes a different list, or none, gets a timeout that names the
 /// missing rank by its position in the list of the waiting rank.
-pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let over = Gate::new(4);
-    each(meet, 4, |fabric| {
+    each(create, 4, |fabric| {
         let lists: [&[usize]; 4] = [&[0, 1], &[3, 0, 1], &[], &[]];
         let rank = fabric.group().rank();
         if !lists[rank].is_empty() {
@@ -134,9 +134,9 @@ pub fn different_lists_of_members_end_at_the_deadline<L: Fabric>(meet: Meet<'_, 
 }
 
 /// A member that has exited is named by its rank in the channel, and groups without it continue.
-pub fn a_death_names_the_rank_within_the_channel<L: Fabric>(meet: Meet<'_, L>) -> Result<()> {
+pub fn a_death_names_the_rank_within_the_channel<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
     let done = Gate::new(3);
-    each(meet, 4, |fabric| {
+    each(create, 4, |fabric| {
         let rank = fabric.group().rank();
         let mut with_exited = introduce(fabric, 1, &[3, 1, 2, 0])?;
         if rank == 1 {

@@ -1,7 +1,7 @@
 //! The loop that runs ranks, one at a time, until all have ended.
 
 use super::mail::Mailbox;
-use super::rank::{Halt, SimulatedRank, SimulationParams};
+use super::rank::{SimulatedRank, SimulationParams, StopReason};
 use super::{Report, SimulationError, SimulationOptions, TimedProgram};
 
 /// The number of steps between two reports of progress.
@@ -91,8 +91,8 @@ impl<'a> Simulator<'a> {
             let halt = state.advance(&self.world, &mut self.mail)?;
             self.steps += (state.report.traffic.steps - before) as u64;
             match halt {
-                Halt::Ended => self.ended[rank] = true,
-                Halt::Awaits(from) => {
+                StopReason::Ended => self.ended[rank] = true,
+                StopReason::Awaits(from) => {
                     self.mail.wait(rank, from);
                     if self.enter(from) {
                         return Ok(());

@@ -31,7 +31,7 @@ impl SimulationParams<'_> {
 
 /// The reason why a rank stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Halt {
+pub(super) enum StopReason {
     Ended,
     /// It needs a message from this rank that has not been sent yet.
     Awaits(usize),
@@ -79,7 +79,7 @@ impl<'a> SimulatedRank<'a> {
         &mut self,
         world: &SimulationParams<'_>,
         mail: &mut Mailbox,
-    ) -> Result<Halt, SimulationError> {
+    ) -> Result<StopReason, SimulationError> {
         while !self.exhausted {
             let Some(step) = self.next.take().or_else(|| self.steps.next()) else {
                 self.exhausted = true;
@@ -88,7 +88,7 @@ impl<'a> SimulatedRank<'a> {
             let timed = Timed::new(&step);
             if let Some(from) = self.receive_until(self.needed(&step, &timed), world, mail)? {
                 self.next = Some(step);
-                return Ok(Halt::Awaits(from));
+                return Ok(StopReason::Awaits(from));
             }
             if self.report.traffic.steps as u64 >= world.steps_max {
                 return Err(SimulationError::TooLong { limit: world.steps_max });
@@ -106,7 +106,7 @@ impl<'a> SimulatedRank<'a> {
             }
         }
         let missing = self.receive_until(self.receives.len(), world, mail)?;
-        Ok(missing.map_or(Halt::Ended, Halt::Awaits))
+        Ok(missing.map_or(StopReason::Ended, StopReason::Awaits))
     }
 
     /// Returns the receive that blocks the rank.

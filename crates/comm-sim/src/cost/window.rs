@@ -1,6 +1,6 @@
 //! The last steps of a rank, for which later ones may have to wait.
 
-use comm_core::{Action, Step, Touch};
+use comm_core::{Action, Step, StepOperand};
 
 /// The steps of a rank that may be unfinished at the same time, and their end times.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(super) struct Window {
 /// A step, and its end time once it is known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timed {
-    place: Touch,
-    src: Option<Touch>,
+    place: StepOperand,
+    src: Option<StepOperand>,
     stream: Stream,
     /// The end time; 0 before it is known.
     end: f64,
@@ -129,7 +129,7 @@ impl Window {
 
 impl Timed {
     pub(super) fn new(step: &Step) -> Self {
-        let (place, src) = step.touches();
+        let (place, src) = step.operands();
         Self { place, src, stream: Stream::of(step.action), end: 0.0, all_end: 0.0 }
     }
 

@@ -168,7 +168,7 @@ impl InProcessFabric {
         loop {
             // The check uses other channels, so it must run without the lock.
             drop(state);
-            let goes_on = until.goes_on(self.now());
+            let expired = until.check_expired(self.now());
             state = lock(&self.hub.state);
             let Some(pending_channel) = pending_channel(&state, channel) else { return Ok(()) };
             let absent = missing(&pending_channel.present);
@@ -176,9 +176,9 @@ impl InProcessFabric {
             let failure = if let Some(&peer) = absent.iter().find(|&&rank| state.gone[channel.members[rank]])
             {
                 Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed }
-            } else if let Err(error) = goes_on {
+            } else if let Err(error) = expired {
                 error
-            } else if let Ok(false) = goes_on {
+            } else if let Ok(true) = expired {
                 let never = missing(&pending_channel.arrived);
                 let waiting_for = if never.is_empty() { absent } else { never };
                 Error::Timeout { waiting_for, after: now - started, during: During::Rendezvous }

@@ -4,7 +4,7 @@ use comm_core::{Blocks, Layout, Partition, Place};
 
 use super::InterpretError;
 use crate::random::{Random, mix};
-use crate::verify::{Required, Spec, Start, Tree};
+use crate::verify::{InitialContent, Required, Spec, Tree};
 
 /// An element, which is combined with two operators at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl<'a> Arrays<'a> {
         for block in 0..spec.blocks {
             let range = layout.output.bytes(Blocks::one(block)).unwrap_or(0..0);
             for (place, array) in [(Place::Input, &mut arrays.input), (Place::Output, &mut arrays.output)] {
-                if spec.start(rank, place, block) == Start::Contribution {
+                if spec.initial(rank, place, block) == InitialContent::Contribution {
                     for element in range.clone() {
                         array[element] = Number::contribution(rank, element, seed);
                     }
@@ -144,7 +144,7 @@ impl<'a> Arrays<'a> {
     /// Returns the range of blocks, if the array holds them.
     fn locate(&self, place: Place, blocks: Blocks) -> Result<std::ops::Range<usize>, InterpretError> {
         let outside = InterpretError::Outside { rank: self.rank };
-        let absent = |block| self.spec.start(self.rank, place, block) == Start::Absent;
+        let absent = |block| self.spec.initial(self.rank, place, block) == InitialContent::Absent;
         if blocks.end() > self.spec.blocks || (blocks.first..blocks.end()).any(absent) {
             return Err(outside);
         }

@@ -95,7 +95,7 @@ pub fn run<T: Send>(
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
     let groups: Vec<_> = (0..n).filter_map(group).collect();
     let results = crate::run_each(groups, |group| {
-        let turns = TurnsOf { rank: group.rank(), world: world.clone() };
+        let turns = TurnGuard { rank: group.rank(), world: world.clone() };
         world.begin(group.rank());
         let clock = VirtualClock { rank: group.rank(), world: world.clone() };
         let result = rank(NetworkFabric { group, world: world.clone() }, clock);
@@ -108,12 +108,12 @@ pub fn run<T: Send>(
 }
 
 /// Ends the turns of a rank when it is dropped, which includes a panic of the rank.
-struct TurnsOf {
+struct TurnGuard {
     rank: usize,
     world: SharedWorld,
 }
 
-impl Drop for TurnsOf {
+impl Drop for TurnGuard {
     fn drop(&mut self) {
         self.world.end(self.rank);
     }
@@ -170,12 +170,12 @@ impl NetworkFabric {
         let started = self.now();
         loop {
             // The check uses other channels, so it must run before the world is locked.
-            let goes_on = until.goes_on(self.now());
+            let expired = until.check_expired(self.now());
             let mut world = self.world.lock();
-            if goes_on.is_err() {
+            if expired.is_err() {
                 world.abandon(channel, own);
             }
-            let goes_on = goes_on?;
+            let expired = expired?;
             let Some(opening) = world.openings.iter().find(|opening| opening.channel == channel) else {
                 return Ok(());
             };
@@ -191,7 +191,7 @@ impl NetworkFabric {
                 return Err(world.fail(channel, error));
             }
             let now = world.instant();
-            if !goes_on {
+            if expired {
                 let after = now - started;
                 let error = Error::Timeout { waiting_for: missing, after, during: During::Rendezvous };
                 return Err(world.fail(channel, error));

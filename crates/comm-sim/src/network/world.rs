@@ -152,11 +152,11 @@ impl World {
         }
         let Some(Reverse((time, event))) = self.agenda.pop() else { return false };
         self.now = self.now.max(time);
-        self.happen(event);
+        self.apply_event(event);
         true
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event) {
         match event {
             Event::Arrival { channel, from, to } => {
                 let now = self.now;

@@ -161,7 +161,7 @@ pub enum Reason {
     /// The step conflicts with an earlier unfinished step of the same rank, given by its position.
     Conflict(usize),
     /// The message of an earlier step of the same rank, given by its position, comes first.
-    Behind(usize),
+    EarlierMessage(usize),
 }
 
 impl std::fmt::Display for StepLocation {
@@ -193,7 +193,7 @@ impl std::fmt::Display for Blocked {
             Reason::Conflict(step) => {
                 write!(f, "{} waits for its own step {step}, with which it conflicts", self.at)
             }
-            Reason::Behind(step) => {
+            Reason::EarlierMessage(step) => {
                 write!(f, "{} waits for its own step {step}, whose message comes first", self.at)
             }
         }

@@ -174,7 +174,7 @@ impl<'a> Machine<'a> {
             return Reason::Conflict(slot.at.index);
         };
         match state.next(end) {
-            Some(next) if next != position => Reason::Behind(state.window[next].at.index),
+            Some(next) if next != position => Reason::EarlierMessage(state.window[next].at.index),
             _ if self.ranks[peer].window.is_empty() => Reason::Ended(peer),
             _ => Reason::Peer(peer),
         }

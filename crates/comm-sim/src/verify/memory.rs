@@ -3,7 +3,7 @@
 use comm_core::{Blocks, Place, Step};
 
 use super::tree::{finished, leaf, node};
-use super::{Contributors, Fault, Program, Start, StepLocation};
+use super::{Contributors, Fault, InitialContent, Program, StepLocation};
 
 /// The value of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,10 +72,10 @@ impl Memory {
         let spec = &program.spec;
         let own = Contributors::one(rank, spec.ranks);
         let cell = |place: Place, block: usize| {
-            let content = match spec.start(rank, place, block) {
-                Start::Absent => Content::Absent,
-                Start::Empty => Content::Empty,
-                Start::Contribution => Content::Value(Value {
+            let content = match spec.initial(rank, place, block) {
+                InitialContent::Absent => Content::Absent,
+                InitialContent::Empty => Content::Empty,
+                InitialContent::Contribution => Content::Value(Value {
                     block,
                     contributors: own.clone(),
                     finished: false,

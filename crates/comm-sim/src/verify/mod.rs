@@ -25,7 +25,7 @@ use comm_core::Step;
 pub use contributors::Contributors;
 pub use fault::{Blocked, Fault, Reason, StepLocation};
 pub use memory::Value;
-pub use spec::{Buffers, Required, Spec, Start};
+pub use spec::{Buffers, InitialContent, Required, Spec};
 pub use stats::{Stats, Traffic};
 pub use tree::Tree;
 

@@ -34,7 +34,7 @@ pub enum Buffers {
 
 /// The contents of a block of a rank's array at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum InitialContent {
     /// The array does not hold the block, and no step may use it.
     Absent,
     /// No value yet.
@@ -75,11 +75,11 @@ impl Spec {
 
     /// Returns the contents of a block on `rank` at the start. Scratch is always empty.
     #[must_use]
-    pub fn start(&self, rank: usize, place: Place, block: usize) -> Start {
+    pub fn initial(&self, rank: usize, place: Place, block: usize) -> InitialContent {
         match place {
-            Place::Input => self.start_input(rank, block),
-            Place::Output => self.start_output(rank, block),
-            Place::Scratch { .. } => Start::Empty,
+            Place::Input => self.initial_input(rank, block),
+            Place::Output => self.initial_output(rank, block),
+            Place::Scratch { .. } => InitialContent::Empty,
         }
     }
 
@@ -123,7 +123,7 @@ impl Spec {
         matches!(self.collective, Collective::AllReduce)
     }
 
-    fn start_input(&self, rank: usize, block: usize) -> Start {
+    fn initial_input(&self, rank: usize, block: usize) -> InitialContent {
         let separate = self.buffers == Buffers::Separate;
         let holds = match self.collective {
             Collective::Reduce => separate || rank != self.root,
@@ -135,26 +135,26 @@ impl Spec {
             Collective::Broadcast | Collective::Barrier => false,
             _ => separate,
         };
-        if holds { Start::Contribution } else { Start::Absent }
+        if holds { InitialContent::Contribution } else { InitialContent::Absent }
     }
 
-    fn start_output(&self, rank: usize, block: usize) -> Start {
+    fn initial_output(&self, rank: usize, block: usize) -> InitialContent {
         let in_place = self.buffers == Buffers::InPlace;
         match self.collective {
-            Collective::Reduce | Collective::Gather if rank != self.root => Start::Absent,
-            Collective::Scatter if self.receives(rank, block) => Start::Empty,
-            Collective::Scatter => Start::Absent,
-            Collective::AllToAll if block % self.ranks == rank => Start::Empty,
-            Collective::AllToAll => Start::Absent,
+            Collective::Reduce | Collective::Gather if rank != self.root => InitialContent::Absent,
+            Collective::Scatter if self.receives(rank, block) => InitialContent::Empty,
+            Collective::Scatter => InitialContent::Absent,
+            Collective::AllToAll if block % self.ranks == rank => InitialContent::Empty,
+            Collective::AllToAll => InitialContent::Absent,
             // Rank 0 gets no result, and its buffer must stay unchanged.
-            Collective::Exscan if rank == 0 => Start::Absent,
-            Collective::Exscan => Start::Empty,
-            Collective::ReduceScatter if !in_place && self.owner(block) != rank => Start::Absent,
-            Collective::Broadcast if rank == self.root => Start::Contribution,
-            Collective::Broadcast => Start::Empty,
-            Collective::AllGather | Collective::Gather if self.owner(block) != rank => Start::Empty,
-            _ if in_place => Start::Contribution,
-            _ => Start::Empty,
+            Collective::Exscan if rank == 0 => InitialContent::Absent,
+            Collective::Exscan => InitialContent::Empty,
+            Collective::ReduceScatter if !in_place && self.owner(block) != rank => InitialContent::Absent,
+            Collective::Broadcast if rank == self.root => InitialContent::Contribution,
+            Collective::Broadcast => InitialContent::Empty,
+            Collective::AllGather | Collective::Gather if self.owner(block) != rank => InitialContent::Empty,
+            _ if in_place => InitialContent::Contribution,
+            _ => InitialContent::Empty,
         }
     }
 
@@ -220,12 +220,12 @@ mod tests {
             equal: false,
         };
         let separate = spec(Buffers::Separate);
-        assert_eq!(separate.start(1, Place::Output, 3), Start::Empty);
-        assert_eq!(separate.start(1, Place::Output, 4), Start::Absent);
-        assert_eq!(separate.start(1, Place::Input, 4), Start::Contribution);
+        assert_eq!(separate.initial(1, Place::Output, 3), InitialContent::Empty);
+        assert_eq!(separate.initial(1, Place::Output, 4), InitialContent::Absent);
+        assert_eq!(separate.initial(1, Place::Input, 4), InitialContent::Contribution);
         assert_eq!(separate.required(1, 2), Required::Reduced);
         assert_eq!(separate.required(1, 4), Required::Nothing);
-        assert_eq!(spec(Buffers::InPlace).start(1, Place::Output, 4), Start::Contribution);
+        assert_eq!(spec(Buffers::InPlace).initial(1, Place::Output, 4), InitialContent::Contribution);
     }
 
     #[test]

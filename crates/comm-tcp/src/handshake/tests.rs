@@ -7,7 +7,7 @@ use super::*;
 use crate::hello::{MESSAGE_BYTES_MAX, VERSION};
 
 /// Runs both sides until each has ended. The acceptor authorizes job 7.
-fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
+fn handshake(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Progress) {
     let (near, far) = UnixStream::pair().unwrap();
     let secret = |text: Option<&str>| text.map(|text| Secret::new(text).unwrap());
     let mut dialer = Handshake::connect(secret(dialer), Hello::store(job)).unwrap();
@@ -32,13 +32,13 @@ fn meet(dialer: Option<&str>, acceptor: Option<&str>, job: u64) -> (Progress, Pr
 fn processes_with_the_same_secret_and_job_connect_and_others_get_an_error() {
     let both = |progress: Progress| (progress.clone(), progress);
     let (job, secret) = (Progress::Refused(Refusal::Job), Progress::Refused(Refusal::Authentication));
-    assert_eq!(meet(None, None, 7), both(Progress::Done));
-    assert_eq!(meet(Some("sesame"), Some("sesame"), 7), both(Progress::Done));
-    assert_eq!(meet(None, None, 8), both(job.clone()));
-    assert_eq!(meet(Some("sesame"), Some("sesame"), 8), both(job));
-    assert_eq!(meet(Some("sesame"), Some("simsim"), 7), both(secret.clone()));
-    assert_eq!(meet(Some("sesame"), None, 7), both(secret.clone()));
-    assert_eq!(meet(None, Some("sesame"), 7), both(secret));
+    assert_eq!(handshake(None, None, 7), both(Progress::Done));
+    assert_eq!(handshake(Some("sesame"), Some("sesame"), 7), both(Progress::Done));
+    assert_eq!(handshake(None, None, 8), both(job.clone()));
+    assert_eq!(handshake(Some("sesame"), Some("sesame"), 8), both(job));
+    assert_eq!(handshake(Some("sesame"), Some("simsim"), 7), both(secret.clone()));
+    assert_eq!(handshake(Some("sesame"), None, 7), both(secret.clone()));
+    assert_eq!(handshake(None, Some("sesame"), 7), both(secret));
 }
 
 #[test]

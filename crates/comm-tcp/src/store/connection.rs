@@ -7,8 +7,8 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 use socket2::Socket;
 
+use super::budget::{Reservation, Value};
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
-use super::ledger::{Charge, Value};
 use super::protocol::Response;
 
 /// The memory of each connection that does not count towards the common limit.
@@ -27,7 +27,7 @@ pub(super) struct StoreConnection {
     /// The interest that the reactor has registered.
     pub(super) registration: Registration,
     /// The memory that it holds.
-    charge: Charge,
+    reservation: Reservation,
     /// The keys to set when it ends.
     pub(super) will: Option<Box<Will>>,
 }
@@ -124,14 +124,14 @@ impl From<FrameError> for CloseReason {
 }
 
 impl StoreConnection {
-    pub(super) fn new(socket: Socket, address: SocketAddr, charge: Charge) -> Self {
+    pub(super) fn new(socket: Socket, address: SocketAddr, reservation: Reservation) -> Self {
         Self {
             socket,
             address,
             phase: Phase::Receiving(FrameReader::default()),
             deadline: None,
             registration: Registration { events: EventFlags::empty(), deadline: None },
-            charge,
+            reservation,
             will: None,
         }
     }
@@ -147,7 +147,7 @@ impl StoreConnection {
 
     /// Counts the memory of the current request. Returns false if that exceeds the limit.
     pub(super) fn hold(&mut self, bytes: usize) -> bool {
-        self.charge.set(bytes.saturating_sub(FREE_BYTES))
+        self.reservation.set(bytes.saturating_sub(FREE_BYTES))
     }
 
     /// Sends a value as [`StoreConnection::respond`] does.
@@ -203,8 +203,8 @@ impl StoreConnection {
         deadline: Option<Instant>,
     ) -> Result<Option<Frame>, CloseReason> {
         let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
-        let charge = &mut self.charge;
-        let may_hold = |bytes: usize| charge.set(bytes.saturating_sub(FREE_BYTES));
+        let reservation = &mut self.reservation;
+        let may_hold = |bytes: usize| reservation.set(bytes.saturating_sub(FREE_BYTES));
         let frame = reader.fill(&self.socket, bytes_max, may_hold)?;
         if frame.is_none() && reader.has_begun() && self.deadline.is_none() {
             self.deadline = deadline;

@@ -7,7 +7,7 @@ use comm_core::wire::Reader;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::ledger::Value;
+use super::budget::Value;
 use super::protocol::PREFIX_BYTES;
 
 /// Memory grows by this much while a frame arrives, so that a receiver never holds much more than

@@ -2,12 +2,12 @@
 //! and a client of PyTorch's store.
 
 mod accept;
+mod budget;
 mod client;
 mod connection;
 mod errors;
 mod file;
 mod frame;
-mod ledger;
 mod poll_timer;
 mod pool;
 mod presence;

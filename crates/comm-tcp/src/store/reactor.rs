@@ -14,9 +14,9 @@ use socket2::Socket;
 
 use super::StoreConfig;
 use super::accept::StoreProtocol;
+use super::budget::MemoryBudget;
 use super::connection::{CloseReason, Phase, Registration, StoreConnection};
 use super::frame::Frame;
-use super::ledger::Ledger;
 use super::protocol::Response;
 use super::table::Table;
 use crate::accept::Accepted;
@@ -43,7 +43,7 @@ pub(super) struct Reactor {
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: RateLimit,
     pub(super) table: Table,
-    ledger: Ledger,
+    budget: MemoryBudget,
     status: Arc<Status>,
     /// A random id of the server.
     pub(super) identity: u64,
@@ -119,10 +119,10 @@ impl Reactor {
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // It is notified twice: to drain, and to stop.
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
-        let ledger = Ledger::new(config.stored_bytes_max);
+        let budget = MemoryBudget::new(config.stored_bytes_max);
         Ok(Self {
-            table: Table::new(ledger.clone()),
-            ledger,
+            table: Table::new(budget.clone()),
+            budget,
             protocol: StoreProtocol { config, options },
             epoll,
             acceptor: Some(acceptor),
@@ -216,7 +216,7 @@ impl Reactor {
 
     fn admit(&mut self, Accepted { socket, address, .. }: Accepted<()>) {
         let id = self.next;
-        let connection = StoreConnection::new(socket, address, self.ledger.open());
+        let connection = StoreConnection::new(socket, address, self.budget.open());
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
             tracing::warn!(%address, %errno, "the store cannot watch a client");

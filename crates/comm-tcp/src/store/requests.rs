@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use comm_core::wire::{self, Fixed};
 
+use super::budget::Value;
 use super::connection::{CloseReason, Parked, Phase, StoreConnection, Will};
-use super::ledger::Value;
 use super::protocol::{Request, Response};
 use super::reactor::Reactor;
 use super::table::{KEY_OVERHEAD, TableError};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::ledger::{Ledger, Value};
+use super::budget::{MemoryBudget, Value};
 
 /// The overhead of a key in bytes.
 pub(super) const KEY_OVERHEAD: usize = 96;
@@ -10,11 +10,11 @@ pub(super) const KEY_OVERHEAD: usize = 96;
 /// A connection that waits.
 pub(super) type Waiter = u64;
 
-/// Keys and values, bounded in bytes by a ledger.
+/// Keys and values, bounded in bytes by a budget.
 #[derive(Debug)]
 pub(super) struct Table {
     values: HashMap<String, Value>,
-    ledger: Ledger,
+    budget: MemoryBudget,
     waiters: HashMap<String, Vec<Waiter>>,
 }
 
@@ -28,8 +28,8 @@ pub(super) enum TableError {
 }
 
 impl Table {
-    pub(super) fn new(ledger: Ledger) -> Self {
-        Self { values: HashMap::new(), ledger, waiters: HashMap::new() }
+    pub(super) fn new(budget: MemoryBudget) -> Self {
+        Self { values: HashMap::new(), budget, waiters: HashMap::new() }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
@@ -47,7 +47,7 @@ impl Table {
         if let Some(replaced) = self.values.get_mut(key).and_then(|old| old.replace(value, counted)) {
             return if replaced { Ok(()) } else { Err(TableError::Full) };
         }
-        let value = Value::new(value, counted, &self.ledger).ok_or(TableError::Full)?;
+        let value = Value::new(value, counted, &self.budget).ok_or(TableError::Full)?;
         self.values.insert(key.to_owned(), value);
         Ok(())
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     fn table(bytes_max: usize) -> Table {
-        Table::new(Ledger::new(bytes_max))
+        Table::new(MemoryBudget::new(bytes_max))
     }
 
     fn value<'a>(table: &'a Table, key: &str) -> Option<&'a [u8]> {

@@ -176,7 +176,7 @@ fn clients_that_do_not_read_a_large_value_share_it() {
 }
 
 #[test]
-fn partial_requests_are_completed_and_those_over_the_limit_are_answered() {
+fn partial_requests_are_completed_and_requests_over_the_limit_get_a_response() {
     let config = StoreConfig { stored_bytes_max: 4 << 20, ..StoreConfig::default() };
     let (server, store) = serve(config);
     let set = Request::Set { key: "k", value: &vec![0; 3 << 20] }.encode().unwrap();

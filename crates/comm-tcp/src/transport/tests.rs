@@ -306,7 +306,7 @@ fn a_sender_pauses_after_a_turn_and_may_continue_at_once() {
 }
 
 #[test]
-fn more_than_two_gigabytes_go_from_one_slice() {
+fn more_than_two_gigabytes_are_sent_from_one_slice() {
     const LEN: usize = (2 << 30) + 4097;
     let (mut transport, mut peer) = pair();
     thread::scope(|scope| {

@@ -44,7 +44,7 @@ pub(crate) fn run<T: Send>(
     })
 }
 
-pub(crate) fn meet(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpFabric>> {
+pub(crate) fn rendezvous(configs: Vec<RendezvousConfig>, store: &TcpStore) -> Vec<Result<TcpFabric>> {
     run(configs, store, Ok)
 }
 

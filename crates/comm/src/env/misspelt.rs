@@ -3,15 +3,18 @@
 use comm_core::{Result, VariableFault};
 
 use super::environment::{Environment, fault};
-use super::variables::{ALL, Variable};
+use super::variables::{ALL, HOSTID, Variable, ZERO_COPY_BYTES};
 
 const PREFIX: &str = "COMM_";
 
 /// The largest edit distance at which a name counts as a misspelling of a known one.
 const DISTANCE_MAX: usize = 2;
 
-/// Returns an error if the name of a variable is close to a known one. Warns about other `COMM_`
-/// variables that have no effect.
+/// Former names of variables, each with its current name.
+const RENAMED: [(&str, &Variable); 2] = [("COMM_HOST_PART", &HOSTID), ("COMM_LEND_BYTES", &ZERO_COPY_BYTES)];
+
+/// Returns an error if the name of a variable is close to a known one, or a former one. Warns about
+/// other `COMM_` variables that have no effect.
 pub(super) fn check(environment: &Environment) -> Result<()> {
     for name in environment.names(PREFIX) {
         if let Some(known) = ALL.iter().find(|known| known.name == name) {
@@ -35,6 +38,9 @@ pub(super) fn check(environment: &Environment) -> Result<()> {
 }
 
 fn nearest(name: &str) -> Option<&'static Variable> {
+    if let Some((_, current)) = RENAMED.iter().find(|(former, _)| *former == name) {
+        return Some(current);
+    }
     let distances = ALL.into_iter().map(|known| (distance(name, known.name), known));
     let near = distances.filter(|(distance, _)| *distance <= DISTANCE_MAX);
     near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)

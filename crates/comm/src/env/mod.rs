@@ -71,8 +71,8 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     #[cfg(feature = "shm")]
     {
         config.host_id = environment.text(&variables::HOSTID)?.map(str::to_owned);
-        if let Some(bytes) = environment.size(&variables::LEND_BYTES)? {
-            config.shm.lend_bytes = bytes;
+        if let Some(bytes) = environment.size(&variables::ZERO_COPY_BYTES)? {
+            config.shm.zero_copy_bytes = bytes;
         }
         config.shm.single_copy_bytes = environment.size(&variables::SINGLE_COPY_BYTES)?;
     }

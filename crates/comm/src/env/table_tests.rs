@@ -184,6 +184,11 @@ fn a_misspelt_variable_is_refused_with_the_nearest_name_and_without_its_value() 
             assert_eq!(fault_of(Err(error)), (slip, VariableFault::Misspelt { nearest }));
         }
     }
+    for (former, nearest) in [("COMM_HOST_PART", "COMM_HOSTID"), ("COMM_LEND_BYTES", "COMM_ZERO_COPY_BYTES")]
+    {
+        let nearest = nearest.to_owned();
+        assert_eq!(fault_of(set(former, "1")), (former.into(), VariableFault::Misspelt { nearest }));
+    }
     let alone = from(&[("COMM_SECRT", "x")]);
     let nearest = "COMM_SECRET".into();
     assert_eq!(fault_of(alone), ("COMM_SECRT".into(), VariableFault::Misspelt { nearest }));
@@ -298,7 +303,7 @@ fn markdown() -> String {
     };
     let launchers: String = LAUNCHERS.iter().map(launcher).collect();
     let variables: String = [&MASTER_ADDR, &MASTER_PORT].into_iter().chain(ALL).map(row).collect();
-    format!("{}{launchers}{}{variables}{}", INTRODUCTION, MEETING, MISTAKES)
+    format!("{}{launchers}{}{variables}{}", INTRODUCTION, RENDEZVOUS_DEFAULTS, MISTAKES)
 }
 
 const INTRODUCTION: &str = "\
@@ -310,7 +315,7 @@ Rank and size come from the first launcher of this table whose variables are set
 |---|---|---|---|---|
 ";
 
-const MEETING: &str = "
+const RENDEZVOUS_DEFAULTS: &str = "
 Slurm's variables are used only in a step that `srun` has started, not in a batch script. A process without any of these
 is a world of one rank, and logs this.
 

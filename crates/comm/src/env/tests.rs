@@ -62,7 +62,7 @@ fn the_rendezvous_determines_the_store() {
 }
 
 #[test]
-fn streams_go_over_one_socket_unless_configured_otherwise() {
+fn streams_use_one_socket_unless_configured_otherwise() {
     let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
     assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);
     assert_eq!(with("4").tcp.sockets_per_peer, 4);

@@ -153,8 +153,8 @@ pub(super) const HOSTID: Variable = Variable::new(
     "the id of the host (compare `NCCL_HOSTID`); ranks with different ids do not share memory, as if they ran on different hosts",
 )
 .needs("shm", cfg!(feature = "shm"));
-pub(super) const LEND_BYTES: Variable = Variable::new(
-    "COMM_LEND_BYTES",
+pub(super) const ZERO_COPY_BYTES: Variable = Variable::new(
+    "COMM_ZERO_COPY_BYTES",
     BYTES,
     "2097152",
     "the size in bytes from which peers read a buffer of `Comm::alloc` in place, without a copy",
@@ -215,7 +215,7 @@ pub(crate) const ALL: [&Variable; 18] = [
     &TCP_SOCKETS,
     &KEEPALIVE_TIMEOUT_S,
     &HOSTID,
-    &LEND_BYTES,
+    &ZERO_COPY_BYTES,
     &SINGLE_COPY_BYTES,
     &TIMEOUT_S,
     &RENDEZVOUS_TIMEOUT_S,

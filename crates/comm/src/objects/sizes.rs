@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_comes_before_the_limit_and_names_the_sender() {
+    fn a_failure_is_reported_before_the_limit_and_names_the_sender() {
         let words = [200, FAILED_ENCODE, FAILED_COUNT];
         let error = from_all(&words).agreed(100).unwrap_err();
         assert!(matches!(error, ObjectError::Peer { rank: 1, failure: ObjectFailure::Encode }), "{error}");

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::process::{PART, Rank};
+use super::process::{ROLE, Rank};
 
 const PREFIX: &str = "comm-test";
 const SECRET: &str = "known to all ranks of these tests";
@@ -28,7 +28,7 @@ pub(crate) enum Family {
 /// A group of ranks on all hosts.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    pub(crate) part: &'static str,
+    pub(crate) role: &'static str,
     pub(crate) ranks_per_host: usize,
     pub(crate) master: String,
     pub(crate) port: u16,
@@ -36,8 +36,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new(part: &'static str, port: u16) -> Self {
-        Self { part, ranks_per_host: 2, master: address(Family::V4, 0, 0), port, variables: Vec::new() }
+    pub(crate) fn new(role: &'static str, port: u16) -> Self {
+        Self { role, ranks_per_host: 2, master: address(Family::V4, 0, 0), port, variables: Vec::new() }
     }
 }
 
@@ -136,7 +136,7 @@ impl Hosts {
         }
         command
             .arg(exe)
-            .env(PART, job.part)
+            .env(ROLE, job.role)
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", (self.hosts * job.ranks_per_host).to_string())
             .env("MASTER_ADDR", &job.master)

@@ -1,6 +1,6 @@
 //! Ranks as real processes.
 //!
-//! A test binary starts itself once per rank with its ignored test `rank`, which runs a part and
+//! A test binary starts itself once per rank with its ignored test `rank`, which runs its role and
 //! prints its results.
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use comm::tcp::TcpStoreServer;
 
 use super::{JOB, store};
 
-pub(crate) const PART: &str = "COMM_TEST_ROLE";
+pub(crate) const ROLE: &str = "COMM_TEST_ROLE";
 
 /// The process of a rank. It is killed with the test, so that a failure leaves no processes.
 pub(crate) struct Rank {
@@ -18,9 +18,9 @@ pub(crate) struct Rank {
     lines: BufReader<ChildStdout>,
 }
 
-/// Starts the ranks of a part with these environment variables, and their store.
+/// Starts the ranks of a role, with these environment variables, and their store.
 pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
-    part: &str,
+    role: &str,
     ranks: usize,
     variables: impl Fn(usize) -> V,
 ) -> (TcpStoreServer, Vec<Rank>) {
@@ -33,7 +33,7 @@ pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
             .env("WORLD_SIZE", ranks.to_string())
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", &port)
-            .env(PART, part)
+            .env(ROLE, role)
             .env("COMM_STORE", "launcher")
             .envs(variables(rank));
         Rank::start(command)
@@ -42,9 +42,9 @@ pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     (store, ranks)
 }
 
-/// The part that this process runs.
-pub(crate) fn part() -> Option<String> {
-    std::env::var(PART).ok()
+/// Returns the role of this process, or `None` outside of such a process.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
 }
 
 impl Rank {
@@ -61,7 +61,7 @@ impl Rank {
         Self { child, lines }
     }
 
-    /// The next line that the part printed, without lines of the test harness.
+    /// Returns the next line that the rank reported, without lines of the test harness.
     pub(crate) fn report(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -74,7 +74,7 @@ impl Rank {
         }
     }
 
-    /// Lets a part continue that waits for input.
+    /// Lets a rank continue that waits for input.
     pub(crate) fn resume(&mut self) {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
     }

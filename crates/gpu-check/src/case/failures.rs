@@ -19,14 +19,16 @@ fn ensure_poisoned(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let call =
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options());
     for outcome in [call, comm.run(Call::Barrier, &ctx.options())] {
-        let error = refused("a call after the end", outcome)?;
-        ensure(matches!(error, Error::Poisoned(_)), || format!("a call after the end: {error}"))?;
+        let error = refused("a call on an aborted communicator", outcome)?;
+        ensure(matches!(error, Error::Poisoned(_)), || {
+            format!("a call on an aborted communicator: {error}")
+        })?;
     }
     Ok(())
 }
 
 /// Makes a successful call, so that the next one does not have to load a kernel.
-fn in_peace(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
+fn check_calls(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
     let mut good = ctx.buffer(&[1.0_f32; 3])?;
     comm.run(Call::AllReduce { buffers: in_place(&mut good), op: ReduceOp::Sum }, &ctx.options())?;
     comm.run(Call::Barrier, &ctx.options())?;
@@ -35,7 +37,7 @@ fn in_peace(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
 
 pub(super) fn abort(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
-    in_peace(ctx, &comm)?;
+    check_calls(ctx, &comm)?;
     let mut lost = ctx.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
     comm.run(Call::AllReduce { buffers: in_place(&mut lost), op: ReduceOp::Sum }, &ctx.options())?;
@@ -52,9 +54,9 @@ pub(super) fn abort(ctx: &RankContext) -> Outcome {
         waited.and_then(|outcome| aborted.map(|()| outcome))
     });
     let error = error.map_err(|_| CaseError::Wrong("a thread panicked".into()))?;
-    let error = refused("waiting for what was aborted", error)?;
+    let error = refused("waiting for an aborted call", error)?;
     let ours = matches!(&error, Error::Aborted { reason, .. } if reason.contains("enough"));
-    ensure(ours, || format!("waiting for what was aborted: {error}"))?;
+    ensure(ours, || format!("waiting for an aborted call: {error}"))?;
     comm.abort("again");
     ensure_poisoned(ctx, &comm)?;
     drop(comm);
@@ -64,18 +66,20 @@ pub(super) fn abort(ctx: &RankContext) -> Outcome {
 /// Checks the buffer that a lost call should have written: reading it fails, and it can be written
 /// again. The device still works.
 fn afterwards(ctx: &RankContext, mut lost: comm_nccl::DeviceBuffer<f32>) -> Outcome {
-    let error = refused("reading what was lost", lost.to_vec())?;
-    ensure(matches!(error, Error::Poisoned(_)), || format!("reading what was lost: {error}"))?;
+    let error = refused("reading the buffer of an aborted call", lost.to_vec())?;
+    ensure(matches!(error, Error::Poisoned(_)), || {
+        format!("reading the buffer of an aborted call: {error}")
+    })?;
     lost.copy_from_host(&[4.0; 3])?;
-    same_bits("what was written afterwards", &lost.to_vec()?, &[4.0; 3])?;
+    same_bits("the elements written afterwards", &lost.to_vec()?, &[4.0; 3])?;
     let comm = ctx.connect().during("another communicator")?;
-    in_peace(ctx, &comm).during("another communicator")?;
+    check_calls(ctx, &comm).during("another communicator")?;
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
 
 pub(super) fn deadline(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
-    in_peace(ctx, &comm)?;
+    check_calls(ctx, &comm)?;
     let mut lost = ctx.buffer(&[1.0_f32; 3])?;
     let held = gpu::hold(comm.stream())?;
     let began = Instant::now();
@@ -106,11 +110,11 @@ pub(super) fn no_peer(ctx: &RankContext) -> Outcome {
     let began = Instant::now();
     let made = NcclCommunicator::with_id(&ctx.library, &ctx.device, &id, config);
     let took = began.elapsed();
-    let error = refused("a group whose peers never come", made)?;
+    let error = refused("a group whose other members never join", made)?;
     let named = matches!(&error, Error::Timeout { waiting_for, during: Under::Rendezvous, .. } if waiting_for == &[1, 2]);
-    ensure(named, || format!("a group whose peers never come: {error}"))?;
+    ensure(named, || format!("a group whose other members never join: {error}"))?;
     ensure(took >= SHORT && took < ctx.spec.call_timeout, || format!("{SHORT:?} took {took:?}"))?;
     let comm = ctx.connect().during("another communicator")?;
-    in_peace(ctx, &comm).during("another communicator")?;
+    check_calls(ctx, &comm).during("another communicator")?;
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }

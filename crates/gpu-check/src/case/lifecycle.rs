@@ -47,14 +47,14 @@ pub(super) fn settings(ctx: &RankContext) -> Outcome {
 
 /// The resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holdings {
+struct ResourceUsage {
     /// Free bytes of the device.
     free: usize,
     threads: usize,
     descriptors: usize,
 }
 
-impl Holdings {
+impl ResourceUsage {
     fn now(ctx: &RankContext) -> Outcome<Self> {
         let count = |folder: &str| {
             let entries = fs::read_dir(folder).map(Iterator::count);
@@ -94,16 +94,16 @@ pub(super) fn leaks(ctx: &RankContext) -> Outcome {
     (0..BEFORE).try_for_each(|number| round(number).during("before counting"))?;
     // Ranks may share a device, and so its free memory.
     ctx.sync_ranks("before counting")?;
-    let before = Holdings::now(ctx)?;
+    let before = ResourceUsage::now(ctx)?;
     ctx.sync_ranks("counted")?;
     (0..ROUNDS).try_for_each(|number| round(number).during(format_args!("round {number}")))?;
     ctx.sync_ranks("after all rounds")?;
-    // Threads that were asked to end may still be ending.
+    // Threads that have been stopped may not have exited yet.
     let deadline = Instant::now() + ctx.spec.call_timeout.min(Duration::from_secs(10));
     loop {
-        let Some(more) = Holdings::now(ctx)?.more_than(before) else { return Ok(()) };
+        let Some(more) = ResourceUsage::now(ctx)?.more_than(before) else { return Ok(()) };
         if Instant::now() > deadline {
-            return Err(CaseError::Wrong(format!("after {ROUNDS} communicators there are {more} more")));
+            return Err(CaseError::Wrong(format!("{ROUNDS} communicators leaked {more}")));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -114,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_over_is_named() {
-        let before = Holdings { free: 100 << 20, threads: 7, descriptors: 9 };
+    fn leaks_are_named() {
+        let before = ResourceUsage { free: 100 << 20, threads: 7, descriptors: 9 };
         assert_eq!(before.more_than(before), None);
-        let less = Holdings { threads: 6, descriptors: 8, free: 200 << 20 };
-        assert_eq!(less.more_than(before), None, "others may have freed something");
-        let more = Holdings { threads: 8, ..before };
+        let less = ResourceUsage { threads: 6, descriptors: 8, free: 200 << 20 };
+        assert_eq!(less.more_than(before), None, "freed resources are not leaks");
+        let more = ResourceUsage { threads: 8, ..before };
         assert_eq!(more.more_than(before).unwrap(), "1 threads");
-        let more = Holdings { descriptors: 59, free: 50 << 20, ..before };
+        let more = ResourceUsage { descriptors: 59, free: 50 << 20, ..before };
         assert_eq!(more.more_than(before).unwrap(), "52428800 bytes of the device and 50 descriptors");
     }
 }

@@ -73,12 +73,12 @@ pub(super) fn different_calls(ctx: &RankContext) -> Outcome {
                 call.as_ref().is_some_and(|call| call.to_string().contains("broadcast"))
             };
             ensure(is_named(&reported.ours) && is_named(&reported.theirs), || {
-                format!("without both calls: {error}")
+                format!("the error does not name both calls: {error}")
             })?;
         }
         // With more than two ranks, one may first receive a report that others found the mismatch.
         Error::Aborted { reason, .. } if ctx.size > 2 => {
-            ensure(reason.contains("broadcast"), || format!("without the calls: {error}"))?;
+            ensure(reason.contains("broadcast"), || format!("the error does not name the calls: {error}"))?;
         }
         _ => return Err(CaseError::Wrong(format!("a broadcast with two roots: {error}"))),
     }
@@ -104,8 +104,8 @@ pub(super) fn killed_rank(ctx: &RankContext) -> Outcome {
         _ => false,
     };
     ensure(reported, || format!("waiting for a rank that was killed: {error}"))?;
-    let after = refused("a call afterwards", comm.run(Call::Barrier, &ctx.options()))?;
-    ensure(matches!(after, Error::Poisoned(_)), || format!("a call afterwards: {after}"))?;
+    let after = refused("a call on a failed communicator", comm.run(Call::Barrier, &ctx.options()))?;
+    ensure(matches!(after, Error::Poisoned(_)), || format!("a call on a failed communicator: {after}"))?;
     let left = comm.shrink(&[1], ShrinkMode::Abort, &ctx.options())?;
     equal("how many are left", left.group().size(), ctx.size - 1)?;
     let mut buffer = ctx.buffer(&[1_i64])?;

@@ -7,7 +7,7 @@ use crate::error::{During, Outcome, equal, refused, same_bits};
 
 /// Every rank sends to the next one and receives from the previous one, which would deadlock
 /// without a batch.
-pub(super) fn circle(ctx: &RankContext) -> Outcome {
+pub(super) fn ring(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let (rank, size) = (ctx.rank, ctx.size);
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);

@@ -58,12 +58,7 @@ pub(crate) const CONNECT: &str = "connect";
 
 /// All cases, in the order in which they run.
 pub const CASES: [Case; 36] = [
-    case(
-        CONNECT,
-        Several,
-        "several ranks connect, and a barrier makes them wait for each other",
-        lifecycle::connect,
-    ),
+    case(CONNECT, Several, "several ranks connect, and complete a barrier", lifecycle::connect),
     case("all_reduce", OneAndSeveral, "every type and operator, in and out of place, bit for bit", |ctx| {
         conformance::collective(ctx, Collective::AllReduce)
     }),
@@ -100,11 +95,16 @@ pub const CASES: [Case; 36] = [
     case(
         "large_buffers",
         OneAndSeveral,
-        "sums of tens of megabytes are correct in every element",
+        "every element of a sum of tens of megabytes is correct",
         conformance::large,
     ),
-    case("circle", OneAndSeveral, "a batch of messages is sent around a ring", messages::circle),
-    case("batch", OneAndSeveral, "collectives in a batch have the same results as alone", messages::batch),
+    case("ring", OneAndSeveral, "a batch of messages is sent around a ring", messages::ring),
+    case(
+        "batch",
+        OneAndSeveral,
+        "collectives in a batch give the same results as separate calls",
+        messages::batch,
+    ),
     case("messages", Several, "messages arrive in the order in which they were sent", messages::in_order),
     case(
         "streams",
@@ -158,25 +158,20 @@ pub const CASES: [Case; 36] = [
     case(
         "staged",
         OneAndSeveral,
-        "device buffers go through the host in pieces, with the exact results",
+        "device buffers are staged through the host in pieces, with exact results",
         host_and_device::staged,
     ),
     case(
         "host_and_device",
         OneAndSeveral,
-        "the host and device communicators of a group work side by side and fail together",
+        "the host and device communicators of a group run concurrently and fail together",
         host_and_device::together,
     ),
-    case(
-        "kernels",
-        One,
-        "computations on buffers have the bits of the host's, for every type",
-        kernels::kernels,
-    ),
+    case("kernels", One, "kernels are bit-identical to the host's, for every type", kernels::kernels),
     case(
         "training",
         OneAndSeveral,
-        "gradients in device memory are averaged, checked and limited",
+        "gradients in device memory are averaged, checked and clipped",
         kernels::training,
     ),
     case(
@@ -188,7 +183,7 @@ pub const CASES: [Case; 36] = [
     case(
         "settings",
         OneAndSeveral,
-        "blocking calls, a name and a limit of thread blocks work",
+        "blocking calls, a name and a limit of thread blocks are supported",
         lifecycle::settings,
     ),
     case("leaks", OneAndSeveral, "50 communicators leak no memory, threads or descriptors", lifecycle::leaks),
@@ -208,7 +203,7 @@ pub const CASES: [Case; 36] = [
     case(
         "absent_rank",
         Several,
-        "a rank that waits for one that makes no call gets an error that names it",
+        "a rank that waits for an absent rank gets an error that names it",
         losses::absent_rank,
     ),
     case(
@@ -222,7 +217,7 @@ pub const CASES: [Case; 36] = [
         ..case(
             "killed_rank",
             Several,
-            "a rank that waits for a killed one gets an error that names it, and can continue without it",
+            "a rank that waits for a killed rank gets an error that names it, and can continue without it",
             losses::killed_rank,
         )
     },

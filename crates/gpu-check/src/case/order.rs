@@ -92,7 +92,7 @@ pub(super) fn joined_streams(ctx: &RankContext) -> Outcome {
         ensure(!is_early, || format!("round {round} did not wait for the call"))?;
         work.synchronize()?;
         let sum = round.wrapping_mul(ctx.size as u8);
-        same_bits(format!("what was read in round {round}"), &copied.to_vec()?, &[sum; LEN])?;
+        same_bits(format!("the data read in round {round}"), &copied.to_vec()?, &[sum; LEN])?;
     }
     Ok(comm.finalize(ctx.spec.call_timeout)?)
 }
@@ -164,7 +164,7 @@ pub(super) fn barrier_waits_for_all(ctx: &RankContext) -> Outcome {
             .during("the late rank")?;
         } else {
             comm.run(Call::Barrier, &ctx.options())?;
-            ensure(ctx.has_flag(&mark), || format!("a barrier was over before rank {late} came"))?;
+            ensure(ctx.has_flag(&mark), || format!("a barrier returned before rank {late} entered it"))?;
         }
     }
     Ok(comm.finalize(ctx.spec.call_timeout)?)

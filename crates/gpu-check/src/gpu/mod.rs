@@ -38,7 +38,7 @@ pub(crate) fn hold(stream: &Stream) -> Result<Sender<()>> {
     let handle = stream.as_cudarc().cu_stream();
     // SAFETY: the function takes ownership of its argument, and calls no CUDA function.
     unsafe { sys::cuLaunchHostFunc(handle, Some(wait), receiver.cast()).result() }
-        .map_err(failed("enqueue a function of the host"))?;
+        .map_err(failed("enqueue a host function"))?;
     Ok(release)
 }
 
@@ -76,24 +76,25 @@ fn copy_at(to: u64, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
 pub(crate) fn cuda_version() -> Result<String> {
     let mut version = 0;
     // SAFETY: the driver writes to a local value.
-    unsafe { sys::cuDriverGetVersion(&raw mut version).result() }.map_err(failed("ask for a version"))?;
+    unsafe { sys::cuDriverGetVersion(&raw mut version).result() }
+        .map_err(failed("query the version of the driver"))?;
     Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
 }
 
 /// Returns the name of the device of a stream.
 pub(crate) fn name(stream: &Stream) -> Result<String> {
-    stream.device().context().name().map_err(failed("ask for the device's name"))
+    stream.device().context().name().map_err(failed("query the device's name"))
 }
 
 /// Returns the compute capability, such as 9.0.
 pub(crate) fn compute_capability(stream: &Stream) -> Result<String> {
     let of = stream.device().context().compute_capability();
-    of.map(|(major, minor)| format!("{major}.{minor}")).map_err(failed("ask for the compute capability"))
+    of.map(|(major, minor)| format!("{major}.{minor}")).map_err(failed("query the compute capability"))
 }
 
 /// Waits for the device, and returns its free and total memory in bytes.
 pub(crate) fn memory(stream: &Stream) -> Result<(usize, usize)> {
     let device = stream.device();
     device.context().synchronize().map_err(failed("wait for the device"))?;
-    device.context().mem_get_info().map_err(failed("ask for free memory"))
+    device.context().mem_get_info().map_err(failed("query the free memory"))
 }

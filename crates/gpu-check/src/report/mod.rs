@@ -9,15 +9,15 @@ use crate::record::{CaseResult, Record, Verdict};
 use crate::{CASES, Machine, Placement};
 use table::Table;
 
-const TITLE: &str = "# On a real GPU\n";
+const TITLE: &str = "# GPU report\n";
 
-const MADE: &str = "\
+const ORIGIN: &str = "\
 Written by `cargo xtask gpu-check`, which runs on a real device the suite that every `cargo test` runs on the emulator of
 `crates/gpu-emu`. [nccl.md](nccl.md) describes it.
 ";
 
-const NOTHING: &str = "\
-**Nothing in this repository has run on a GPU yet.** No case below was tried on one, and no time was measured. The code for GPUs is
+const EMPTY: &str = "\
+**Nothing in this repository has run on a GPU yet.** No case below has been tried on one, and no time has been measured. The code for GPUs is
 tested on an emulated device, which checks how comm calls NCCL and CUDA, but not the behaviour of these libraries.
 
 On a machine with a GPU, this command replaces this page by a report:
@@ -33,9 +33,10 @@ cargo xtask gpu-check
 #[must_use]
 pub fn page(records: &[Record]) -> String {
     if records.is_empty() {
-        return [TITLE, NOTHING, &suite()].join("\n");
+        return [TITLE, EMPTY, &suite()].join("\n");
     }
-    let mut parts = vec![TITLE.to_owned(), MADE.to_owned(), place(records), summary(records), cases(records)];
+    let mut parts =
+        vec![TITLE.to_owned(), ORIGIN.to_owned(), place(records), summary(records), cases(records)];
     parts.push(speeds::part(records));
     parts.retain(|part| !part.is_empty());
     parts.join("\n")
@@ -43,7 +44,7 @@ pub fn page(records: &[Record]) -> String {
 
 /// Lists the cases of the suite.
 fn suite() -> String {
-    let mut table = Table::new(&["case", "what it checks", "ranks"]);
+    let mut table = Table::new(&["case", "checks", "ranks"]);
     for case in &CASES {
         let ranks = match case.ranks {
             crate::Ranks::One => "1",
@@ -70,7 +71,7 @@ fn place(records: &[Record]) -> String {
             _ => {}
         }
     }
-    format!("## Where\n\n{table}")
+    format!("## Machine\n\n{table}")
 }
 
 fn about(machine: &Machine, table: &mut Table) {
@@ -82,7 +83,7 @@ fn about(machine: &Machine, table: &mut Table) {
             "GPU",
             format!("{}, compute capability {}, {} MiB", machine.gpu, machine.compute, machine.memory_mib),
         ),
-        ("GPUs that the process can see", machine.gpus.to_string()),
+        ("visible GPUs", machine.gpus.to_string()),
         ("driver", format!("{}, for CUDA {}, {}", machine.driver, machine.cuda, path(&machine.libcuda))),
         ("NCCL", format!("{}, {}", machine.nccl(), path(&machine.libnccl))),
         ("kernel", machine.kernel.clone()),
@@ -129,7 +130,7 @@ const fn verdict(verdict: Verdict) -> &'static str {
 }
 
 fn cases(records: &[Record]) -> String {
-    let mut table = Table::new(&["case", "what it checks", "ranks", "result", "seconds"]);
+    let mut table = Table::new(&["case", "checks", "ranks", "result", "seconds"]);
     for ended in case_results(records) {
         let shows = CASES.iter().find(|case| case.name == ended.case).map_or("", |case| case.shows);
         let words = if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };

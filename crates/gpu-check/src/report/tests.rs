@@ -77,7 +77,7 @@ fn the_committed_page_is_up_to_date() {
         assert_eq!(
             committed,
             page(&[]),
-            "write it again: cargo run -p gpu-check -- --from /dev/null --report docs/gpu-report.md"
+            "regenerate it with: cargo run -p gpu-check -- --from /dev/null --report docs/gpu-report.md"
         );
     } else {
         assert!(committed.contains("| GPU |") && committed.contains("cases passed"), "{committed}");

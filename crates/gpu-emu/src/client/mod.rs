@@ -56,7 +56,7 @@ pub struct Control {
     set: unsafe extern "C" fn(u32, u64) -> i32,
     take: unsafe extern "C" fn(u32) -> *mut c_char,
     release: unsafe extern "C" fn(*mut c_char),
-    heal: unsafe extern "C" fn(usize) -> i32,
+    reset_device: unsafe extern "C" fn(usize) -> i32,
     plan_answer: unsafe extern "C" fn(usize, *const c_char, u64, u32) -> i32,
     plan_fault: unsafe extern "C" fn(usize, u64, u32),
     plan_wrong_bit: unsafe extern "C" fn(usize, u64),
@@ -102,7 +102,7 @@ impl Control {
             set: symbol(library, c"gpu_emu_set").map_err(refused)?,
             take: symbol(library, c"gpu_emu_take").map_err(refused)?,
             release: symbol(library, c"gpu_emu_release").map_err(refused)?,
-            heal: symbol(library, c"gpu_emu_heal").map_err(refused)?,
+            reset_device: symbol(library, c"gpu_emu_reset_device").map_err(refused)?,
             plan_answer: symbol(library, c"gpu_emu_plan_answer").map_err(refused)?,
             plan_fault: symbol(library, c"gpu_emu_plan_fault").map_err(refused)?,
             plan_wrong_bit: symbol(library, c"gpu_emu_plan_wrong_bit").map_err(refused)?,
@@ -175,9 +175,9 @@ impl Control {
     }
 
     /// Makes a failed device usable again. A real device would need a new process.
-    pub fn heal(&self, ordinal: usize) {
+    pub fn reset_device(&self, ordinal: usize) {
         // SAFETY: the function takes a number.
-        let _known = unsafe { (self.heal)(ordinal) };
+        let _known = unsafe { (self.reset_device)(ordinal) };
     }
 
     /// Returns what each NCCL operation is waiting for at this moment, one line each. It is empty

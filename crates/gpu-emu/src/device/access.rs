@@ -53,7 +53,7 @@ impl Window {
             return Ok(number);
         }
         let bytes = read(address, length)?;
-        self.see(address, length)?;
+        self.pin(address, length)?;
         Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
@@ -63,10 +63,10 @@ impl Window {
             return Ok(());
         }
         write(address, number.to_le_bytes().get(..length).unwrap_or_default())?;
-        self.see(address, length)
+        self.pin(address, length)
     }
 
-    fn see(&mut self, address: u64, length: usize) -> Result<(), AccessError> {
+    fn pin(&mut self, address: u64, length: usize) -> Result<(), AccessError> {
         if let Some(device) = of_address(address) {
             self.seen.push(device.memory.existing(address, length)?.0);
         }

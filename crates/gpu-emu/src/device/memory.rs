@@ -139,14 +139,14 @@ impl Memory {
             return Err(AccessError::OfAnother { address: base, owner: allocation.owner });
         }
         space.live.remove(&base);
-        space.bury(&allocation);
+        space.free_allocation(&allocation);
         Ok(())
     }
 
     pub(crate) fn free_all(&self) {
         let mut space = lock(&self.0);
         while let Some((_, allocation)) = space.live.pop_first() {
-            space.bury(&allocation);
+            space.free_allocation(&allocation);
         }
     }
 
@@ -218,7 +218,7 @@ impl Space {
         }
     }
 
-    fn bury(&mut self, allocation: &Allocation) {
+    fn free_allocation(&mut self, allocation: &Allocation) {
         self.in_use -= allocation.length;
         self.freed.insert(allocation.base, allocation.length as u64);
         allocation.exists.store(false, Ordering::SeqCst);

@@ -105,7 +105,7 @@ impl Device {
     }
 
     /// Makes the device usable again. A real device would need a new process.
-    pub(crate) fn heal(&self) {
+    pub(crate) fn reset(&self) {
         self.error.store(0, Ordering::SeqCst);
     }
 

@@ -85,7 +85,7 @@ impl Hello {
 }
 
 /// Connects to all other ranks, without a time limit, until `stop` returns a failure.
-pub(super) fn meet(id: Id, me: Hello, stop: &dyn Fn() -> Outcome) -> Outcome<Mesh> {
+pub(super) fn connect(id: Id, me: Hello, stop: &dyn Fn() -> Outcome) -> Outcome<Mesh> {
     let listener = UnixListener::bind_addr(&id.address(me.rank)?).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Failure::usage(format!("two processes are rank {}", me.rank)),
         _ => error.into(),
@@ -95,17 +95,17 @@ pub(super) fn meet(id: Id, me: Hello, stop: &dyn Fn() -> Outcome) -> Outcome<Mes
     for rank in 0..me.rank {
         let mut stream = retry(stop, || UnixStream::connect_addr(&id.address(rank)?))?;
         stream.write_all(&me.encode())?;
-        welcome(me, stream, stop, &mut streams)?;
+        accept_peer(me, stream, stop, &mut streams)?;
     }
     while streams.len() + 1 < me.world as usize {
         let (mut stream, _) = retry(stop, || listener.accept())?;
         stream.write_all(&me.encode())?;
-        welcome(me, stream, stop, &mut streams)?;
+        accept_peer(me, stream, stop, &mut streams)?;
     }
     Ok(Mesh::new(me.rank, streams)?)
 }
 
-fn welcome(
+fn accept_peer(
     me: Hello,
     mut stream: UnixStream,
     stop: &dyn Fn() -> Outcome,

@@ -50,11 +50,11 @@ pub(super) fn run(communicator: &Communicator, operations: &[Operation], device:
         Err(OperationError::Failure(failure)) => {
             if communicator.running().is_ok() {
                 communicator.fail(failure.code);
-                hang(communicator, device);
+                block_until_abort(communicator, device);
             }
             // The output must not look like a result.
             for operation in operations {
-                let _gone_as_well = spoil(operation, link);
+                let _output_is_freed = poison_output(operation, link);
             }
         }
     }
@@ -103,7 +103,7 @@ fn has_overlapping_messages(operations: &[Operation]) -> bool {
 }
 
 /// Waits until the communicator is aborted.
-fn hang(communicator: &Communicator, device: &Device) {
+fn block_until_abort(communicator: &Communicator, device: &Device) {
     let _seen = Waiting::begin(format!("for an abort on device {}", device.ordinal));
     while communicator.running().is_ok() {
         thread::sleep(Duration::from_millis(1));
@@ -111,7 +111,7 @@ fn hang(communicator: &Communicator, device: &Device) {
 }
 
 fn wait_for_abort(communicator: &Communicator) -> OperationError {
-    hang(communicator, &communicator.device);
+    block_until_abort(communicator, &communicator.device);
     Failure::aborted().into()
 }
 
@@ -207,7 +207,7 @@ fn take(
     }
 }
 
-fn spoil(operation: &Operation, link: &Link) -> Result<(), AccessError> {
+fn poison_output(operation: &Operation, link: &Link) -> Result<(), AccessError> {
     let blocks = match operation.kind {
         Kind::Send => 0,
         Kind::AllGather | Kind::AlltoAll => link.members.len(),

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Library, Search, Start, build, built_peers, sources};
+use super::{Library, MeasurementArgs, Search, build, built_peers, sources};
 use crate::compare::collective::Collective;
 
 pub(super) const NAME: &str = "ferrotorch";
@@ -34,9 +34,9 @@ impl Library for Ferrotorch {
         collective == Collective::AllReduce
     }
 
-    fn command(&self, start: &Start<'_>) -> Command {
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(start.case.ranks.to_string()).args(start.args());
+        command.arg(args.case.ranks.to_string()).args(args.to_strings());
         command
     }
 }

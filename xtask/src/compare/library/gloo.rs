@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Library, Search, Start, output, sources};
+use super::{Library, MeasurementArgs, Search, output, sources};
 
 /// Prints the version of PyTorch, and fails without Gloo.
 const PROBE: &str =
@@ -38,9 +38,9 @@ impl Library for Gloo {
         "gloo".into()
     }
 
-    fn command(&self, start: &Start<'_>) -> Command {
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command {
         let mut command = Command::new(&self.python);
-        command.arg(&self.program).arg(start.case.ranks.to_string()).args(start.args());
+        command.arg(&self.program).arg(args.case.ranks.to_string()).args(args.to_strings());
         command
     }
 }

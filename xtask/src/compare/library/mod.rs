@@ -37,12 +37,12 @@ pub(crate) trait Library: Debug {
     }
 
     /// Returns a program that measures a collective, and prints a line per size.
-    fn command(&self, start: &Start<'_>) -> Command;
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command;
 }
 
 /// The arguments of one measurement.
 #[derive(Debug)]
-pub(crate) struct Start<'a> {
+pub(crate) struct MeasurementArgs<'a> {
     pub(crate) case: Case,
     /// The sizes in bytes.
     pub(crate) sizes: &'a [usize],
@@ -51,9 +51,9 @@ pub(crate) struct Start<'a> {
     pub(crate) compare: &'a Compare,
 }
 
-impl Start<'_> {
+impl MeasurementArgs<'_> {
     /// Returns the arguments of the programs of peers: collective, samples, their length, sizes.
-    fn args(&self) -> Vec<String> {
+    fn to_strings(&self) -> Vec<String> {
         let Compare { samples, sample_ms, .. } = self.compare;
         let head = [self.case.collective.to_string(), samples.to_string(), sample_ms.to_string()];
         head.into_iter().chain(self.sizes.iter().map(usize::to_string)).collect()

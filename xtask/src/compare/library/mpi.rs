@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Library, Search, Start, build, built_peers, output, sources};
+use super::{Library, MeasurementArgs, Search, build, built_peers, output, sources};
 
 type EnvironmentVariables = &'static [(&'static str, &'static str)];
 
@@ -124,10 +124,10 @@ impl Library for Mpi {
         self.name.to_owned()
     }
 
-    fn command(&self, start: &Start<'_>) -> Command {
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command {
         let mut command = Command::new(self.launcher);
-        command.args(&self.options).args(["-np", &start.case.ranks.to_string()]);
-        command.arg(&self.program).args(start.args()).envs(self.environment.iter().copied());
+        command.args(&self.options).args(["-np", &args.case.ranks.to_string()]);
+        command.arg(&self.program).args(args.to_strings()).envs(self.environment.iter().copied());
         command
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::{Library, OURS, Start};
+use super::{Library, MeasurementArgs, OURS};
 use crate::compare::args::{Compare, Transport};
 use crate::compare::built;
 use crate::compare::collective::Collective;
@@ -30,9 +30,9 @@ impl Library for Ours {
         format!("{OURS}-{}", self.transport.name())
     }
 
-    fn command(&self, start: &Start<'_>) -> Command {
-        let Compare { samples, sample_ms, factor, min, max, .. } = start.compare;
-        let Case { collective, ranks } = start.case;
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command {
+        let Compare { samples, sample_ms, factor, min, max, .. } = args.compare;
+        let Case { collective, ranks } = args.case;
         let mut options = vec![
             ("--ranks", ranks.to_string()),
             ("--samples", samples.to_string()),
@@ -45,7 +45,7 @@ impl Library for Ours {
             options.push(("--min", min.max(&1).to_string()));
             options.push(("--max", collective.at_most(*max).to_string()));
             options.push(("--factor", factor.to_string()));
-            if start.check {
+            if args.check {
                 command.arg("--check");
             }
         }

@@ -25,11 +25,11 @@ impl Library for Script {
         collective != Collective::Broadcast || self.name != "two"
     }
 
-    fn command(&self, start: &Start<'_>) -> Command {
-        let case = start.case;
+    fn command(&self, args: &MeasurementArgs<'_>) -> Command {
+        let case = args.case;
         let mut script =
             format!("echo {} {} {} >> {}\n", self.name, case.collective, case.ranks, self.log.display());
-        for size in start.sizes {
+        for size in args.sizes {
             script += &match self.instead {
                 Some((from, instead)) if *size >= from => format!("{instead}\n"),
                 _ => format!("echo '{{\"bytes\":{size},\"time_us\":{{\"p50\":1.5}}}}'\n"),

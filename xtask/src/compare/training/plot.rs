@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Scale, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Scale, Series, Style};
 
 use super::overhead::Overheads;
 use crate::compare::library::is_ours;
@@ -17,13 +17,13 @@ fn millions(count: &f64) -> String {
 }
 
 /// Plots a chart with computation and one with a fixed time, for every number of ranks.
-pub(super) fn picture(overheads: &Overheads) -> Picture {
+pub(super) fn picture(overheads: &Overheads) -> Figure {
     let kinds: BTreeSet<(usize, bool)> =
         overheads.cases().map(|case| (case.ranks, case.model.is_fixed())).collect();
     let mut libraries = overheads.libraries();
     libraries.sort_by_key(|library| !is_ours(library));
     let panels = kinds.into_iter().map(|kind| panel(overheads, kind, &libraries)).collect();
-    Picture {
+    Figure {
         title: "Overhead of data parallel training per step".into(),
         panel_size: (480, 360),
         columns: 2,

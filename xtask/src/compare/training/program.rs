@@ -18,7 +18,7 @@ pub(super) trait TrainingProgram: Debug {
     fn library(&self, variant: &str) -> String;
 
     /// Returns the program with its arguments.
-    fn command(&self, start: &TrainingStart) -> Command;
+    fn command(&self, args: &TrainingArgs) -> Command;
 
     /// Returns the names of all variants in records and reports.
     fn libraries(&self) -> Vec<String> {
@@ -28,13 +28,13 @@ pub(super) trait TrainingProgram: Debug {
 
 /// The arguments of one measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TrainingStart {
+pub(super) struct TrainingArgs {
     pub(super) ranks: usize,
     pub(super) pairs: u32,
     pub(super) block_ms: u32,
 }
 
-impl TrainingStart {
+impl TrainingArgs {
     fn models() -> String {
         TrainingModel::ALL.map(TrainingModel::name).join(",")
     }
@@ -66,15 +66,15 @@ impl TrainingProgram for TrainingByOurs {
         format!("{OURS}-{}{suffix}", self.transport.name())
     }
 
-    fn command(&self, start: &TrainingStart) -> Command {
-        let TrainingStart { ranks, pairs, block_ms } = start;
+    fn command(&self, args: &TrainingArgs) -> Command {
+        let TrainingArgs { ranks, pairs, block_ms } = args;
         let mut command = Command::new(&self.program);
         command.env("COMM_TRANSPORT", self.transport.name());
         let options = [
             ("--ranks", ranks.to_string()),
             ("--pairs", pairs.to_string()),
             ("--block-ms", block_ms.to_string()),
-            ("--models", TrainingStart::models()),
+            ("--models", TrainingArgs::models()),
             ("--variants", self.variants().join(",")),
         ];
         for (name, value) in options {
@@ -107,11 +107,11 @@ impl TrainingProgram for TrainingByPyTorch {
         if variant == "default" { "pytorch".into() } else { format!("pytorch-{variant}") }
     }
 
-    fn command(&self, start: &TrainingStart) -> Command {
-        let TrainingStart { ranks, pairs, block_ms } = start;
+    fn command(&self, args: &TrainingArgs) -> Command {
+        let TrainingArgs { ranks, pairs, block_ms } = args;
         let mut command = Command::new(&self.python);
         command.arg(&self.program).args([ranks.to_string(), pairs.to_string(), block_ms.to_string()]);
-        command.args([TrainingStart::models(), self.variants().join(",")]);
+        command.args([TrainingArgs::models(), self.variants().join(",")]);
         command
     }
 }

@@ -6,7 +6,7 @@ use comm_cli::__private::progress::Progress;
 
 use super::line::{self, StepRow};
 use super::model::{TrainingCase, TrainingModel};
-use super::program::{TrainingProgram, TrainingStart};
+use super::program::{TrainingArgs, TrainingProgram};
 use crate::compare::args::Compare;
 use crate::compare::journal::Journal;
 use crate::compare::process;
@@ -116,10 +116,10 @@ impl<'a> TrainingRounds<'a> {
         journal: &mut Journal,
     ) -> Result<Option<String>> {
         let Compare { samples: pairs, sample_ms: block_ms, .. } = *self.compare;
-        let start = TrainingStart { ranks: at.ranks, pairs, block_ms };
+        let args = TrainingArgs { ranks: at.ranks, pairs, block_ms };
         let mut wrong = None;
         let mut measured = Vec::new();
-        let ended = process::run(&mut program.command(&start), |text| {
+        let ended = process::run(&mut program.command(&args), |text| {
             let Some(row) = line::parse(text) else { return Ok(()) };
             if let Some(difference) =
                 first_step(row.model, at, &journal.records).and_then(|other| row.first.difference(&other))

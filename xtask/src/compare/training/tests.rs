@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::Parser;
 
-use super::program::{TrainingProgram, TrainingStart};
+use super::program::{TrainingArgs, TrainingProgram};
 use super::rounds::TrainingRounds;
 use super::*;
 use crate::compare::machine::Machine;
@@ -107,8 +107,8 @@ impl TrainingProgram for Script {
         format!("{}-{variant}", self.name)
     }
 
-    fn command(&self, start: &TrainingStart) -> Command {
-        let mut script = format!("echo {} {} >> {}\n", self.name, start.ranks, self.log.display());
+    fn command(&self, args: &TrainingArgs) -> Command {
+        let mut script = format!("echo {} {} >> {}\n", self.name, args.ranks, self.log.display());
         for model in TrainingModel::ALL {
             for variant in self.variants() {
                 let row = serde_json::json!({

@@ -5,7 +5,7 @@ use std::thread;
 
 use comm::ring::Tuning;
 use comm_cli::__private::page;
-use comm_cli::__private::plot::{Axis, Color, Legend, Panel, Picture, Series, Style};
+use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Series, Style};
 
 use super::{Calibration, Errors, Point, Session, median, short, write_file};
 use crate::error::{CliError, Result};
@@ -16,7 +16,7 @@ const OUTLIER: f64 = 2.0;
 /// Writes the page, and the plot under the same name with the extension `svg`.
 pub(super) fn write(path: &Path, calibration: &Calibration, session: &Session) -> Result<()> {
     let picture = path.with_extension("svg");
-    write_file(&picture, &picture_of(calibration).svg()?)?;
+    write_file(&picture, &figure_of(calibration).svg()?)?;
     let name = picture.file_name().unwrap_or_default().to_string_lossy().into_owned();
     page::update(path, "Predicted and measured times", &measured(calibration, session, &name))
         .map_err(CliError::write(path))
@@ -92,7 +92,7 @@ fn bold_if_outlier(ratio: f64) -> String {
 }
 
 /// Plots predicted over measured times, with lines at exact predictions and factors of two.
-fn picture_of(calibration: &Calibration) -> Picture {
+fn figure_of(calibration: &Calibration) -> Figure {
     let at = |point: &Point| (point.seconds * 1e6, point.predict(&calibration.tuning) * 1e6);
     let dots = |name: &str, color, fitted| {
         let points = calibration.points.iter().filter(|point| point.fitted == fitted).map(at);
@@ -114,7 +114,7 @@ fn picture_of(calibration: &Calibration) -> Picture {
     ];
     let axes = [Axis::time("measured"), Axis::time("predicted")];
     let panels = vec![Panel { title: String::new(), axes, series }];
-    Picture { title: String::new(), panel_size: (640, 560), columns: 1, panels, legend: Legend::Inside }
+    Figure { title: String::new(), panel_size: (640, 560), columns: 1, panels, legend: Legend::Inside }
 }
 
 #[cfg(test)]

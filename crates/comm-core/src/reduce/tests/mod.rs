@@ -133,7 +133,7 @@ fn instruction_sets_agree_on_every_bit() {
 }
 
 #[test]
-fn every_length_and_alignment_works_and_nothing_else_is_written() {
+fn every_length_and_alignment_works_and_no_other_element_is_written() {
     let lens = if cfg!(miri) { vec![0, 1, 9] } else { (0..=70).chain([127, 128, 129, 200, 300]).collect() };
     for (isa, reduction) in every_isa_and_reduction() {
         let size = reduction.dtype.size();
@@ -268,7 +268,7 @@ fn contributions_are_multiplied_before_and_averages_divided_after() {
 
 #[test]
 #[cfg_attr(miri, ignore = "about values, not memory")]
-fn the_last_combination_completes_with_the_bits_of_two_passes() {
+fn combining_and_finishing_in_one_pass_is_bit_identical_to_two_passes() {
     for (reduction, ranks) in every_reduction().flat_map(|r| [1, 2, 3, 8, 70_000].map(|ranks| (r, ranks))) {
         let samples = samples(reduction.dtype);
         let from = to_bytes(reduction.dtype, samples.iter().copied());

@@ -14,7 +14,7 @@ impl DeviceCommunicator for StagedCommunicator {
     /// Returns the stream for copies to the device. Copies from the device have ended when a call
     /// returns.
     fn stream(&self) -> &Stream {
-        self.streams.up()
+        self.streams.upload_stream()
     }
 
     fn work(&self) -> Result<DeviceWork> {

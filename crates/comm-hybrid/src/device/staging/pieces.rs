@@ -26,9 +26,9 @@ enum Parts {
     /// One block, which is copied in one direction or in both.
     Whole { len: usize, is_read: bool, is_written: bool },
     /// A block for each rank. A piece is the same part of every block.
-    Blocks { blocks: Blocks, down: Region, up: Region },
+    Blocks { blocks: Blocks, download: Region, upload: Region },
     /// Two regions, one sent and one received, which are contiguous in a piece.
-    Exchange { out: Blocks, back: Blocks },
+    AllToAll { send: Blocks, recv: Blocks },
 }
 
 /// Some of the blocks of a buffer.
@@ -65,28 +65,28 @@ impl Plan {
                 (1, Parts::Whole { len: signature.count as usize, is_read, is_written })
             }
             (Collective::AllToAll, _) => {
-                let out = Blocks::new(counts.0, sent.unwrap_or(0), ranks);
-                let back = Blocks::new(counts.1, received.unwrap_or(0), ranks);
-                (2 * ranks, Parts::Exchange { out, back })
+                let send = Blocks::new(counts.0, sent.unwrap_or(0), ranks);
+                let recv = Blocks::new(counts.1, received.unwrap_or(0), ranks);
+                (2 * ranks, Parts::AllToAll { send, recv })
             }
             (Collective::Gather | Collective::Scatter, _) if signature.root != Some(rank) => {
                 (ranks, Parts::Whole { len: signature.count as usize, is_read, is_written })
             }
             (Collective::AllGather | Collective::Gather, operands) => {
-                let (down, up) = match operands {
+                let (download, upload) = match operands {
                     Operands::Single { .. } => (Region::Own, Region::Others),
                     _ => (Region::OwnAlone, Region::All),
                 };
-                (ranks, Parts::Blocks { blocks: of_root(received.unwrap_or(0)), down, up })
+                (ranks, Parts::Blocks { blocks: of_root(received.unwrap_or(0)), download, upload })
             }
             (Collective::ReduceScatter | Collective::Scatter, operands) => {
-                let (down, up) = match operands {
+                let (download, upload) = match operands {
                     Operands::Single { .. } => (Region::All, Region::Own),
                     // The root's own block stays in place.
                     Operands::ReadOnly(_) => (Region::Others, Region::Nothing),
                     _ => (Region::All, Region::OwnAlone),
                 };
-                (ranks, Parts::Blocks { blocks: of_root(sent.unwrap_or(0)), down, up })
+                (ranks, Parts::Blocks { blocks: of_root(sent.unwrap_or(0)), download, upload })
             }
             _ => return Err(unsupported(signature.collective)),
         };
@@ -99,7 +99,7 @@ impl Plan {
         match &self.parts {
             Parts::Whole { len, .. } => *len,
             Parts::Blocks { blocks, .. } => blocks.longest(),
-            Parts::Exchange { out, back } => out.longest().max(back.longest()),
+            Parts::AllToAll { send, recv } => send.longest().max(recv.longest()),
         }
     }
 
@@ -115,16 +115,16 @@ impl Plan {
             Parts::Whole { len, is_read, is_written } => {
                 Piece::whole(clip(*len, piece, self.width), *is_read, *is_written)
             }
-            Parts::Blocks { blocks, down, up } => {
+            Parts::Blocks { blocks, download, upload } => {
                 let cut = blocks.cut(place, 0);
-                let (down, up) = (cut.region(*down, rank), cut.region(*up, rank));
-                Piece { down, up, len: cut.len(), counts: cut.counts() }
+                let (download, upload) = (cut.region(*download, rank), cut.region(*upload, rank));
+                Piece { download, upload, len: cut.len(), counts: cut.counts() }
             }
-            Parts::Exchange { out, back } => {
-                let out = out.cut(place, 0);
-                let back = back.cut(place, out.len());
-                let counts = [out.counts(), back.counts()].concat();
-                Piece { down: out.all(), up: back.all(), len: out.len() + back.len(), counts }
+            Parts::AllToAll { send, recv } => {
+                let send = send.cut(place, 0);
+                let recv = recv.cut(place, send.len());
+                let counts = [send.counts(), recv.counts()].concat();
+                Piece { download: send.all(), upload: recv.all(), len: send.len() + recv.len(), counts }
             }
         }
     }
@@ -166,9 +166,9 @@ fn clip(len: usize, piece: usize, width: usize) -> Range<usize> {
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     /// The elements that are copied from the device before the call on the host.
-    pub(super) down: Vec<CopyRegion>,
+    pub(super) download: Vec<CopyRegion>,
     /// The elements that are copied to the device after it.
-    pub(super) up: Vec<CopyRegion>,
+    pub(super) upload: Vec<CopyRegion>,
     /// The number of elements in the pinned buffer that the call uses.
     pub(super) len: usize,
     /// The number of elements of each rank in the piece; empty if the call has no counts.
@@ -181,7 +181,7 @@ impl Piece {
         let len = elements.len();
         let part = CopyRegion { elements, at: 0 };
         let parts = |wanted: bool| if wanted { vec![part.clone()] } else { Vec::new() };
-        Self { down: parts(is_read), up: parts(is_written), len, counts: Vec::new() }
+        Self { download: parts(is_read), upload: parts(is_written), len, counts: Vec::new() }
     }
 }
 

@@ -119,7 +119,7 @@ impl Pipeline {
             options.timeout = flow.left();
             call(&piece, view, &options)?;
             if let Some(target) = flow.ends.target() {
-                target.upload(&piece.up, slot)?;
+                target.upload(&piece.upload, slot)?;
             }
             if number + AHEAD < flow.pieces {
                 coming.push_back(self.fetch(first + number + AHEAD, cut(number + AHEAD), &mut flow)?);
@@ -132,7 +132,7 @@ impl Pipeline {
     fn fetch(&mut self, turn: usize, piece: Piece, flow: &mut Flow<'_>) -> Result<Piece> {
         let slot = self.slot(turn, piece.len * flow.dtype.size())?;
         if let Some(source) = flow.ends.source() {
-            source.download(&piece.down, slot)?;
+            source.download(&piece.download, slot)?;
         }
         Ok(piece)
     }

@@ -46,7 +46,7 @@ impl ProgressEngine {
                 if *have == Frame::BYTES {
                     peer.reading = ReadState::Head { have: 0 };
                     let frame = Frame::decode(&peer.head)
-                        .ok_or_else(|| protocol_error(from, "no head of a frame"))?;
+                        .ok_or_else(|| protocol_error(from, "invalid frame header"))?;
                     self.handle_frame(from, frame)?;
                 }
                 Ok(received)
@@ -67,7 +67,7 @@ impl ProgressEngine {
             ReadState::Part { id, left } => {
                 let (id, left) = (*id, *left);
                 let Some(transfer) = peer.incoming_transfers.get(&id).copied() else {
-                    return Err(protocol_error(from, "a part of an unknown message"));
+                    return Err(protocol_error(from, "data for an unknown message"));
                 };
                 let into = Destination::Receive(transfer.receive);
                 let received = match buffer_of(self, into, transfer.done..transfer.done + left, caller) {
@@ -108,7 +108,7 @@ impl ProgressEngine {
                 let length = length as usize;
                 peer.peer_spent += credit_cost(length);
                 if peer.peer_spent > CREDIT {
-                    return Err(protocol_error(from, "more than it has credit for"));
+                    return Err(protocol_error(from, "a message that exceeds its credit"));
                 }
                 let envelope = Envelope { source: from, tag };
                 let into = match self.match_receive(envelope, dtype, length) {
@@ -129,10 +129,10 @@ impl ProgressEngine {
                 // Decoding the head has bounded the length to `usize`.
                 let (envelope, length) = (Envelope { source: from, tag }, length as usize);
                 if peer.received_rts.contains_key(&id) || peer.incoming_transfers.contains_key(&id) {
-                    return Err(protocol_error(from, "two messages of one number"));
+                    return Err(protocol_error(from, "a message with a duplicate id"));
                 }
                 if peer.received_rts.len() >= RTS_MAX {
-                    return Err(protocol_error(from, "more messages than may wait"));
+                    return Err(protocol_error(from, "too many messages without a matching receive"));
                 }
                 match self.match_receive(envelope, dtype, length) {
                     Some(receive) => self.send_cts(from, id, receive, length),
@@ -144,23 +144,23 @@ impl ProgressEngine {
             }
             Frame::Cts { id } => {
                 let Some(send) = peer.sent_rts.remove(&id) else {
-                    return Err(protocol_error(from, "it asks for an unknown message"));
+                    return Err(protocol_error(from, "clear to send for an unknown message"));
                 };
                 self.handle_cts(from, id, send);
             }
             Frame::Data { length, id } => {
                 let Some(transfer) = peer.incoming_transfers.get(&id) else {
-                    return Err(protocol_error(from, "a part of an unknown message"));
+                    return Err(protocol_error(from, "data for an unknown message"));
                 };
                 let left = usize::try_from(length).unwrap_or(usize::MAX);
                 if left > transfer.length - transfer.done {
-                    return Err(protocol_error(from, "more of a message than it announced"));
+                    return Err(protocol_error(from, "more data than the announced length"));
                 }
                 peer.reading = ReadState::Part { id, left };
             }
             Frame::Credit { amount } => {
                 let Some(spent) = peer.spent.checked_sub(amount) else {
-                    return Err(protocol_error(from, "credit that it never took"));
+                    return Err(protocol_error(from, "more credit than was in use"));
                 };
                 peer.spent = spent;
             }
@@ -173,7 +173,7 @@ impl ProgressEngine {
                 Ok(rank) if rank < self.group.size() => {
                     self.expect_text(from, length, Report::Lost { rank });
                 }
-                _ => return Err(protocol_error(from, "the death of a rank that is no member")),
+                _ => return Err(protocol_error(from, "report of a lost rank that is not in the group")),
             },
         }
         Ok(())
@@ -289,6 +289,6 @@ fn buffer_of<'a>(
 }
 
 fn protocol_error(peer: usize, what: &str) -> Error {
-    let loss = Loss::Garbage(what.to_owned());
+    let loss = Loss::Protocol(what.to_owned());
     Error::PeerLost { peer, during: During::Receiving, loss }
 }

@@ -182,7 +182,7 @@ fn half_way(len: usize, others: usize) -> [End; 2] {
 }
 
 #[test]
-fn small_messages_go_between_the_parts_of_a_large_one() {
+fn small_messages_interleave_with_the_parts_of_a_large_one() {
     let mut ends = half_way(200_000, 5);
     (0..5).for_each(|_| ends[0].send(1, 2, 10));
     exchange_until_idle(&mut ends);

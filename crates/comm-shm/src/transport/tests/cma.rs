@@ -161,7 +161,7 @@ fn revoked_memory_does_not_count_as_received() {
 }
 
 fn is_garbage_of_rank_0<T>(result: &Result<T>) -> bool {
-    matches!(result, Err(Error::PeerLost { peer: 0, loss: Loss::Garbage(_), .. }))
+    matches!(result, Err(Error::PeerLost { peer: 0, loss: Loss::Protocol(_), .. }))
 }
 
 #[test]

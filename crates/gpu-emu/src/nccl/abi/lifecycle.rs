@@ -136,7 +136,7 @@ fn initialize(out: &Out<ncclComm_t>, member: Member, config: Config) -> Outcome 
     let communicator = Communicator::new(member.device, config.blocking);
     let itself = communicator.clone();
     let connect = move || {
-        let mesh = bootstrap::meet(id, Hello::new(rank, world, physical), &|| itself.running())?;
+        let mesh = bootstrap::connect(id, Hello::new(rank, world, physical), &|| itself.running())?;
         Ok(Some(Link { mesh: mesh.into(), context: 0, members: (0..world).collect(), rank: rank as usize }))
     };
     create(out, communicator, Box::new(connect))

@@ -6,45 +6,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts bytes up to a limit. Clones share the count.
 #[derive(Debug, Clone)]
-pub(super) struct Ledger {
+pub(super) struct MemoryBudget {
     held: Arc<AtomicUsize>,
     max: usize,
 }
 
 /// Bytes that are counted until this is dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
-    ledger: Ledger,
+pub(super) struct Reservation {
+    budget: MemoryBudget,
     bytes: usize,
 }
 
-impl Ledger {
+impl MemoryBudget {
     pub(super) fn new(max: usize) -> Self {
         Self { held: Arc::default(), max }
     }
 
-    /// Returns a charge of no bytes.
-    pub(super) fn open(&self) -> Charge {
-        Charge { ledger: self.clone(), bytes: 0 }
+    /// Returns a reservation of no bytes.
+    pub(super) fn open(&self) -> Reservation {
+        Reservation { budget: self.clone(), bytes: 0 }
     }
 }
 
-impl Charge {
+impl Reservation {
     /// Counts this many bytes from now on. Returns false, and changes nothing, if that exceeds the
     /// limit.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
-        let ledger = &self.ledger;
-        let others = ledger.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
-        let fits = bytes <= self.bytes || others.checked_add(bytes).is_some_and(|sum| sum <= ledger.max);
+        let budget = &self.budget;
+        let others = budget.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
+        let fits = bytes <= self.bytes || others.checked_add(bytes).is_some_and(|sum| sum <= budget.max);
         if fits {
-            ledger.held.store(others.saturating_add(bytes), Ordering::Relaxed);
+            budget.held.store(others.saturating_add(bytes), Ordering::Relaxed);
             self.bytes = bytes;
         }
         fits
     }
 }
 
-impl Drop for Charge {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -57,21 +57,21 @@ pub(super) struct Value(Arc<Stored>);
 #[derive(Debug)]
 struct Stored {
     bytes: Vec<u8>,
-    charge: Charge,
+    reservation: Reservation,
 }
 
 impl Value {
     /// Copies a value that counts as `counted` bytes. Returns `None` if that exceeds the limit.
-    pub(super) fn new(bytes: &[u8], counted: usize, ledger: &Ledger) -> Option<Self> {
-        let mut charge = ledger.open();
-        charge.set(counted).then(|| Self(Arc::new(Stored { bytes: bytes.to_vec(), charge })))
+    pub(super) fn new(bytes: &[u8], counted: usize, budget: &MemoryBudget) -> Option<Self> {
+        let mut reservation = budget.open();
+        reservation.set(counted).then(|| Self(Arc::new(Stored { bytes: bytes.to_vec(), reservation })))
     }
 
     /// Replaces the bytes in place. Returns false if that exceeds the limit, and `None` if the
     /// value is being sent.
     pub(super) fn replace(&mut self, bytes: &[u8], counted: usize) -> Option<bool> {
         let stored = Arc::get_mut(&mut self.0)?;
-        let fits = stored.charge.set(counted);
+        let fits = stored.reservation.set(counted);
         if fits {
             stored.bytes = bytes.to_vec();
         }
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn charges_count_together_up_to_the_limit_and_until_they_are_dropped() {
-        let ledger = Ledger::new(10);
-        let (mut first, mut second) = (ledger.open(), ledger.open());
+        let budget = MemoryBudget::new(10);
+        let (mut first, mut second) = (budget.open(), budget.open());
         assert!(first.set(6) && second.set(4) && !second.set(5) && !first.set(usize::MAX));
         assert!(first.set(5) && second.set(5));
         drop(first);
@@ -103,15 +103,15 @@ mod tests {
 
     #[test]
     fn a_value_counts_as_long_as_it_is_being_sent() {
-        let ledger = Ledger::new(10);
-        let mut value = Value::new(b"old", 6, &ledger).unwrap();
+        let budget = MemoryBudget::new(10);
+        let mut value = Value::new(b"old", 6, &budget).unwrap();
         assert_eq!((value.replace(b"new", 10), value.replace(b"newer", 11)), (Some(true), Some(false)));
         assert_eq!(&*value, b"new");
         let sent = value.clone();
         assert_eq!(value.replace(b"x", 1), None);
         drop(value);
-        assert!(Value::new(b"", 1, &ledger).is_none());
+        assert!(Value::new(b"", 1, &budget).is_none());
         drop(sent);
-        assert!(Value::new(b"", 10, &ledger).is_some());
+        assert!(Value::new(b"", 10, &budget).is_some());
     }
 }

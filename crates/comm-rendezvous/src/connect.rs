@@ -31,7 +31,7 @@ pub trait Endpoint: Sized {
 ///
 /// # Errors
 /// As [`Rendezvous::join`] and [`Endpoint::connect`].
-pub fn meet<E: Endpoint>(
+pub fn connect<E: Endpoint>(
     store: &dyn Store,
     member: Member,
     endpoint: Result<E>,
