@@ -175,8 +175,8 @@ impl Launch {
         self
     }
 
-    /// Lets the other ranks go on after one has failed, as long as at least `ranks` have not failed.
-    /// By default a failure ends all ranks.
+    /// Lets the other ranks go on after one has failed, as long as at least `ranks` have not
+    /// failed. By default a failure ends all ranks.
     ///
     /// A program for this continues with the ranks that remain, for example by
     /// [`Comm::shrink`](comm::Comm::shrink).

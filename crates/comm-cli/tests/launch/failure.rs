@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::harness::{
     FOREVER, Launched, PROMISED, commctl, kill, launch, start, wait_until_dead, wait_until_zombie,
@@ -54,6 +54,34 @@ fn a_killed_rank_terminates_the_others_and_its_signal_is_reported() {
     assert_eq!(ended.status.code(), Some(128 + 9));
     assert_eq!(ended.message(), format!("commctl: rank 2 (pid {}) was killed by SIGKILL", pids[2]));
     pids.into_iter().for_each(wait_until_dead);
+}
+
+#[test]
+fn the_others_of_an_elastic_launch_go_on_until_too_few_are_left() {
+    let killed = |rank: usize, pids: &[Pid]| {
+        format!("commctl: rank {rank} (pid {}) was killed by SIGKILL", pids[rank])
+    };
+    // With one rank lost, the others end as they like.
+    let script = r#"while [ ! -e "$DIR/go" ]; do sleep 0.01; done"#;
+    let mut launched = launch(&["-n", "3", "--elastic", "2"], script);
+    let pids = launched.pids(3);
+    kill(pids[0], Signal::KILL);
+    wait_until_dead(pids[0]);
+    std::fs::write(launched.path("go"), "").expect("a file");
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.lines().collect::<Vec<_>>(), [killed(0, &pids)]);
+    // With two ranks lost, one is too few.
+    let mut launched = launch(&["-n", "3", "--elastic", "2"], FOREVER);
+    let pids = launched.pids(3);
+    for rank in [0, 1] {
+        kill(pids[rank], Signal::KILL);
+        wait_until_dead(pids[rank]);
+    }
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
+    assert_eq!(ended.stderr.lines().collect::<Vec<_>>(), [killed(0, &pids), killed(1, &pids)]);
+    wait_until_dead(pids[2]);
 }
 
 #[test]
@@ -172,7 +200,7 @@ fn a_rank_may_exit_during_the_grace_period() {
 /// A rank whose child ignores SIGTERM.
 const STUBBORN_CHILD: &str = "sh -c \"trap '' TERM; while :; do sleep 0.05; done\" & report child.$RANK $!";
 
-fn children(launched: &Launched, ranks: usize) -> Vec<rustix::process::Pid> {
+fn children(launched: &Launched, ranks: usize) -> Vec<Pid> {
     (0..ranks).map(|rank| launched.pid(&format!("child.{rank}"))).collect()
 }
 
