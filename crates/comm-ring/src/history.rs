@@ -26,6 +26,9 @@ pub(crate) struct History {
     next: u64,
     /// The fingerprint of the last call.
     fingerprint: Option<u64>,
+    /// The last recorded time, and the nanoseconds since the origin: a coarse clock returns the
+    /// same time to many calls.
+    last_time: (Instant, u64),
 }
 
 impl History {
@@ -34,7 +37,7 @@ impl History {
     pub(crate) fn new(group: Group, origin: Instant, kept: usize) -> Self {
         let kept = kept.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
         let log = CallLog::new(group, origin, kept);
-        Self { log: Arc::new(log), next: 0, fingerprint: None }
+        Self { log: Arc::new(log), next: 0, fingerprint: None, last_time: (origin, 0) }
     }
 
     /// Returns the calls as other threads see them.
@@ -57,14 +60,24 @@ impl History {
             self.fingerprint = Some(fingerprint);
             self.log.begin_run(call, number);
         }
-        self.log.started(number, now);
+        let nanos = self.nanos(now);
+        self.log.started(number, nanos);
         number
+    }
+
+    #[inline]
+    fn nanos(&mut self, now: Instant) -> u64 {
+        if now != self.last_time.0 {
+            self.last_time = (now, self.log.nanos(now));
+        }
+        self.last_time.1
     }
 
     /// Records that the last call completed.
     #[inline]
-    pub(crate) fn complete(&self, now: Instant) {
-        self.log.ended(self.last(), now);
+    pub(crate) fn complete(&mut self, now: Instant) {
+        let nanos = self.nanos(now);
+        self.log.ended(self.last(), nanos);
     }
 
     /// Records that the last call is blocked and waits for these ranks.
@@ -75,7 +88,7 @@ impl History {
     /// Records the error that ends the communicator, in this call or before it.
     pub(crate) fn fail(&self, sequence: u64, error: &Error, now: Instant) {
         if sequence < self.next {
-            self.log.ended(sequence, now);
+            self.log.ended(sequence, self.log.nanos(now));
         }
         self.log.failed(sequence, error);
     }

@@ -50,6 +50,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
             deadline: self.context.deadline(options.timeout),
             agreement: Agreement::new(session, options.patience),
             former: None,
+            is_confirmed: false,
         };
         let attempt = shrink.run();
         let Shrink { mut agreement, .. } = shrink;
@@ -85,13 +86,18 @@ struct Shrink<'a, T: Transport + 'static> {
     agreement: Agreement<'a, T>,
     /// The last attempt in which this rank was connected, until another one is.
     former: Option<Attempt<T>>,
+    /// Whether no rank has reported that it continues without this one.
+    is_confirmed: bool,
 }
 
 impl<T: Transport + 'static> Shrink<'_, T> {
     fn run(&mut self) -> Result<Attempt<T>> {
         self.agreement.propose();
         while let Some(ranks) = self.agree()? {
-            self.confirm(ranks.len())?;
+            if self.must_confirm(ranks.len()) {
+                self.confirm()?;
+                continue;
+            }
             let Some(connected) = self.connect(&ranks)? else { continue };
             let number = self.agreement.proposal.attempt;
             self.agreement.connected = Some(number);
@@ -127,18 +133,21 @@ impl<T: Transport + 'static> Shrink<'_, T> {
         }
     }
 
-    /// Waits a short time for a report that the missing ranks have not died, but continued without
-    /// this one. Only a rank that was stopped while the present group was created may get one.
-    fn confirm(&mut self, members: usize) -> Result<()> {
+    /// Returns whether the missing ranks may have continued without this one. Only a rank that was
+    /// stopped while the present group was created may learn that in it.
+    fn must_confirm(&self, members: usize) -> bool {
         let session = &self.agreement.session;
-        if session.predecessor.is_none() || 2 * members > session.group.size() {
-            return Ok(());
-        }
+        !self.is_confirmed && session.predecessor.is_some() && 2 * members <= session.group.size()
+    }
+
+    /// Waits a short time for the report that the missing ranks have not died.
+    fn confirm(&mut self) -> Result<()> {
         let mut patience = Patience::new(self.communicator.context.diagnosis(), self.now());
         while !patience.left(self.now()).is_zero() {
-            self.agreement.check_deserted()?;
+            self.agreement.poll(Phase::Agreeing)?;
             self.wait(&[])?;
         }
+        self.is_confirmed = true;
         Ok(())
     }
 

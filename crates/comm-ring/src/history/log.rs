@@ -110,19 +110,20 @@ impl CallLog {
         &self.slots[(number & (self.kept() - 1)) as usize]
     }
 
+    /// Returns the nanoseconds since the origin.
     #[inline]
-    fn nanos(&self, now: Instant) -> u64 {
+    pub(super) fn nanos(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.origin).as_nanos() as u64
     }
 
     /// Records the start of a call. Only the thread that makes calls does this.
     #[inline]
-    pub(super) fn started(&self, number: u64, now: Instant) {
+    pub(super) fn started(&self, number: u64, nanos: u64) {
         let slot = self.slot(number);
         slot.number.store(0, Ordering::Relaxed);
         // A thread that reads a later value below also reads 0, or the new number, afterwards.
         fence(Ordering::Release);
-        slot.started.store(self.nanos(now), Ordering::Relaxed);
+        slot.started.store(nanos, Ordering::Relaxed);
         slot.ended.store(0, Ordering::Relaxed);
         slot.number.store(number + 1, Ordering::Release);
         self.calls.store(number + 1, Ordering::Release);
@@ -130,8 +131,8 @@ impl CallLog {
 
     /// Records the end of the last call that started.
     #[inline]
-    pub(super) fn ended(&self, number: u64, now: Instant) {
-        self.slot(number).ended.store(self.nanos(now) + 1, Ordering::Relaxed);
+    pub(super) fn ended(&self, number: u64, nanos: u64) {
+        self.slot(number).ended.store(nanos + 1, Ordering::Relaxed);
     }
 
     /// Records that a call is blocked and waits for these ranks.
