@@ -49,7 +49,7 @@ pub fn sink(folder: impl Into<PathBuf>, job: u64) -> FlightSink {
 /// on the same rank.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io).
+/// [`Error::Io`].
 pub fn write(folder: &Path, dump: &FlightDump) -> Result<PathBuf> {
     let path = folder.join(dump.file_name());
     let partial = folder.join(format!(".{}.{}.partial", dump.file_name(), std::process::id()));
