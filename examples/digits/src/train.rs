@@ -182,8 +182,8 @@ impl<T: Real> Trainer<T> {
     }
 
     /// Continues with the ranks that remain after a failure, from the last step that any of them
-    /// has completed, so that every image of the epoch is used once. Every remaining rank calls
-    /// this. Returns their former ranks, and the epoch to continue with.
+    /// has completed, with its weights, optimizer state and position in the data. Every remaining
+    /// rank calls this. Returns their former ranks, and the epoch to continue with.
     ///
     /// # Errors
     /// If the ranks cannot communicate: then another one may have died, and this may be called

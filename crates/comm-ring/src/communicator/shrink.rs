@@ -169,18 +169,16 @@ impl<T: Transport + 'static> Shrink<'_, T> {
         let connected = communicator.context.connect(id, members, &settings, deadline, Some(&unchanged));
         let agreement = agreement.into_inner();
         match connected {
-            Ok(connected) => return Ok(Some(connected)),
+            Ok(connected) => Ok(Some(connected)),
             // The members have changed, or another rank makes another attempt.
-            Err(_) if agreement.proposal.attempt != attempt => return Ok(None),
-            Err(_) if agreement.is_excluded.is_some() => {}
-            Err(error @ (Error::Io { .. } | Error::Invalid(_) | Error::Internal(_))) => return Err(error),
+            Err(_) if agreement.proposal.attempt != attempt => Ok(None),
+            Err(error @ (Error::Io { .. } | Error::Invalid(_) | Error::Internal(_))) => Err(error),
             Err(error) => {
                 let error = renumbered(error, ranks);
                 tracing::info!(%error, "cannot connect the remaining ranks");
+                self.await_change().map(|()| None)
             }
         }
-        self.await_change()?;
-        Ok(None)
     }
 
     /// Waits a short time for the reason why the members could not be connected, and begins the
@@ -275,8 +273,6 @@ struct Agreement<'a, T> {
     connected: Option<u32>,
     /// Whether a peer goes on in the group of that attempt.
     is_done: bool,
-    /// A peer that has excluded this rank.
-    is_excluded: Option<usize>,
     /// The time for which a silent peer is waited for.
     patience: Duration,
     peers: Vec<Heard>,
@@ -299,8 +295,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         let proposed = session.data.now();
         let peer = Heard { frames: 0, patience: Patience::new(patience, proposed) };
         let peers = vec![peer; session.group.size()];
-        let (connected, is_done, is_excluded) = (None, false, None);
-        Self { session, proposal, connected, is_done, is_excluded, patience, peers, proposed }
+        Self { session, proposal, connected: None, is_done: false, patience, peers, proposed }
     }
 
     /// Reads the control channel and adopts the exclusions of others. Returns whether the proposal
@@ -335,7 +330,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
     /// complete.
     fn check_deserted(&mut self) -> Result<()> {
         match self.session.predecessor.as_mut().and_then(Predecessor::deserter) {
-            Some(peer) => Err(self.left_out(peer)),
+            Some(peer) => Err(left_out(peer)),
             None => Ok(()),
         }
     }
@@ -347,7 +342,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
                 None => {}
                 done if done == self.connected => self.is_done = true,
                 Some(_) if self.proposal.excluded.contains(&peer) => {}
-                Some(_) => return Err(self.left_out(peer)),
+                Some(_) => return Err(left_out(peer)),
             }
         }
         Ok(())
@@ -360,7 +355,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
             return Ok(());
         }
         if theirs.excluded.contains(&group.rank()) {
-            return Err(self.left_out(peer));
+            return Err(left_out(peer));
         }
         if theirs.excluded.last().is_some_and(|&last| last >= group.size()) {
             own.excluded.insert(peer);
@@ -369,13 +364,6 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         own.attempt = own.attempt.max(theirs.attempt);
         own.excluded.extend(&theirs.excluded);
         Ok(())
-    }
-
-    #[cold]
-    fn left_out(&mut self, by: usize) -> Error {
-        self.is_excluded = Some(by);
-        let reason = "the other ranks continue in a smaller group, because this one did not answer in time";
-        Error::Aborted { by, reason: reason.into() }
     }
 
     /// Returns the members of this rank's proposal, in the order of their ranks.
@@ -475,4 +463,11 @@ pub(super) fn check_group_size(size: usize) -> Result<()> {
         return Ok(());
     }
     Err(Invalid::Unsupported { backend: "a group of this size", collective: "shrink" }.into())
+}
+
+/// The error of a rank that a peer has excluded.
+#[cold]
+fn left_out(by: usize) -> Error {
+    let reason = "the other ranks continue in a smaller group, because this one did not answer in time";
+    Error::Aborted { by, reason: reason.into() }
 }
