@@ -23,6 +23,12 @@ impl MemoryBudget {
         Self { held: Arc::default(), max }
     }
 
+    /// The bytes that are counted now.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// Returns a reservation of no bytes.
     pub(super) fn open(&self) -> Reservation {
         Reservation { budget: self.clone(), bytes: 0 }

@@ -43,7 +43,6 @@ pub(super) struct Reactor {
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: RateLimit,
     pub(super) table: Table,
-    budget: MemoryBudget,
     status: Arc<Status>,
     /// A random id of the server.
     pub(super) identity: u64,
@@ -52,6 +51,7 @@ pub(super) struct Reactor {
 /// The state that the server's thread shares with its handle.
 #[derive(Debug)]
 pub(super) struct Status {
+    pub(super) budget: MemoryBudget,
     state: Mutex<ReactorState>,
     changed: Condvar,
 }
@@ -65,14 +65,12 @@ struct ReactorState {
     drain_until: Option<Instant>,
 }
 
-impl Default for Status {
-    fn default() -> Self {
-        let state = ReactorState { connections: 0, listens: true, drain_until: None };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
-    }
-}
-
 impl Status {
+    pub(super) fn new(budget: MemoryBudget) -> Self {
+        let state = ReactorState { connections: 0, listens: true, drain_until: None };
+        Self { budget, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, ReactorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,10 +117,8 @@ impl Reactor {
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // It is notified twice: to drain, and to stop.
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
-        let budget = MemoryBudget::new(config.stored_bytes_max);
         Ok(Self {
-            table: Table::new(budget.clone()),
-            budget,
+            table: Table::new(status.budget.clone()),
             protocol: StoreProtocol { config, options },
             epoll,
             acceptor: Some(acceptor),
@@ -216,7 +212,7 @@ impl Reactor {
 
     fn admit(&mut self, Accepted { socket, address, .. }: Accepted<()>) {
         let id = self.next;
-        let connection = StoreConnection::new(socket, address, self.budget.open());
+        let connection = StoreConnection::new(socket, address, self.status.budget.open());
         let data = EventData::new_u64(id);
         if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
             tracing::warn!(%address, %errno, "the store cannot watch a client");

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 use super::StoreConfig;
+use super::budget::MemoryBudget;
 use super::reactor::{Reactor, Status};
 use super::refusing::refuse_clients;
 use crate::socket::{self, Options};
@@ -58,7 +59,7 @@ impl TcpStoreServer {
         let failed = |e: io::Error| Error::io("set up a store", e);
         let listener = listener.try_clone().map_err(failed)?;
         let stop = Notify::new()?;
-        let status = Arc::default();
+        let status = Arc::new(Status::new(MemoryBudget::new(config.stored_bytes_max)));
         let reactor =
             Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&status))
                 .map_err(failed)?;
@@ -73,6 +74,12 @@ impl TcpStoreServer {
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// The bytes that it holds for all clients.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.status.budget.held_bytes()
     }
 
     /// Stops accepting connections, so that the address can be bound again, and stops once every
