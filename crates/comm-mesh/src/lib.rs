@@ -23,10 +23,12 @@
 //! | where does it wait until its channel is opened on this rank | `accept_queue.rs` |
 //! | how is a channel opened | `mesh.rs`, `opening.rs`, `connect.rs` |
 //! | how does a thread wait | `poll.rs` |
+//! | how does a channel tell the time at almost no cost | `coarse_clock.rs` |
 #![forbid(unsafe_code)]
 
 mod accept_queue;
 mod acceptor;
+mod coarse_clock;
 mod connect;
 mod mesh;
 mod opening;
@@ -37,6 +39,7 @@ mod rate_limit;
 mod testing;
 
 pub use acceptor::{Accept, Acceptor, HandshakeState, Limits, PendingConn};
+pub use coarse_clock::CoarseClock;
 pub use connect::{Backoff, ConnId, Connect, LivenessProbe};
 pub use mesh::{Destination, Mesh, Protocol};
 pub use opening::{Opening, complete};

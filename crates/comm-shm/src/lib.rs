@@ -52,7 +52,6 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod clock;
 mod cma;
 mod config;
 mod connect;

@@ -10,11 +10,11 @@ use comm_core::{
     AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, RecvBuf, RegistrationSizes, Result,
     Transport,
 };
+use comm_mesh::CoarseClock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::clock::CoarseClock;
 use crate::exporter::ExportConfig;
 use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
@@ -89,7 +89,7 @@ impl SharedMemoryTransport {
         let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
-            clock: CoarseClock::new(),
+            clock: CoarseClock::default(),
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             armed: Interest::with_capacity(group.size()),

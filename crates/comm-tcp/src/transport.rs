@@ -9,6 +9,7 @@ use std::time::Instant;
 use comm_core::{
     AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, Process, RecvBuf, Result, Transport,
 };
+use comm_mesh::CoarseClock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -46,6 +47,7 @@ pub struct TcpTransport {
     abort: Arc<AbortSignal>,
     /// The timer of checks for lost hosts, if there are any.
     check_timer: Option<CheckTimer>,
+    clock: CoarseClock,
     /// The process that owns the streams.
     process: Process,
 }
@@ -67,6 +69,7 @@ impl TcpTransport {
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
             check_timer: None,
+            clock: CoarseClock::default(),
             process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
@@ -160,6 +163,10 @@ impl Transport for TcpTransport {
 
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    fn now_roughly(&mut self) -> Instant {
+        self.clock.now()
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {

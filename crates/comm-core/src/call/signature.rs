@@ -250,7 +250,7 @@ fn unknown(what: &'static str, code: u8) -> WireError {
 /// suppresses a page fault.
 #[inline]
 fn is_same_name(one: &str, other: &str) -> bool {
-    (one.is_empty() && other.is_empty()) || short(one) == short(other)
+    (one.is_empty() && other.is_empty()) || one == other || short(one) == short(other)
 }
 
 /// Two signatures are equal if ranks that make these calls match.

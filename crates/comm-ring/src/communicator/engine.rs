@@ -161,8 +161,8 @@ impl<T: Transport> Runner<T> {
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         session.data.register(if program.registers { &memory } else { &[] });
         match program.kept() {
-            Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, timeout),
-            None => session.run(&mut *program.steps(), &job, &mut buffers, timeout),
+            Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, now, timeout),
+            None => session.run(&mut *program.steps(), &job, &mut buffers, now, timeout),
         }
     }
 }

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// The kernel's coarse clock, which is read without the processor's counter. It advances at every
 /// tick, every few milliseconds.
 #[derive(Debug)]
-pub(crate) struct CoarseClock {
+pub struct CoarseClock {
     start: Instant,
     at_start: Duration,
     /// The last tick and its time, cached because computing it takes longer than reading the clock.
@@ -15,15 +15,18 @@ pub(crate) struct CoarseClock {
     now: Instant,
 }
 
-impl CoarseClock {
-    pub(crate) fn new() -> Self {
+/// Starts at the time now.
+impl Default for CoarseClock {
+    fn default() -> Self {
         let (now, tick) = (Instant::now(), clock_gettime(ClockId::MonotonicCoarse));
         Self { start: now, at_start: since_boot(tick), tick, now }
     }
+}
 
+impl CoarseClock {
     /// Returns the time, at most a tick early or late.
     #[inline]
-    pub(crate) fn now(&mut self) -> Instant {
+    pub fn now(&mut self) -> Instant {
         let tick = clock_gettime(ClockId::MonotonicCoarse);
         if tick != self.tick {
             self.tick = tick;
@@ -37,14 +40,13 @@ fn since_boot(tick: Timespec) -> Duration {
     Duration::try_from(tick).unwrap_or_default()
 }
 
-#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_clock_differs_from_the_exact_one_by_at_most_a_tick() {
-        let (mut clock, tick) = (CoarseClock::new(), Duration::from_millis(12));
+        let (mut clock, tick) = (CoarseClock::default(), Duration::from_millis(12));
         for _ in 0..30 {
             let (before, rough, after) = (Instant::now(), clock.now(), Instant::now());
             assert!(rough + tick >= before && rough <= after + tick);
