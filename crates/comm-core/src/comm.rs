@@ -87,6 +87,12 @@ impl<M: Memory> Comm<M> {
         &self.options
     }
 
+    /// Returns a handle to the same communicator whose calls have these options.
+    #[must_use]
+    pub fn with_call_options(&self, options: CallOptions) -> Self {
+        self.with_options(|ours| *ours = options)
+    }
+
     /// Returns a handle to the same communicator with changed options.
     pub(crate) fn with_options(&self, change: impl FnOnce(&mut CallOptions)) -> Self {
         let mut handle = self.clone();
@@ -156,6 +162,30 @@ impl<M: Memory> Comm<M> {
     #[must_use]
     pub fn flight_record(&self) -> Option<FlightRecord> {
         self.communicator.flight_record()
+    }
+
+    /// Returns the error of a failure that is already known, such as the death of another rank,
+    /// without making a call or waiting. This is `ncclCommGetAsyncError` of NCCL. Any thread may
+    /// call it; it succeeds while another thread is in a call.
+    ///
+    /// ```
+    /// comm::threads::run(2, |comm| {
+    ///     comm.check().unwrap();
+    ///     comm.barrier().unwrap();
+    ///     if comm.rank() == 0 {
+    ///         return comm.abort("out of work");
+    ///     }
+    ///     while comm.check().is_ok() {
+    ///         std::thread::yield_now();
+    ///     }
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As the next call. Succeeds if the backend learns of failures only in calls.
+    pub fn check(&self) -> Result<()> {
+        self.communicator.check()
     }
 
     /// Returns a handle to the same communicator whose calls have this timeout instead of

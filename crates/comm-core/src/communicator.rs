@@ -118,6 +118,16 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         None
     }
 
+    /// Returns the error of a failure that is already known, without waiting for other ranks.
+    /// Succeeds while another thread is in a call, and always for a backend that learns of failures
+    /// only in calls, which is the default.
+    ///
+    /// # Errors
+    /// As the next call.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes a call, and returns when this rank has its result.
     ///
     /// A backend that lacks a collective returns

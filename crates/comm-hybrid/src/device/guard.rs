@@ -42,6 +42,10 @@ impl Communicator for Guarded {
         self.host.flight_record()
     }
 
+    fn check(&self) -> Result<()> {
+        self.call(|host| host.check())
+    }
+
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         self.call(|host| host.run(call, options))
     }

@@ -179,6 +179,30 @@ impl<T: Transport> Session<T> {
         outcome.map_err(|error| self.give_up_idle(error))
     }
 
+    /// Returns an error if the next call is already known to fail. Must be called between two
+    /// calls.
+    pub(super) fn check_between_calls(&mut self) -> Result<()> {
+        self.usable()?;
+        let found = self.control.arm().and_then(|_| self.handle_events()).and_then(|()| {
+            let next = self.history.last() + 1;
+            match self.pending_abort.take_if(|pending| pending.sequence <= next) {
+                Some(PendingAbort { from, cause, .. }) => Err(self.reported(from, cause)),
+                None => Ok(()),
+            }
+        });
+        let found = found.and_then(|()| match self.control.dead() {
+            Some((peer, loss)) => Err(self.lost(peer, loss)),
+            None => Ok(()),
+        });
+        found.map_err(|error| {
+            let error = match error {
+                Error::PeerLost { peer, loss, .. } => Error::PeerLost { peer, during: During::Idle, loss },
+                other => other,
+            };
+            self.give_up_idle(error)
+        })
+    }
+
     /// Returns one of these ranks that has died, according to this rank's own streams or the report
     /// of an aborting rank.
     fn dead_among(&self, ranks: &[usize]) -> Option<(usize, Loss)> {

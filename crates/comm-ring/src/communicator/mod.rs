@@ -147,6 +147,16 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
         self.process.is_current().then(|| self.log.record(&self.members))
     }
 
+    fn check(&self) -> Result<()> {
+        self.process.check()?;
+        match self.engine.try_lock() {
+            // Another thread is in a call, and detects failures itself.
+            Err(TryLockError::WouldBlock) => Ok(()),
+            Ok(mut engine) => engine.session_mut().check_between_calls(),
+            Err(TryLockError::Poisoned(_)) => self.engine().map(drop),
+        }
+    }
+
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         // Borrowed, not copied: copies dominate the time of small calls.
         let checked = call.check(self.group, options);

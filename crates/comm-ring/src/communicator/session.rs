@@ -105,7 +105,8 @@ impl<T: Transport> Session<T> {
                     return Ok(());
                 }
                 Progress::Done => {
-                    // Reading even a coarse clock takes a measurable part of the time of a small call.
+                    // Reading even a coarse clock takes a measurable part of the time of a small
+                    // call.
                     let is_short = buffers.output.len() <= SHORT_BYTES_MAX;
                     let now = if is_short { started } else { self.data.now_roughly() };
                     self.history.complete(now);
