@@ -54,6 +54,9 @@ pub enum Refusal {
     /// it and another store is now served at its address. A later rendezvous uses a new store.
     #[error("the store is closing")]
     StoreClosing,
+    /// The group that this process waited to join has ended.
+    #[error("the group has ended")]
+    GroupEnded,
     /// The rank that serves the store cannot do so, because the system cannot start a thread or a
     /// system call failed.
     #[error("the store cannot be served: {}", std::io::Error::from_raw_os_error(*.errno))]

@@ -9,6 +9,9 @@ use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
 use crate::settings::{Difference, Settings};
 
+/// The interval between two calls of [`Member::check`].
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// A phase of an attempt. Its outcome is the same for all ranks: either every rank took part, or
 /// the attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,14 +123,33 @@ impl Attempt<'_> {
             return self.complete(phase);
         }
         let key = self.phase_key(phase);
-        match self.store.get(&key, self.local.left()) {
-            Ok(text) => parse(&key, &text),
+        match self.get_checking(&key) {
+            Ok(Ok(text)) => parse(&key, &text),
+            Ok(Err(failure)) => self.fail(phase, failure),
             Err(Error::Timeout { .. }) => match self.missing(phase)? {
                 // All ranks took part, but the last one has not ended the phase.
                 missing if missing.is_empty() => self.complete(phase),
                 ranks => self.fail(phase, Failure::Missing { ranks }),
             },
             Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until a key exists, and returns its value, or the failure that the check of this rank
+    /// has found in the meantime.
+    fn get_checking(&self, key: &str) -> Result<std::result::Result<Vec<u8>, Failure>> {
+        let Some(check) = &self.local.member.check else {
+            return self.store.get(key, self.local.left()).map(Ok);
+        };
+        loop {
+            if let Err(error) = check() {
+                return Ok(Err(Failure::of(&error, self.local.member.rank)));
+            }
+            let left = self.local.left();
+            match self.store.get(key, left.min(CHECK_INTERVAL)) {
+                Err(Error::Timeout { .. }) if left > CHECK_INTERVAL => {}
+                other => return other.map(Ok),
+            }
         }
     }
 
@@ -194,6 +216,18 @@ impl Attempt<'_> {
         let first = self.store.compare_set(&key, b"", outcome.encode().as_bytes())?;
         parse(&key, &first)
     }
+}
+
+/// Returns the keys that an attempt may have in the store.
+pub(crate) fn keys_of_attempt(job: u64, round: u64, number: u64, world_size: usize) -> Vec<String> {
+    let key = |name: String| format!("comm/{job:016x}/{round}/{number}/{name}");
+    let mut keys = vec![key("settings".into())];
+    for phase in Phase::ALL.map(Phase::name) {
+        keys.extend([key(phase.into()), key(format!("{phase}/count"))]);
+        keys.extend((0..world_size).map(|rank| key(format!("{phase}/{rank}"))));
+    }
+    keys.extend((0..world_size).map(|rank| key(format!("departed/{rank}"))));
+    keys
 }
 
 pub(crate) fn parse(key: &str, text: &[u8]) -> Result<Outcome> {

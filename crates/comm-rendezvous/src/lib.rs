@@ -19,6 +19,7 @@
 //! | the order of events | `connect.rs`, `rendezvous.rs` |
 //! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
 //! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
+//! | processes that join a running group | `wait_list.rs` |
 //! | reports of failures while a rank opens connections | `watch.rs` |
 //!
 //! # Example
@@ -45,6 +46,7 @@ mod outcome;
 mod random;
 mod rendezvous;
 mod settings;
+mod wait_list;
 mod watch;
 
 pub use connect::{Endpoint, connect, parse_records};
@@ -52,4 +54,5 @@ pub use member::Member;
 pub use random::random_bytes;
 pub use rendezvous::Rendezvous;
 pub use settings::Settings;
+pub use wait_list::{Admission, Admitted, WaitList, WaitingProcess};
 pub use watch::{Watch, WatchGuard};

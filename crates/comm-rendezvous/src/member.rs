@@ -1,13 +1,14 @@
 //! The identity of a rank in a rendezvous.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{DEFAULT_TIMEOUT, Membership};
+use comm_core::{DEFAULT_TIMEOUT, Membership, Result};
 
 use crate::settings::Settings;
 
 /// A rank of a job, as it takes part in a rendezvous.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Member {
     /// This process's rank, below `world_size`.
@@ -26,6 +27,26 @@ pub struct Member {
     pub store_rank: Option<usize>,
     /// Settings that must be equal on all ranks, besides those of the transport.
     pub settings: Settings,
+    /// Checks whether the rendezvous can still succeed, at short intervals while this rank waits.
+    /// An error fails the rendezvous on every rank. Ranks that already have a group can detect in
+    /// it that one of them has died before it took part.
+    pub check: Option<Arc<dyn Fn() -> Result<()> + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rank, world_size, job, round, timeout, store_rank, settings, check } = self;
+        f.debug_struct("Member")
+            .field("rank", rank)
+            .field("world_size", world_size)
+            .field("job", job)
+            .field("round", round)
+            .field("timeout", timeout)
+            .field("store_rank", store_rank)
+            .field("settings", settings)
+            .field("check", &check.is_some())
+            .finish()
+    }
 }
 
 impl Member {
@@ -33,7 +54,8 @@ impl Member {
     #[must_use]
     pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
-        Self { rank, world_size, job: 0, round: 0, timeout: DEFAULT_TIMEOUT, store_rank: None, settings }
+        let timeout = DEFAULT_TIMEOUT;
+        Self { rank, world_size, job: 0, round: 0, timeout, store_rank: None, settings, check: None }
     }
 
     /// Returns the rank and the number of ranks.

@@ -2,6 +2,10 @@
 
 use std::str::FromStr;
 
+use comm_core::Error;
+
+use crate::settings::escape;
+
 /// The outcome of a phase. The first rank to know it writes it to the store, and it holds for all
 /// ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +32,18 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Returns the failure that an error of this rank means for all ranks.
+    pub(crate) fn of(error: &Error, rank: usize) -> Self {
+        match error {
+            Error::PeerLost { peer, .. } => Self::Lost { rank: *peer },
+            Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
+                Self::Missing { ranks: waiting_for.clone() }
+            }
+            Error::Aborted { by, reason } => Self::Aborted { rank: *by, reason: escape(reason) },
+            other => Self::Aborted { rank, reason: escape(&other.to_string()) },
+        }
+    }
+
     /// Returns whether the failure is the absence of this rank, which therefore cannot acknowledge
     /// it.
     pub(crate) fn is_absent(&self, rank: usize) -> bool {

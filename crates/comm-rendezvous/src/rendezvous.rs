@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Refusal, Result, Store};
 
-use crate::attempt::{Attempt, Phase, malformed};
+use crate::attempt::{Attempt, Phase, keys_of_attempt, malformed};
 use crate::local::{LocalRank, WORLD_SIZE};
 use crate::member::Member;
 use crate::outcome::{Failure, Outcome};
 use crate::random::random_bytes;
-use crate::settings::{Difference, escape};
+use crate::settings::Difference;
 use crate::watch::Watch;
 
 /// The time that a rank which lost a peer waits for the cause to appear in the store before it
@@ -122,21 +122,14 @@ impl<'a> Rendezvous<'a> {
         let attempt = self.attempt();
         let is_store = |error: &Error| matches!(error, Error::PeerLost { .. });
         let broken = |error| Some(self.local.store_error(error)).filter(is_store);
-        let failure = match error {
-            Error::PeerLost { peer, .. } => {
-                match attempt.end(self.local.left().min(CAUSE_TIMEOUT)) {
-                    Ok(Some(Outcome::Failed(first))) => return Some(self.failed(first)),
-                    Ok(_) => {}
-                    Err(error) => return broken(error),
-                }
-                Failure::Lost { rank: *peer }
+        if let Error::PeerLost { .. } = error {
+            match attempt.end(self.local.left().min(CAUSE_TIMEOUT)) {
+                Ok(Some(Outcome::Failed(first))) => return Some(self.failed(first)),
+                Ok(_) => {}
+                Err(error) => return broken(error),
             }
-            Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
-                Failure::Missing { ranks: waiting_for.clone() }
-            }
-            Error::Aborted { by, reason } => Failure::Aborted { rank: *by, reason: escape(reason) },
-            other => Failure::Aborted { rank: self.local.member.rank, reason: escape(&other.to_string()) },
-        };
+        }
+        let failure = Failure::of(error, self.local.member.rank);
         match attempt.fail(Phase::Opened, failure.clone()) {
             Ok(Outcome::Failed(first)) if first != failure => Some(self.failed(first)),
             Ok(_) => {
@@ -171,6 +164,23 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
+    /// Removes the keys of a rendezvous of this round in which `world_size` ranks have met. Called
+    /// by one rank, after all of them have met in a later round.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub fn remove(store: &dyn Store, job: u64, round: u64, world_size: usize) -> Result<()> {
+        let number_key = number_key(job, round);
+        let text = store.compare_set(&number_key, b"", b"")?;
+        let number = parse_number(&number_key, &text).unwrap_or(0);
+        for number in 0..=number {
+            for key in keys_of_attempt(job, round, number, world_size) {
+                store.delete(&key)?;
+            }
+        }
+        store.delete(&number_key).map(drop)
+    }
+
     fn attempt(&self) -> Attempt<'_> {
         Attempt { store: self.store, local: &self.local, number: self.number }
     }
@@ -199,16 +209,14 @@ impl<'a> Rendezvous<'a> {
     }
 
     fn number_key(&self) -> String {
-        let Member { job, round, .. } = &self.local.member;
-        format!("comm/{job:016x}/{round}/attempt")
+        number_key(self.local.member.job, self.local.member.round)
     }
 
     /// Returns the number of the current attempt.
     fn current(&self) -> Result<u64> {
         let key = self.number_key();
         let text = self.store.compare_set(&key, b"", b"0")?;
-        let parsed = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-        parsed.ok_or_else(|| malformed(&key, &text))
+        parse_number(&key, &text)
     }
 
     /// Makes the next attempt the current one, unless another rank has done so.
@@ -298,6 +306,16 @@ impl<'a> Rendezvous<'a> {
             Outcome::Failed(failure) => Err(self.failed(failure)),
         }
     }
+}
+
+/// Returns the key of the number of the current attempt.
+fn number_key(job: u64, round: u64) -> String {
+    format!("comm/{job:016x}/{round}/attempt")
+}
+
+fn parse_number(key: &str, text: &[u8]) -> Result<u64> {
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| malformed(key, text))
 }
 
 impl Drop for Rendezvous<'_> {

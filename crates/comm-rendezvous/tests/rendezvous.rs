@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use comm_core::{Error, Loss, Membership, Refusal, Result, Store};
-use comm_rendezvous::{Endpoint, Member, Rendezvous, Watch, connect};
+use comm_core::{During, Error, Loss, Membership, Refusal, Result, Store};
+use comm_rendezvous::{Endpoint, Member, Rendezvous, WaitList, Watch, connect};
 use comm_sim::{MemoryStore, run_each};
 
 /// Longer than any wait of a test that passes.
@@ -168,4 +168,107 @@ fn ranks_that_cannot_connect_name_the_culprit_and_not_each_other() {
         let outcome = connect(&store, member(rank, 4), Ok(Fake(rank))).map(drop);
         assert!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "rank {rank}: {outcome:?}");
     });
+}
+
+/// Joins a running group: waits for the admission, and takes part in its rendezvous.
+fn join_running(store: &dyn Store) -> Result<(usize, Vec<String>)> {
+    let place = WaitList::new(store, 0, 0).enter(SOON)?;
+    let admission = place.wait(Instant::now() + SOON)?;
+    let admission = admission.ok_or_else(|| Error::Internal("passed over".into()))?;
+    let Membership { rank, size } = admission.membership;
+    let mut member = member(rank, size);
+    (member.round, member.timeout) = (admission.round, admission.timeout);
+    let records = join(store, member)?;
+    place.finish()?;
+    Ok((rank, records))
+}
+
+#[test]
+fn a_group_admits_waiting_processes_in_the_order_of_their_arrival() {
+    let store = MemoryStore::default();
+    let list = WaitList::new(&store, 0, 0);
+    assert_eq!(list.admit(1, usize::MAX, SOON).unwrap(), None);
+    std::thread::scope(|scope| {
+        let mut waiting = Vec::new();
+        for number in 1..=3 {
+            waiting.push(scope.spawn(|| join_running(&store).unwrap()));
+            store.wait(&[&format!("comm/{:016x}/0/join/waiting/{number}", 0)], SOON).unwrap();
+        }
+        // Two fit into the group of two, and the third waits for the next round.
+        for (size, most, expected) in [(2, 2, vec![1, 2]), (4, 9, vec![3])] {
+            let admitted = list.admit(size, most, SOON).unwrap().unwrap();
+            assert_eq!(admitted.numbers, expected);
+            run_each(all(size), |rank| {
+                let mut member = member(rank, size + expected.len());
+                member.round = admitted.round;
+                join(&store, member).unwrap();
+            });
+        }
+        let ranks: Vec<usize> = waiting.into_iter().map(|thread| thread.join().unwrap().0).collect();
+        assert_eq!(ranks, [2, 3, 4]);
+    });
+    assert_eq!(list.admit(5, usize::MAX, SOON).unwrap(), None);
+}
+
+#[test]
+fn a_process_that_has_left_is_not_admitted_and_one_that_was_passed_over_enters_again() {
+    let store = MemoryStore::default();
+    let list = WaitList::new(&store, 0, 0);
+    drop(list.enter(SOON).unwrap());
+    let place = list.enter(SOON).unwrap();
+    // The second process is admitted by a leader that dies before it writes so.
+    store.add(&format!("comm/{:016x}/0/join/admitted", 0), 2).unwrap();
+    assert_eq!(place.wait(Instant::now() + SOON).unwrap(), None);
+    let place = list.enter(SOON).unwrap();
+    let admitted = list.admit(4, usize::MAX, SOON).unwrap().unwrap();
+    assert_eq!((admitted.numbers.clone(), list.has_left(3).unwrap()), (vec![3], false));
+    let admission = place.wait(Instant::now() + SOON).unwrap().unwrap();
+    assert_eq!(admission.membership, Membership { rank: 4, size: 5 });
+    assert_eq!(admission.round, admitted.round);
+    // It exits before the rendezvous.
+    drop(place);
+    assert!(list.has_left(3).unwrap());
+}
+
+#[test]
+fn processes_that_wait_for_a_group_that_has_ended_get_an_error() {
+    let store = MemoryStore::default();
+    let list = WaitList::new(&store, 0, 0);
+    let place = list.enter(SOON).unwrap();
+    list.close().unwrap();
+    let error = place.wait(Instant::now() + SOON).unwrap_err();
+    assert!(matches!(error, Error::Handshake { refusal: Refusal::GroupEnded, .. }), "{error}");
+    let late = list.enter(SOON).unwrap().wait(Instant::now() + SOON).unwrap_err();
+    assert!(matches!(late, Error::Handshake { refusal: Refusal::GroupEnded, .. }), "{late}");
+}
+
+#[test]
+fn a_check_that_fails_ends_the_rendezvous_on_every_rank() {
+    let store = MemoryStore::default();
+    run_each(all(3), |rank| {
+        let mut member = member(rank, 4);
+        if rank == 1 {
+            let lost = || Err(Error::PeerLost { peer: 3, during: During::Idle, loss: Loss::Closed });
+            member.check = Some(Arc::new(lost));
+        }
+        let error = join(&store, member).unwrap_err();
+        assert!(matches!(error, Error::PeerLost { peer: 3, .. }), "rank {rank}: {error}");
+    });
+}
+
+#[test]
+fn the_keys_of_a_rendezvous_can_be_removed() {
+    let store = MemoryStore::default();
+    for round in [0, 7] {
+        run_each(all(3), |rank| {
+            let mut member = member(rank, 3);
+            member.round = round;
+            join(&store, member).unwrap();
+        });
+    }
+    let all = store.num_keys().unwrap();
+    Rendezvous::remove(&store, 0, 0, 3).unwrap();
+    assert_eq!(store.num_keys().unwrap(), all / 2);
+    Rendezvous::remove(&store, 0, 7, 3).unwrap();
+    assert_eq!(store.num_keys().unwrap(), 0);
 }

@@ -86,6 +86,10 @@ impl Store for MemoryStore {
         Ok(self.0.table().values.remove(key).is_some())
     }
 
+    fn num_keys(&self) -> Result<u64> {
+        Ok(self.0.table().values.len() as u64)
+    }
+
     fn register_last_will(
         &self,
         will: &LastWill<'_>,

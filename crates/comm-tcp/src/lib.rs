@@ -87,7 +87,7 @@ mod stripes;
 mod tcp_info;
 mod transport;
 
-pub use comm_rendezvous::{Member, Rendezvous, Settings};
+pub use comm_rendezvous::{Admission, Admitted, Member, Rendezvous, Settings, WaitList, WaitingProcess};
 pub use config::{Congestion, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use fabric::TcpFabric;
