@@ -74,6 +74,10 @@ pub struct Config {
     /// The number of the rendezvous within the job, equal on every rank. Ranks that repeat the
     /// rendezvous in the same store increase it, so that no rank reads keys of an earlier one.
     pub round: u64,
+    /// Whether this process joins a group that runs already, instead of the first one. Only an
+    /// [`ElasticGroup`](crate::ElasticGroup) admits such a process; its `rank` and `world_size` do
+    /// not matter then.
+    pub join: bool,
     /// The shared secret that authenticates TCP connections. Equal on every rank.
     pub secret: Option<Secret>,
     /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
@@ -133,6 +137,7 @@ impl Config {
             store: StoreHost::default(),
             job: 0,
             round: 0,
+            join: false,
             secret: None,
             interface: None,
             bind: None,

@@ -92,10 +92,10 @@ pub fn init_devices() -> Result<HybridCommunicator> {
 /// As [`init_with`] and [`HybridCommunicator::connect`].
 #[cfg(feature = "nccl")]
 pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
-    let start = Instant::now();
+    let begun = Begun::now(config, None);
     let host = join(config)?.into_host();
     let mut devices = config.devices.clone();
-    devices.timeout = left(config, start);
+    devices.timeout = begun.left();
     if matches!(devices.device, DeviceChoice::FromEnv) {
         devices.device = DeviceChoice::LocalRank(config.local_rank);
     }
@@ -103,7 +103,7 @@ pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
 }
 
 /// The transport between the ranks.
-enum TransportInUse {
+pub(crate) enum TransportInUse {
     Tcp,
     #[cfg(feature = "shm")]
     SharedMemory,
@@ -133,9 +133,19 @@ impl Joined {
     }
 }
 
+impl std::fmt::Debug for RendezvousStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { address, server, .. } = self;
+        f.debug_struct("RendezvousStore")
+            .field("address", address)
+            .field("server", server)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The store of a rendezvous.
-struct RendezvousStore {
-    store: Arc<dyn Store>,
+pub(crate) struct RendezvousStore {
+    pub(crate) store: Arc<dyn Store>,
     /// The address of the store as other hosts see it, if a process serves it.
     address: Option<SocketAddr>,
     /// The server, on the rank that serves the store.
@@ -143,7 +153,8 @@ struct RendezvousStore {
 }
 
 impl RendezvousStore {
-    fn open(config: &Config, start: Instant) -> Result<Self> {
+    pub(crate) fn open(begun: &Begun<'_>) -> Result<Self> {
+        let config = begun.config;
         if let StoreHost::Folder(folder) = &config.store {
             let store = FileStore::open(folder).map_err(|error| {
                 let url = format!("file://{}", folder.display());
@@ -151,8 +162,8 @@ impl RendezvousStore {
             })?;
             return Ok(Self { store: Arc::new(store), address: None, server: None });
         }
-        let master = Master::resolve(&config.master_addr, config.master_port, left(config, start))?;
-        let serves = config.store == StoreHost::RankZero && config.rank == 0;
+        let master = Master::resolve(&config.master_addr, config.master_port, begun.left())?;
+        let serves = config.store == StoreHost::RankZero && config.rank == 0 && !config.join;
         if serves && config.secret.is_none() && !master.is_local_only() {
             tracing::warn!(
                 master = config.master_addr,
@@ -162,7 +173,7 @@ impl RendezvousStore {
             );
         }
         let server = if serves { Some(master.serve(&store_config(config))?) } else { None };
-        let (store, address) = connect(config, &master, start)?;
+        let (store, address) = begun.connect(&master)?;
         Ok(Self { store, address: Some(master.seen_by_others(address)), server })
     }
 
@@ -177,24 +188,35 @@ impl RendezvousStore {
 }
 
 fn join(config: &Config) -> Result<Joined> {
-    let start = Instant::now();
+    if config.join {
+        let reason = "this program does not let processes join a running group; with `ElasticGroup` it would";
+        return Err(Error::setting("join", "true", reason));
+    }
+    let begun = Begun::now(config, None);
     if config.world_size == 1 {
-        let host = communicator(TcpFabric::alone(&config.tcp)?, config, start)?;
+        let host = begun.communicator(TcpFabric::alone(&config.tcp)?)?;
         return Ok(Joined { host, transport: TransportInUse::Tcp, rendezvous: None });
     }
     loop {
-        let rendezvous = RendezvousStore::open(config, start)?;
-        match run_rendezvous(&*rendezvous.store, config, rendezvous.address, start) {
+        let rendezvous = RendezvousStore::open(&begun)?;
+        match begun.run(&rendezvous) {
             Ok((host, transport)) => return Ok(Joined { host, transport, rendezvous: Some(rendezvous) }),
             // The store belonged to an earlier group at the same address.
-            Err(Error::Handshake { refusal: Refusal::StoreClosing, .. })
-                if !left(config, start).is_zero() => {}
+            Err(Error::Handshake { refusal: Refusal::StoreClosing, .. }) if !begun.left().is_zero() => {}
             Err(error) => {
                 rendezvous.close(STORE_WAIT);
                 return Err(error);
             }
         }
     }
+}
+
+/// Connects to the other ranks as [`init_with`] does, and returns the store if this process serves
+/// it.
+pub(crate) fn init_with_store(config: &Config) -> Result<(Comm, Option<RendezvousStore>)> {
+    let Joined { host, rendezvous, .. } = join(config)?;
+    let store = rendezvous.filter(|rendezvous| rendezvous.server.is_some());
+    Ok((Comm::over(host).with_timeout(config.timeout), store))
 }
 
 fn store_config(config: &Config) -> StoreConfig {
@@ -204,51 +226,115 @@ fn store_config(config: &Config) -> StoreConfig {
     store
 }
 
-/// Returns a client of the store, and the address at which the store answered.
-fn connect(config: &Config, master: &Master, start: Instant) -> Result<(Arc<dyn Store>, SocketAddr)> {
-    let (store, timeout) = (store_config(config), left(config, start));
-    if config.store == StoreHost::TorchElastic {
-        let store = TorchStore::connect_first(master.addresses(), store, timeout)?;
+/// A check that fails when a rendezvous can no longer succeed.
+pub(crate) type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// A rendezvous that has begun.
+pub(crate) struct Begun<'a> {
+    config: &'a Config,
+    start: Instant,
+    check: Option<Check>,
+}
+
+impl<'a> Begun<'a> {
+    pub(crate) fn now(config: &'a Config, check: Option<Check>) -> Self {
+        Self { config, start: Instant::now(), check }
+    }
+
+    /// Returns the rest of the rendezvous timeout.
+    fn left(&self) -> Duration {
+        self.config.rendezvous_timeout.saturating_sub(self.start.elapsed())
+    }
+
+    /// Returns a client of the store, and the address at which the store answered.
+    fn connect(&self, master: &Master) -> Result<(Arc<dyn Store>, SocketAddr)> {
+        let store = store_config(self.config);
+        if self.config.store == StoreHost::TorchElastic {
+            let store = TorchStore::connect_first(master.addresses(), store, self.left())?;
+            let address = store.server_addr();
+            return Ok((Arc::new(store), address));
+        }
+        let store = TcpStore::connect_first(master.addresses(), store, self.left())?;
         let address = store.server_addr();
-        return Ok((Arc::new(store), address));
+        Ok((Arc::new(store), address))
     }
-    let store = TcpStore::connect_first(master.addresses(), store, timeout)?;
-    let address = store.server_addr();
-    Ok((Arc::new(store), address))
-}
 
-fn run_rendezvous(
-    store: &dyn Store,
-    config: &Config,
-    master: Option<SocketAddr>,
-    start: Instant,
-) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
-    match config.transport {
-        #[cfg(feature = "hybrid")]
-        TransportKind::Auto => {
-            let (rendezvous, fabric) = HybridFabric::join(store, &anywhere(config, master, start))?;
-            let paths = fabric.paths().clone();
-            Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::Each(paths)))
-        }
-        #[cfg(not(feature = "hybrid"))]
-        TransportKind::Auto => run_rendezvous_over_tcp(store, config, master, start),
-        TransportKind::Tcp => run_rendezvous_over_tcp(store, config, master, start),
-        #[cfg(feature = "shm")]
-        TransportKind::SharedMemory => {
-            let (rendezvous, fabric) = SharedMemoryFabric::join(store, &over_memory(config, start))?;
-            Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::SharedMemory))
+    /// Meets the other ranks, and returns the communicator of the group.
+    pub(crate) fn meet(&self, rendezvous: &RendezvousStore) -> Result<Comm> {
+        let (host, _) = self.run(rendezvous)?;
+        Ok(Comm::over(host).with_timeout(self.config.timeout))
+    }
+
+    /// Meets the other ranks, and connects to them.
+    fn run(&self, rendezvous: &RendezvousStore) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
+        let (store, master) = (&*rendezvous.store, rendezvous.address);
+        match self.config.transport {
+            #[cfg(feature = "hybrid")]
+            TransportKind::Auto => {
+                let (rendezvous, fabric) = HybridFabric::join(store, &self.anywhere(master))?;
+                let paths = fabric.paths().clone();
+                Ok((finish(rendezvous, self.communicator(fabric))?, TransportInUse::Each(paths)))
+            }
+            #[cfg(not(feature = "hybrid"))]
+            TransportKind::Auto => self.run_over_tcp(store, master),
+            TransportKind::Tcp => self.run_over_tcp(store, master),
+            #[cfg(feature = "shm")]
+            TransportKind::SharedMemory => {
+                let (rendezvous, fabric) = SharedMemoryFabric::join(store, &self.over_memory())?;
+                Ok((finish(rendezvous, self.communicator(fabric))?, TransportInUse::SharedMemory))
+            }
         }
     }
-}
 
-fn run_rendezvous_over_tcp(
-    store: &dyn Store,
-    config: &Config,
-    master: Option<SocketAddr>,
-    start: Instant,
-) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
-    let (rendezvous, fabric) = TcpFabric::join(store, &over_tcp(config, master, start))?;
-    Ok((finish(rendezvous, communicator(fabric, config, start))?, TransportInUse::Tcp))
+    fn run_over_tcp(
+        &self,
+        store: &dyn Store,
+        master: Option<SocketAddr>,
+    ) -> Result<(Arc<dyn HostCommunicator>, TransportInUse)> {
+        let (rendezvous, fabric) = TcpFabric::join(store, &self.over_tcp(master))?;
+        Ok((finish(rendezvous, self.communicator(fabric))?, TransportInUse::Tcp))
+    }
+
+    fn member(&self) -> Member {
+        let config = self.config;
+        let mut member = Member::new(Membership { rank: config.rank, size: config.world_size });
+        (member.job, member.round, member.timeout) = (config.job, config.round, self.left());
+        member.store_rank = (config.store == StoreHost::RankZero).then_some(0);
+        member.check.clone_from(&self.check);
+        member
+    }
+
+    #[cfg(feature = "hybrid")]
+    fn anywhere(&self, master: Option<SocketAddr>) -> comm_hybrid::RendezvousConfig {
+        let mut rendezvous = comm_hybrid::RendezvousConfig::from(self.over_tcp(master));
+        rendezvous.shm = self.config.shm.clone();
+        rendezvous.host_id.clone_from(&self.config.host_id);
+        rendezvous
+    }
+
+    #[cfg(feature = "shm")]
+    fn over_memory(&self) -> comm_shm::RendezvousConfig {
+        let mut rendezvous = comm_shm::RendezvousConfig::from(self.member());
+        rendezvous.host_id.clone_from(&self.config.host_id);
+        rendezvous.shm = self.config.shm.clone();
+        rendezvous
+    }
+
+    fn over_tcp(&self, master: Option<SocketAddr>) -> RendezvousConfig {
+        let config = self.config;
+        let mut rendezvous = RendezvousConfig::from(self.member());
+        rendezvous.secret.clone_from(&config.secret);
+        rendezvous.store = master;
+        rendezvous.interface.clone_from(&config.interface);
+        rendezvous.bind = config.bind;
+        rendezvous.ports.clone_from(&config.ports);
+        rendezvous.tcp = config.tcp.clone();
+        rendezvous
+    }
+
+    fn communicator(&self, fabric: impl Fabric + 'static) -> Result<Arc<dyn HostCommunicator>> {
+        Ok(Arc::new(RingCommunicator::new(fabric, ring(self.config), self.left())?))
+    }
 }
 
 /// Completes the rendezvous when all ranks have a communicator; if one has failed to create it,
@@ -262,48 +348,6 @@ fn finish(
     Ok(host)
 }
 
-fn member(config: &Config, start: Instant) -> Member {
-    let mut member = Member::new(Membership { rank: config.rank, size: config.world_size });
-    (member.job, member.round, member.timeout) = (config.job, config.round, left(config, start));
-    member.store_rank = (config.store == StoreHost::RankZero).then_some(0);
-    member
-}
-
-#[cfg(feature = "hybrid")]
-fn anywhere(config: &Config, master: Option<SocketAddr>, start: Instant) -> comm_hybrid::RendezvousConfig {
-    let mut rendezvous = comm_hybrid::RendezvousConfig::from(over_tcp(config, master, start));
-    rendezvous.shm = config.shm.clone();
-    rendezvous.host_id.clone_from(&config.host_id);
-    rendezvous
-}
-
-#[cfg(feature = "shm")]
-fn over_memory(config: &Config, start: Instant) -> comm_shm::RendezvousConfig {
-    let mut rendezvous = comm_shm::RendezvousConfig::from(member(config, start));
-    rendezvous.host_id.clone_from(&config.host_id);
-    rendezvous.shm = config.shm.clone();
-    rendezvous
-}
-
-fn over_tcp(config: &Config, master: Option<SocketAddr>, start: Instant) -> RendezvousConfig {
-    let mut rendezvous = RendezvousConfig::from(member(config, start));
-    rendezvous.secret.clone_from(&config.secret);
-    rendezvous.store = master;
-    rendezvous.interface.clone_from(&config.interface);
-    rendezvous.bind = config.bind;
-    rendezvous.ports.clone_from(&config.ports);
-    rendezvous.tcp = config.tcp.clone();
-    rendezvous
-}
-
-fn communicator(
-    fabric: impl Fabric + 'static,
-    config: &Config,
-    start: Instant,
-) -> Result<Arc<dyn HostCommunicator>> {
-    Ok(Arc::new(RingCommunicator::new(fabric, ring(config), left(config, start))?))
-}
-
 /// Returns the options of the algorithms, with the sink that writes records.
 fn ring(config: &Config) -> RingConfig {
     #[cfg_attr(not(feature = "flight"), expect(unused_mut, reason = "there is no sink"))]
@@ -313,9 +357,4 @@ fn ring(config: &Config) -> RingConfig {
         ring.flight_sink = Some(crate::flight::sink(folder, config.job));
     }
     ring
-}
-
-/// Returns the rest of the rendezvous timeout.
-fn left(config: &Config, start: Instant) -> Duration {
-    config.rendezvous_timeout.saturating_sub(start.elapsed())
 }

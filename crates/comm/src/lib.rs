@@ -41,6 +41,8 @@
 #[cfg(feature = "tcp")]
 mod config;
 #[cfg(feature = "tcp")]
+mod elastic;
+#[cfg(feature = "tcp")]
 mod env;
 #[cfg(feature = "flight")]
 pub mod flight;
@@ -55,6 +57,8 @@ pub mod threads;
 
 #[cfg(feature = "tcp")]
 pub use config::{Config, StoreHost, TransportKind};
+#[cfg(feature = "tcp")]
+pub use elastic::{ElasticGroup, GrowOptions};
 #[cfg(feature = "hybrid")]
 pub use init::init_with_paths;
 #[cfg(feature = "tcp")]

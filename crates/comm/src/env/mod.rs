@@ -23,7 +23,7 @@ pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
 use self::rendezvous::StoreLocation;
 use self::variables::{
-    JOB_ID, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
+    JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
     RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
@@ -76,6 +76,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         }
         config.shm.single_copy_bytes = environment.size(&variables::SINGLE_COPY_BYTES)?;
     }
+    config.join = environment.number(&JOIN)? == Some(1);
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
     config.ports = environment.ports(&PORT_RANGE)?;
@@ -123,7 +124,9 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     let rank_info = launch.rank_info(environment)?;
     let location = StoreLocation::read(environment)?;
     let (addr, port) = match &location {
-        StoreLocation::Launcher if rank_info.world_size > 1 => launch.master(environment, &rank_info)?,
+        StoreLocation::Launcher if rank_info.world_size > 1 || has_master(environment) => {
+            launch.master(environment, &rank_info)?
+        }
         StoreLocation::Address(host, port) => (host.clone(), *port),
         StoreLocation::Launcher | StoreLocation::Folder(_) => (String::new(), 0),
     };
@@ -140,6 +143,12 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
         None => launch.job(environment)?.map_or(0, |job| fnv_1a(job.as_bytes())),
     };
     Ok(config)
+}
+
+/// Returns whether the address of the store is set, which a world of one rank does not need, but a
+/// process that joins it does.
+fn has_master(environment: &Environment) -> bool {
+    environment.is_set(MASTER_ADDR.name) && environment.is_set(MASTER_PORT.name)
 }
 
 fn store_host(launch: &Launch, location: &StoreLocation, environment: &Environment) -> Result<StoreHost> {

@@ -167,6 +167,13 @@ pub(super) const SINGLE_COPY_BYTES: Variable = Variable::new(
     "the size in bytes from which other buffers are copied once between processes of a host, by the kernel (`process_vm_readv`)",
 )
 .needs("shm", cfg!(feature = "shm"));
+pub(super) const JOIN: Variable = Variable::new(
+    "COMM_JOIN",
+    Values::Number { min: 0, max: 1 },
+    "0",
+    "1 if this process joins a group that runs already; `commctl run --elastic` sets it for a process that replaces a lost one",
+)
+.sets("join");
 pub(super) const TIMEOUT_S: Variable = Variable::new(
     "COMM_TIMEOUT_S",
     SECONDS,
@@ -204,9 +211,10 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 18] = [
+pub(crate) const ALL: [&Variable; 19] = [
     &RENDEZVOUS,
     &STORE,
+    &JOIN,
     &JOB_ID,
     &SECRET,
     &TRANSPORT,

@@ -25,21 +25,26 @@ pub(crate) fn start<V: IntoIterator<Item = (&'static str, String)>>(
     variables: impl Fn(usize) -> V,
 ) -> (TcpStoreServer, Vec<Rank>) {
     let store = store();
-    let port = store.local_addr().port().to_string();
     let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", ranks.to_string())
-            .env("MASTER_ADDR", "127.0.0.1")
-            .env("MASTER_PORT", &port)
-            .env(ROLE, role)
-            .env("COMM_STORE", "launcher")
-            .envs(variables(rank));
+        let mut command = command(role, &store, (rank, ranks));
+        command.envs(variables(rank));
         Rank::start(command)
     };
     let ranks = (0..ranks).map(start).collect();
     (store, ranks)
+}
+
+/// Returns a command for a rank of this role that meets the others in this store.
+pub(crate) fn command(role: &str, store: &TcpStoreServer, (rank, ranks): (usize, usize)) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", store.local_addr().port().to_string())
+        .env(ROLE, role)
+        .env("COMM_STORE", "launcher");
+    command
 }
 
 /// Returns the role of this process, or `None` outside of such a process.
