@@ -20,6 +20,6 @@ pub mod __private {
     pub use crate::report::{page, plot, progress, statistics, units};
 
     pub mod program {
-        pub use crate::program::{chain, fail, launch, report, run_rank};
+        pub use crate::program::{chain, fail, launch, report, run_rank, run_rank_of};
     }
 }

@@ -34,11 +34,19 @@ pub fn run_rank<E>(program: &str, run: impl FnOnce(&Comm) -> Result<(), E>) -> E
 where
     E: From<comm::Error> + Into<Box<dyn Error>>,
 {
+    run_rank_of(program, |config| run(&comm::init_with(config)?))
+}
+
+/// Calls `run` with the configuration of this rank, and prints its error.
+pub fn run_rank_of<E: From<comm::Error> + Into<Box<dyn Error>>>(
+    program: &str,
+    run: impl FnOnce(&Config) -> Result<(), E>,
+) -> ExitCode {
     let config = match Config::from_env() {
         Ok(config) => config,
         Err(error) => return fail(program, chain(&error), 1),
     };
-    match comm::init_with(&config).map_err(E::from).and_then(|comm| run(&comm)) {
+    match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(program, format_args!("rank {}: {}", config.rank, chain(&*error.into())), 1),
     }

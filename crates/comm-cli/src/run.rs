@@ -12,6 +12,9 @@ use comm_cli::launch::{Devices, Launch};
 
 use crate::error::Result;
 
+/// The default number of processes that may be started for ranks that have failed.
+const REPLACEMENTS: usize = 16;
+
 /// Start a program as several ranks on this machine
 #[derive(Debug, Args)]
 #[command(
@@ -63,13 +66,15 @@ pub(crate) struct Run {
     master_addr: IpAddr,
 
     /// Restart all ranks after one has failed, at most N times. They get the number of restarts as
-    /// TORCHELASTIC_RESTART_COUNT
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    max_restarts: usize,
+    /// TORCHELASTIC_RESTART_COUNT. With --elastic MIN:MAX, start at most N processes for ranks that
+    /// have failed [default: 0, or 16 with --elastic MIN:MAX]
+    #[arg(long, value_name = "N")]
+    max_restarts: Option<usize>,
 
-    /// Let the others go on after a rank has failed, as long as at least MIN have not
-    #[arg(long, value_name = "MIN", conflicts_with = "max_restarts", value_parser = clap::value_parser!(u32).range(1..))]
-    elastic: Option<u32>,
+    /// Let the others go on after a rank has failed, as long as at least MIN have not. With MAX,
+    /// start another process for it with COMM_JOIN=1, as long as fewer than MAX run
+    #[arg(long, value_name = "MIN[:MAX]", value_parser = elastic)]
+    elastic: Option<Elastic>,
 
     /// Grace period between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
@@ -82,15 +87,18 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn execute(self) -> Result<()> {
+        let ranks_max = self.elastic.and_then(|elastic| elastic.ranks_max).unwrap_or(0);
+        let default_restarts = if ranks_max > 0 { REPLACEMENTS } else { 0 };
         let mut command = self.command.into_iter();
         let launch = Launch::new(command.next().unwrap_or_default())
             .args(command)
             .ranks(self.ranks as usize)
             .tag_output(self.tag_output)
             .master_addr(self.master_addr)
-            .max_restarts(self.max_restarts)
+            .max_restarts(self.max_restarts.unwrap_or(default_restarts))
             .on_restart(|restart| report("commctl", restart))
-            .ranks_min(self.elastic.map_or(usize::MAX, |ranks| ranks as usize))
+            .ranks_min(self.elastic.map_or(usize::MAX, |elastic| elastic.ranks_min))
+            .ranks_max(ranks_max)
             .on_loss(|failure| report("commctl", failure))
             .grace(self.grace);
         let launch = match self.devices {
@@ -99,6 +107,27 @@ impl Run {
         };
         let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
         Ok(self.env.into_iter().fold(launch, set).run()?)
+    }
+}
+
+/// The limits of `--elastic`.
+#[derive(Debug, Clone, Copy)]
+struct Elastic {
+    ranks_min: usize,
+    ranks_max: Option<usize>,
+}
+
+fn elastic(text: &str) -> Result<Elastic, &'static str> {
+    let number = |text: &str| text.parse::<usize>().ok().filter(|ranks| *ranks > 0);
+    let (min, max) = match text.split_once(':') {
+        Some((min, max)) => (number(min), number(max).map(Some)),
+        None => (number(text), Some(None)),
+    };
+    match (min, max) {
+        (Some(ranks_min), Some(ranks_max)) if ranks_max.is_none_or(|max| max >= ranks_min) => {
+            Ok(Elastic { ranks_min, ranks_max })
+        }
+        _ => Err("expected MIN or MIN:MAX, numbers of ranks from 1, MAX not less than MIN"),
     }
 }
 

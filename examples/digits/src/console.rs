@@ -28,6 +28,11 @@ impl Console {
         Self { speaks, bar }
     }
 
+    /// Returns whether this rank prints.
+    pub(crate) const fn speaks(&self) -> bool {
+        self.speaks
+    }
+
     /// Prints from now on if this rank is rank 0.
     pub(crate) const fn set_rank(&mut self, rank: usize) {
         self.speaks = rank == 0;

@@ -2,6 +2,7 @@
 
 mod args;
 mod console;
+mod elastic;
 mod run;
 
 use std::process::ExitCode;
@@ -15,12 +16,17 @@ use args::Args;
 fn main() -> ExitCode {
     let args = Args::parse();
     if Config::is_launched() {
-        program::run_rank("digits", |comm| run::run(comm, &args))
+        program::run_rank_of("digits", |config| run::run(config, &args))
     } else {
         program::launch("digits", |launch| {
             let launch = launch.on_loss(|failure| program::report("digits", failure));
-            let launch = if args.elastic { launch.ranks_min(1) } else { launch };
-            launch.ranks(args.ranks.get()).run()
+            let ranks = args.ranks.get();
+            let launch = if args.elastic {
+                launch.ranks_min(1).ranks_max(ranks).max_restarts(usize::MAX)
+            } else {
+                launch
+            };
+            launch.ranks(ranks).run()
         })
     }
 }

@@ -1,11 +1,12 @@
 //! One rank of a run.
 
-use comm::Comm;
 use comm::ddp::LocalOptions;
+use comm::{Comm, Config};
 use indicatif::HumanBytes;
 
 use crate::args::{Args, Number, OptimizerName};
 use crate::console::Console;
+use crate::elastic;
 use digits::chart;
 use digits::error::{Error, Result};
 use digits::real::Real;
@@ -13,14 +14,18 @@ use digits::trace::Tracer;
 use digits::train::{EpochReport, Settings, Trainer};
 
 /// Trains, and prints the progress on rank 0.
-pub(crate) fn run(comm: &Comm, args: &Args) -> Result<()> {
+pub(crate) fn run(config: &Config, args: &Args) -> Result<()> {
     match args.dtype {
-        Number::F32 => train::<f32>(comm, args),
-        Number::F64 => train::<f64>(comm, args),
+        Number::F32 => train::<f32>(config, args),
+        Number::F64 => train::<f64>(config, args),
     }
 }
 
-fn train<T: Real>(comm: &Comm, args: &Args) -> Result<()> {
+fn train<T: Real>(config: &Config, args: &Args) -> Result<()> {
+    if args.elastic {
+        return elastic::train::<T>(config, args);
+    }
+    let comm = &comm::init_with(config)?;
     let parallel = Settings { local: None, ..args.settings() };
     let Some(local) = args.local() else {
         let (mut trainer, console) = fit::<T>(comm, args, parallel)?;
@@ -48,74 +53,55 @@ fn fit<T: Real>(comm: &Comm, args: &Args, settings: Settings) -> Result<(Trainer
     let mut console = Console::new(comm.rank(), (!args.no_progress).then_some(steps as u64));
     let title = title(comm, args, &settings);
     console.line(&title)?;
-    let reports = epochs(&mut trainer, &mut console, (args.epochs.get(), args.elastic))?;
+    let reports = epochs(&mut trainer, &mut console, args.epochs.get())?;
     if let Some((tracer, path)) = tracer {
         tracer.write(comm, path, trainer.timelines())?;
         console.line(&format!("trace: {}", path.display()))?;
     }
     // A comparison calls this twice, so the curve of local training replaces the other one.
-    if trainer.rank() == 0 {
-        chart::write(&args.svg, &title, &reports)?;
-        console.line(&format!("loss curve: {}", args.svg.display()))?;
-    }
+    write_chart(args, &console, &title, &reports)?;
     Ok((trainer, console))
 }
 
 fn epochs<T: Real>(
     trainer: &mut Trainer<T>,
     console: &mut Console,
-    (epochs, elastic): (usize, bool),
+    epochs: usize,
 ) -> Result<Vec<EpochReport>> {
     console.heading()?;
     let mut reports: Vec<EpochReport> = Vec::with_capacity(epochs);
-    let mut epoch = 1;
-    while epoch <= epochs {
-        match trainer.epoch(epoch, || console.step()) {
-            Ok(report) => {
-                console.row(&report)?;
-                reports.push(report);
-                epoch += 1;
-            }
-            Err(error) if elastic && error.is_failure_of_ranks() => {
-                epoch = recover(trainer, console, error)?;
-                reports.truncate(epoch - 1);
-            }
-            Err(error) => return Err(error),
-        }
+    for epoch in 1..=epochs {
+        let report = trainer.epoch(epoch, |_| console.step())?;
+        console.row(&report)?;
+        reports.push(report);
     }
     console.done();
     Ok(reports)
 }
 
-/// Continues with the ranks that remain. Returns the epoch to continue with.
-fn recover<T: Real>(trainer: &mut Trainer<T>, console: &mut Console, error: Error) -> Result<usize> {
-    console.line(&format!("{error}"))?;
-    loop {
-        match trainer.recover() {
-            Ok((ranks, epoch)) => {
-                console.set_rank(trainer.rank());
-                let ranks: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-                console.line(&format!(
-                    "continues in epoch {epoch} with the former ranks {}",
-                    ranks.join(", ")
-                ))?;
-                return Ok(epoch);
-            }
-            Err(error) if error.is_failure_of_ranks() => console.line(&format!("{error}"))?,
-            Err(error) => return Err(error),
-        }
+/// Writes the loss curve on rank 0.
+pub(crate) fn write_chart(
+    args: &Args,
+    console: &Console,
+    title: &str,
+    reports: &[EpochReport],
+) -> Result<()> {
+    if console.speaks() {
+        chart::write(&args.svg, title, reports)?;
+        console.line(&format!("loss curve: {}", args.svg.display()))?;
     }
+    Ok(())
 }
 
 /// Prints the result. Scripts parse these two lines.
-fn conclude<T: Real>(trainer: &mut Trainer<T>, console: &Console) -> Result<()> {
+pub(crate) fn conclude<T: Real>(trainer: &mut Trainer<T>, console: &Console) -> Result<()> {
     let (accuracy, identical) = (trainer.accuracy()?, trainer.replicas_identical()?);
     console.line(&format!("held-out accuracy {accuracy:.4}"))?;
     console.line(&format!("replicas bit-identical: {}", if identical { "yes" } else { "no" }))?;
     if identical { Ok(()) } else { Err(Error::ReplicasDiffer) }
 }
 
-fn title(comm: &Comm, args: &Args, settings: &Settings) -> String {
+pub(crate) fn title(comm: &Comm, args: &Args, settings: &Settings) -> String {
     let ranks = comm.size();
     let rule = match args.optimizer {
         OptimizerName::Sgd => "SGD",

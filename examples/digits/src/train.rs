@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use comm::ddp::{
     DistributedSampler, LocalOptions, Parameter, ParameterSet, Remainder, SamplerState, Timeline,
 };
-use comm::{Comm, ReduceOp, ShrinkOptions, Shrunk};
+use comm::{Comm, ReduceOp};
 
 use crate::data::{Batch, CLASSES, Images, PIXELS};
 use crate::error::{Error, Result};
@@ -99,6 +99,43 @@ fn parameter_set<T: Real>(model: &Mlp<T>) -> Result<ParameterSet> {
     Ok(ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?)
 }
 
+/// Gives every rank the state of the one that has completed the most steps. Returns the position in
+/// the data to continue at. A rank in epoch 0 has no state.
+fn catch_up<T: Real>(
+    comm: &Comm,
+    replica: &mut Replica<T>,
+    position: SamplerState,
+    images: usize,
+) -> Result<SamplerState> {
+    let Replica { model, optimizer, .. } = replica;
+    let own = [position.epoch, optimizer.steps() as u64, position.consumed as u64];
+    let mut all = vec![0; own.len() * comm.size()];
+    comm.all_gather(&own, &mut all)?;
+    let positions: Vec<[u64; 3]> = all.chunks_exact(3).map(|words| [words[0], words[1], words[2]]).collect();
+    let with_state = || positions.iter().enumerate().filter(|(_, [epoch, ..])| *epoch > 0);
+    // A rank that completed the last step of an epoch may be in the next one already. It evaluates
+    // again with those that have not.
+    let epoch = with_state().map(|(_, [epoch, ..])| *epoch).min().unwrap_or(1);
+    let ahead = |(_, [epoch, steps, _]): &(usize, &[u64; 3])| (*steps, *epoch);
+    let (root, &[root_epoch, steps, consumed]) =
+        with_state().rev().max_by_key(ahead).unwrap_or((0, &[epoch, 0, 0]));
+    // Received as a whole, so that a failure leaves the state of one step.
+    let mut state = Vec::new();
+    model.parameters_mut().chain(optimizer.memory_mut()).for_each(|part| state.extend_from_slice(part));
+    comm.broadcast(root, &mut state)?;
+    let mut rest = &state[..];
+    for part in model.parameters_mut().chain(optimizer.memory_mut()) {
+        let (received, others) = rest.split_at(part.len());
+        part.copy_from_slice(received);
+        rest = others;
+    }
+    optimizer.set_steps(steps as i32);
+    let mut position = SamplerState::default();
+    position.epoch = epoch;
+    position.consumed = if root_epoch > epoch { images } else { consumed as usize };
+    Ok(position)
+}
+
 impl<T: Real> Trainer<T> {
     /// Creates a replica with the weights of rank 0. Collective: every rank calls it.
     ///
@@ -106,30 +143,55 @@ impl<T: Real> Trainer<T> {
     /// [`Error::BatchTooLarge`] if an epoch has no full step; otherwise if the ranks cannot
     /// communicate.
     pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
+        Self::create(comm, settings, |_, _| Ok(SamplerState::default())).map(|(trainer, _)| trainer)
+    }
+
+    /// Creates a replica with the state of the rank that has completed the most steps, while the
+    /// other ranks call this or [`Trainer::continue_with`]. Returns the epoch to continue with.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn join(comm: &Comm, settings: Settings) -> Result<(Self, usize)> {
+        let (trainer, position) = Self::create(comm, settings, |comm, replica| {
+            catch_up(comm, replica, SamplerState::default(), Images::training().len())
+        })?;
+        Ok((trainer, position.epoch as usize))
+    }
+
+    fn create(
+        comm: &Comm,
+        settings: Settings,
+        catch_up: impl FnOnce(&Comm, &mut Replica<T>) -> Result<SamplerState>,
+    ) -> Result<(Self, SamplerState)> {
         let images = Images::training();
-        let sampler = sampler(images.len(), comm, settings.seed);
+        let mut sampler = sampler(images.len(), comm, settings.seed);
         let (ranks, batch_size) = (comm.size(), settings.batch_size);
         if batch_size == 0 || sampler.len() < batch_size {
             return Err(Error::BatchTooLarge { ranks, batch_size, images: images.len() });
         }
         // Every rank draws different weights: equal replicas come from the broadcast, not from the
         // seed.
-        let mut model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
-        let replicas = Replicas::new(comm, parameter_set(&model)?, settings.local, &mut model)?;
+        let model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
         let lengths = model.parameters().map(|parameter| parameter.numbers.len());
         let optimizer = Optimizer::new(settings.rule, settings.learning_rate, lengths);
-        Ok(Self {
+        let mut replica = Replica { model, optimizer, pass: Pass::default() };
+        let position = catch_up(comm, &mut replica)?;
+        sampler.restore(position)?;
+        let parameters = parameter_set(&replica.model)?;
+        let replicas = Replicas::new(comm, parameters, settings.local, &mut replica.model)?;
+        let trainer = Self {
             comm: comm.clone(),
             settings,
             images,
             held_out: Images::held_out(),
             sampler,
-            replica: Replica { model, optimizer, pass: Pass::default() },
+            replica,
             replicas,
             batch: Batch::default(),
-            position: SamplerState::default(),
+            position,
             sums: Sums::default(),
-        })
+        };
+        Ok((trainer, position))
     }
 
     /// Returns this rank's number in the present group.
@@ -146,12 +208,12 @@ impl<T: Real> Trainer<T> {
     }
 
     /// Trains on all images once, then evaluates the held-out ones. `epoch` counts from 1;
-    /// `after_step` is called after each step. Continues in the middle of an epoch that failed,
-    /// after [`Trainer::recover`].
+    /// `before_step` is called with the images of each step. Continues in the middle of an epoch
+    /// that failed, after [`Trainer::continue_with`].
     ///
     /// # Errors
     /// If the ranks cannot communicate.
-    pub fn epoch(&mut self, epoch: usize, mut after_step: impl FnMut()) -> Result<EpochReport> {
+    pub fn epoch(&mut self, epoch: usize, mut before_step: impl FnMut(&[usize])) -> Result<EpochReport> {
         if self.position.epoch != epoch as u64 {
             self.sampler.set_epoch(epoch as u64);
             self.position = self.sampler.state();
@@ -159,6 +221,7 @@ impl<T: Real> Trainer<T> {
         let began = Instant::now();
         while self.sampler.len() >= self.settings.batch_size {
             let batch = self.sampler.next_batch(self.settings.batch_size);
+            before_step(&batch);
             self.images.fill(&mut self.batch, batch);
             let step: StepReport = self.replicas.step(&mut self.replica, &self.batch)?;
             self.position = self.sampler.state();
@@ -166,7 +229,6 @@ impl<T: Real> Trainer<T> {
                 self.sums = Sums { epoch: self.position.epoch, ..Sums::default() };
             }
             self.sums.add(&step, self.settings.batch_size * self.comm.size());
-            after_step();
         }
         self.sums.elapsed += began.elapsed();
         let Sums { loss, steps, images, elapsed, communicating, waiting, .. } = self.sums;
@@ -181,45 +243,26 @@ impl<T: Real> Trainer<T> {
         })
     }
 
-    /// Continues with the ranks that remain after a failure, from the last step that any of them
-    /// has completed, with its weights, optimizer state and position in the data. Every remaining
-    /// rank calls this. Returns their former ranks, and the epoch to continue with.
+    /// Continues with another group of ranks, from the last step that any of them has completed,
+    /// with its weights, optimizer state and position in the data. Every rank of the group calls
+    /// this, or [`Trainer::join`] if it is new. Returns the epoch to continue with.
     ///
     /// # Errors
-    /// If the ranks cannot communicate: then another one may have died, and this may be called
-    /// again.
-    pub fn recover(&mut self) -> Result<(Vec<usize>, usize)> {
-        let Shrunk { comm, ranks, .. } = self.comm.shrink(&ShrinkOptions::default())?;
-        self.comm = comm;
-        let own = [self.position.epoch, self.replica.optimizer.steps() as u64, self.position.consumed as u64];
-        let mut all = vec![0; own.len() * ranks.len()];
-        self.comm.all_gather(&own, &mut all)?;
-        let positions: Vec<[u64; 3]> =
-            all.chunks_exact(3).map(|words| [words[0], words[1], words[2]]).collect();
-        // A rank that completed the last step of an epoch may be in the next one already. It
-        // evaluates again with those that have not.
-        let epoch = positions.iter().map(|position| position[0]).min().unwrap_or(own[0]);
-        let ahead = |(_, position): &(usize, &[u64; 3])| (position[1], position[0]);
-        let (root, &[root_epoch, steps, consumed]) =
-            positions.iter().enumerate().rev().max_by_key(ahead).unwrap_or((0, &own));
-        // Received as a whole, so that a failure leaves the state of one step.
-        let Replica { model, optimizer, .. } = &mut self.replica;
-        let mut state = Vec::new();
-        model.parameters_mut().chain(optimizer.memory_mut()).for_each(|part| state.extend_from_slice(part));
-        self.comm.broadcast(root, &mut state)?;
-        let mut rest = &state[..];
-        for part in model.parameters_mut().chain(optimizer.memory_mut()) {
-            let (received, others) = rest.split_at(part.len());
-            part.copy_from_slice(received);
-            rest = others;
-        }
-        optimizer.set_steps(steps as i32);
-        self.position.epoch = epoch;
-        self.position.consumed = if root_epoch > epoch { self.images.len() } else { consumed as usize };
-        self.sampler = sampler(self.images.len(), &self.comm, self.settings.seed);
+    /// If the ranks cannot communicate: then this may be called again with those that remain.
+    pub fn continue_with(&mut self, comm: &Comm) -> Result<usize> {
+        self.comm = comm.clone();
+        self.position = catch_up(comm, &mut self.replica, self.position, self.images.len())?;
+        self.sampler = sampler(self.images.len(), comm, self.settings.seed);
         self.sampler.restore(self.position)?;
-        self.replicas.replace(&self.comm, parameter_set(model)?, model)?;
-        Ok((ranks, epoch as usize))
+        let model = &mut self.replica.model;
+        self.replicas.replace(comm, parameter_set(model)?, model)?;
+        Ok(self.position.epoch as usize)
+    }
+
+    /// Returns the position in the data after the last complete step.
+    #[must_use]
+    pub const fn position(&self) -> SamplerState {
+        self.position
     }
 
     /// Makes the weights of all ranks equal at the end of local training; with averaged gradients
@@ -292,16 +335,20 @@ impl<T: Real> Trainer<T> {
 
 #[cfg(test)]
 mod tests {
+    use comm::ShrinkOptions;
+
     use super::*;
 
     const SETTINGS: Settings =
         Settings { batch_size: 100, learning_rate: 0.05, rule: Rule::SGD, seed: 3, local: None };
 
+    const SMALL_STEPS: Settings = Settings { batch_size: 20, ..SETTINGS };
+
     #[test]
     fn one_bit_on_one_rank_is_a_difference() {
         let found = comm::threads::run(3, |comm| {
             let mut trainer = Trainer::<f32>::new(&comm, SETTINGS).unwrap();
-            trainer.epoch(1, || ()).unwrap();
+            trainer.epoch(1, |_| ()).unwrap();
             let before = trainer.replicas_identical().unwrap();
             if comm.rank() == 2 {
                 let bias = trainer.replica.model.parameters_mut().last().unwrap();
@@ -310,6 +357,75 @@ mod tests {
             (before, trainer.replicas_identical().unwrap())
         });
         assert_eq!(found.unwrap(), [(true, false); 3]);
+    }
+
+    /// The images of a step that a rank has begun: those of its group with this number, and the
+    /// position before the step.
+    type Begun = (usize, SamplerState, Vec<usize>);
+
+    /// Trains until an epoch. Leaves in the middle of one, if a rank is to. Goes on after others
+    /// have left. Returns the images of every step that was begun.
+    fn train_until(epochs: usize, leaves_after: Option<usize>, comm: &Comm) -> Vec<Begun> {
+        let (mut comm, mut group, mut begun) = (comm.clone(), 0, Vec::new());
+        let (mut trainer, mut epoch) = Trainer::<f32>::join(&comm, SMALL_STEPS).unwrap();
+        let mut position = trainer.position();
+        while epoch <= epochs {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                trainer.epoch(epoch, |images| {
+                    if position.epoch != epoch as u64 {
+                        (position.epoch, position.consumed) = (epoch as u64, 0);
+                    }
+                    begun.push((group, position, images.to_vec()));
+                    position.consumed += images.len() * comm.size();
+                    if leaves_after == Some(begun.len()) {
+                        std::panic::resume_unwind(Box::new("leaves"));
+                    }
+                })
+            }));
+            match outcome {
+                Err(_) => return begun,
+                Ok(Ok(_)) => epoch += 1,
+                Ok(Err(error)) => {
+                    assert!(error.is_failure_of_ranks(), "{error}");
+                    comm = comm.shrink(&ShrinkOptions::default()).unwrap().comm;
+                    (group, epoch) = (group + 1, trainer.continue_with(&comm).unwrap());
+                    position = trainer.position();
+                    // Marks where the group begins.
+                    begun.push((group, position, Vec::new()));
+                }
+            }
+        }
+        begun
+    }
+
+    #[test]
+    fn every_image_of_an_epoch_is_used_once_when_ranks_leave() {
+        let leaves = [Some(7), None, Some(40), None];
+        let found = comm::threads::run(4, |comm| train_until(3, leaves[comm.rank()], &comm)).unwrap();
+        let begins: Vec<SamplerState> = found[1]
+            .iter()
+            .filter(|(_, _, images)| images.is_empty())
+            .map(|(_, position, _)| *position)
+            .collect();
+        assert_eq!(begins.len(), 2, "two groups after the first");
+        let is_before = |a: &SamplerState, b: &SamplerState| (a.epoch, a.consumed) < (b.epoch, b.consumed);
+        for epoch in 1..=3 {
+            let mut used = vec![0; Images::training().len()];
+            for (group, position, images) in found.iter().flatten() {
+                let is_redone = begins.get(*group).is_some_and(|begin| !is_before(position, begin));
+                if position.epoch == epoch && !is_redone {
+                    images.iter().for_each(|image| used[*image] += 1);
+                }
+            }
+            assert!(used.iter().all(|times| *times <= 1), "epoch {epoch}");
+            // The last group of the epoch has dropped what is not enough for a step.
+            let groups = begins.iter().take_while(|begin| begin.epoch <= epoch).count();
+            let last = begins[..groups].last().filter(|begin| begin.epoch == epoch);
+            let left = used.len() - last.map_or(0, |begin| begin.consumed);
+            let unused = used.iter().filter(|times| **times == 0).count();
+            let step = (4 - groups) * SMALL_STEPS.batch_size;
+            assert_eq!(unused, left % step, "epoch {epoch}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn rank_main<T: Real>(comm: &Comm, settings: Settings) -> Course {
     let mut trainer = Trainer::<T>::new(comm, settings).unwrap();
     let mut course = Course { losses: Vec::new(), weights: Vec::new() };
     for epoch in 1..=EPOCHS {
-        course.losses.push(trainer.epoch(epoch, || ()).unwrap().loss);
+        course.losses.push(trainer.epoch(epoch, |_| ()).unwrap().loss);
         let numbers = trainer.model().parameters().flat_map(|parameter| parameter.numbers);
         course.weights.push(numbers.map(|number| number.widen()).collect());
     }

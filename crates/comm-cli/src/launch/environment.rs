@@ -24,6 +24,9 @@ const STORE: &str = "COMM_STORE";
 /// The number of times that the ranks have been restarted.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 
+/// Set for a process that joins the group of the others.
+pub(super) const JOIN: &str = "COMM_JOIN";
+
 const RESERVED: [&str; 9] =
     [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE, RESTART_COUNT];
 

@@ -31,7 +31,7 @@ use environment::Job;
 use process::RankProcess;
 use relay::{Destination, Relay, Source};
 use signals::StopSignals;
-use supervisor::Supervisor;
+use supervisor::{Events, Replacements, Supervisor};
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
@@ -69,6 +69,7 @@ pub struct Launch {
     max_restarts: usize,
     on_restart: fn(&Restart),
     ranks_min: usize,
+    ranks_max: usize,
     on_loss: fn(&RankFailure),
 }
 
@@ -86,6 +87,7 @@ impl fmt::Debug for Launch {
             .field("devices", &self.devices)
             .field("max_restarts", &self.max_restarts)
             .field("ranks_min", &self.ranks_min)
+            .field("ranks_max", &self.ranks_max)
             .finish_non_exhaustive()
     }
 }
@@ -106,6 +108,7 @@ impl Launch {
             max_restarts: 0,
             on_restart: |_| {},
             ranks_min: usize::MAX,
+            ranks_max: 0,
             on_loss: |_| {},
         }
     }
@@ -185,6 +188,18 @@ impl Launch {
         self
     }
 
+    /// Starts another process for a rank that has failed, as long as fewer than `ranks` run and not
+    /// more than [`Launch::max_restarts`] times in all. Then no failure restarts all ranks. By
+    /// default no process is replaced.
+    ///
+    /// The new process gets `COMM_JOIN=1`: with [`ElasticGroup`](comm::ElasticGroup) it joins the
+    /// group of the others, whose ranks it does not affect. Nothing is replaced once a rank has
+    /// exited with code 0, and processes that wait to join then end.
+    pub fn ranks_max(mut self, ranks: usize) -> Self {
+        self.ranks_max = ranks;
+        self
+    }
+
     /// Sets a function that is called when a rank has failed and the others go on.
     pub fn on_loss(mut self, report: fn(&RankFailure)) -> Self {
         self.on_loss = report;
@@ -211,7 +226,9 @@ impl Launch {
         let mut number = 0;
         loop {
             match self.run_once(number, devices.clone()) {
-                Err(LaunchError::RankFailed(failure)) if number < self.max_restarts => {
+                Err(LaunchError::RankFailed(failure))
+                    if number < self.max_restarts && self.ranks_max == 0 =>
+                {
                     number += 1;
                     (self.on_restart)(&Restart { failure, number, max: self.max_restarts });
                 }
@@ -230,15 +247,16 @@ impl Launch {
             .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
         let job = Job { ranks: self.ranks, restarts, store: store.local_addr(), id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
-        supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), self.on_loss);
+        let replacements = Replacements { ranks_max: self.ranks_max, left: self.max_restarts };
+        supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), replacements, self.on_loss);
         let outputs = self.start_all(&job, &mut supervisor)?;
-        let relay =
-            self.tag_output.then(|| Relay::start(outputs)).transpose().map_err(system("relay output"))?;
+        let mut running = Running { launch: self, job: &job, relays: Vec::new() };
+        running.relay(outputs)?;
         // When this returns, the ranks have exited, only output is left to relay, and Ctrl-C has
         // its default effect again.
-        let outcome = supervisor.run();
-        let relayed = relay.map_or(Ok(()), Relay::finish).map_err(system("relay output"));
-        outcome.and(relayed)
+        let outcome = supervisor.run(&mut running);
+        let relayed = running.relays.into_iter().map(Relay::finish).fold(Ok(()), io::Result::and);
+        outcome.and(relayed.map_err(system("relay output")))
     }
 
     fn check(&self) -> Result<(), LaunchError> {
@@ -283,8 +301,7 @@ impl Launch {
         for rank in 0..self.ranks {
             let not_started = |source| self.not_started(rank, source);
             let mut process = RankProcess::spawn(&mut self.command(job, rank)).map_err(not_started)?;
-            outputs.extend(process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout)));
-            outputs.extend(process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr)));
+            outputs.extend(outputs_of(&mut process, rank));
             supervisor.add(process).map_err(not_started)?;
         }
         Ok(outputs)
@@ -309,6 +326,50 @@ impl Launch {
         match source.kind() {
             io::ErrorKind::NotFound => LaunchError::ProgramNotFound { program },
             _ => LaunchError::Spawn { rank, program, source },
+        }
+    }
+}
+
+/// Returns the outputs of a process, if they are to be relayed.
+fn outputs_of(process: &mut RankProcess, rank: usize) -> impl Iterator<Item = Source> + use<> {
+    let stdout = process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout));
+    let stderr = process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr));
+    stdout.into_iter().chain(stderr)
+}
+
+/// A launch whose ranks run.
+struct Running<'a> {
+    launch: &'a Launch,
+    job: &'a Job,
+    relays: Vec<Relay>,
+}
+
+impl Running<'_> {
+    /// Relays outputs, if they are tagged.
+    fn relay(&mut self, outputs: Vec<Source>) -> Result<(), LaunchError> {
+        if !outputs.is_empty() {
+            let system = |source| LaunchError::System { what: "relay output", source };
+            self.relays.push(Relay::start(outputs).map_err(system)?);
+        }
+        Ok(())
+    }
+}
+
+impl Events for Running<'_> {
+    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError> {
+        let mut command = self.launch.command(self.job, rank);
+        command.env(environment::JOIN, "1");
+        let not_started = |source| self.launch.not_started(rank, source);
+        let mut process = RankProcess::spawn(&mut command).map_err(not_started)?;
+        let outputs = outputs_of(&mut process, rank).collect();
+        self.relay(outputs)?;
+        Ok(process)
+    }
+
+    fn first_success(&mut self) {
+        if self.launch.ranks_max > 0 {
+            // If this fails, processes that wait to join end at their deadline.
+            let _ = store::close_wait_list(self.job);
         }
     }
 }

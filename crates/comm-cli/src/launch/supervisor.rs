@@ -31,13 +31,36 @@ pub(super) struct Supervisor {
     grace: Duration,
     /// The number of further failures after which the other ranks go on.
     tolerated: usize,
+    replacements: Replacements,
     on_loss: fn(&RankFailure),
+    /// Whether a rank has exited with code 0.
+    has_succeeded: bool,
     ending: Option<Termination>,
     /// Dropped after the members, which kill their groups.
     guard: Guard,
 }
 
+/// The processes that may be started for ranks that have failed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Replacements {
+    /// The most ranks that run at once.
+    pub(super) ranks_max: usize,
+    /// The number of further replacements.
+    pub(super) left: usize,
+}
+
+/// The reaction of a launch to the ends of its ranks.
+pub(super) trait Events {
+    /// Starts a process for a rank that has failed.
+    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError>;
+
+    /// A rank has exited with code 0, as the first one.
+    fn first_success(&mut self);
+}
+
 struct Member {
+    rank: usize,
+    is_replacement: bool,
     process: RankProcess,
     state: State,
     /// Whether the rank had begun to exit when the first failure was detected.
@@ -70,29 +93,37 @@ impl Supervisor {
             epoll,
             grace: grace.min(GRACE_MAX),
             tolerated: 0,
+            replacements: Replacements::default(),
+            has_succeeded: false,
             on_loss: |_| {},
             ending: None,
             guard: Guard::start()?,
         })
     }
 
-    /// Lets the other ranks go on after so many failures, each of which is reported.
-    pub(super) fn tolerate(&mut self, failures: usize, report: fn(&RankFailure)) {
-        (self.tolerated, self.on_loss) = (failures, report);
+    /// Lets the other ranks go on after so many failures for which there is no replacement. Each
+    /// failure is reported.
+    pub(super) fn tolerate(&mut self, failures: usize, replacements: Replacements, report: fn(&RankFailure)) {
+        (self.tolerated, self.replacements, self.on_loss) = (failures, replacements, report);
     }
 
     /// Adds the next rank. Each rank must be added before another one starts, so that the order of
     /// exits is known.
     pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
-        let rank = self.members.len() as u64;
-        epoll::add(&self.epoll, &process, EventData::new_u64(rank), EventFlags::IN)?;
+        self.add_member(self.members.len(), process, false)
+    }
+
+    fn add_member(&mut self, rank: usize, process: RankProcess, is_replacement: bool) -> io::Result<()> {
+        let at = self.members.len() as u64;
+        epoll::add(&self.epoll, &process, EventData::new_u64(at), EventFlags::IN)?;
         self.guard.watch(process.pid());
-        self.members.push(Member { process, state: State::Running, was_ending: false });
+        let state = State::Running;
+        self.members.push(Member { rank, is_replacement, process, state, was_ending: false });
         Ok(())
     }
 
     /// Returns when all processes in the ranks' process groups have exited or been killed.
-    pub(super) fn run(mut self) -> Result<(), LaunchError> {
+    pub(super) fn run(mut self, launch: &mut dyn Events) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
         let mut events = Vec::with_capacity(self.members.len() + 1);
         while self.members.iter().any(|member| !matches!(member.state, State::Gone)) {
@@ -106,7 +137,7 @@ impl Supervisor {
             for event in events.drain(..) {
                 match event.data.u64() {
                     SIGNALS => self.on_signals(),
-                    rank => self.on_end(rank as usize).map_err(watching)?,
+                    at => self.on_end(at as usize, launch).map_err(watching)?,
                 }
             }
             self.on_clock();
@@ -114,8 +145,8 @@ impl Supervisor {
         self.ending.map_or(Ok(()), |ending| Err(ending.cause))
     }
 
-    fn on_end(&mut self, rank: usize) -> io::Result<()> {
-        let member = &mut self.members[rank];
+    fn on_end(&mut self, at: usize, launch: &mut dyn Events) -> io::Result<()> {
+        let member = &mut self.members[at];
         let Some(exit) = member.process.exit()? else { return Ok(()) };
         epoll::delete(&self.epoll, member.process.as_fd())?;
         // The id of the group is valid only until the rank is reaped.
@@ -125,18 +156,44 @@ impl Supervisor {
         member.process.reap()?;
         let kill_at = self.ending.as_ref().map_or_else(|| Instant::now() + self.grace, |end| end.kill_at);
         member.state = State::Leftovers { kill_at };
-        let pid = member.process.pid();
-        if !exit.is_success() {
-            self.on_failure(RankFailure { rank, pid, exit });
+        let failure = RankFailure { rank: member.rank, pid: member.process.pid(), exit };
+        if exit.is_success() {
+            if !std::mem::replace(&mut self.has_succeeded, true) {
+                launch.first_success();
+            }
+        } else if !self.replace(at, &failure, launch)? {
+            self.on_failure(at, failure);
         }
         Ok(())
+    }
+
+    /// Returns whether the others go on without a loss: another process was started, or the rank
+    /// was itself a replacement that came too late.
+    fn replace(&mut self, at: usize, failure: &RankFailure, launch: &mut dyn Events) -> io::Result<bool> {
+        if self.ending.is_some() {
+            return Ok(false);
+        }
+        if self.has_succeeded {
+            return Ok(self.members[at].is_replacement);
+        }
+        let running = self.members.iter().filter(|member| matches!(member.state, State::Running)).count();
+        if self.replacements.left == 0 || running >= self.replacements.ranks_max {
+            return Ok(false);
+        }
+        (self.on_loss)(failure);
+        self.replacements.left -= 1;
+        match launch.replace(failure.rank) {
+            Ok(process) => self.add_member(failure.rank, process, true)?,
+            Err(error) => self.end(Signal::TERM, error),
+        }
+        Ok(true)
     }
 
     /// Records the first failure, with one exception: a peer may detect the death of a killed rank
     /// and exit before the killed rank becomes a zombie. So a rank that was killed, and had begun
     /// to exit before the launcher sent signals, replaces a rank that exited.
-    fn on_failure(&mut self, failure: RankFailure) {
-        let was_ending = self.members[failure.rank].was_ending;
+    fn on_failure(&mut self, at: usize, failure: RankFailure) {
+        let was_ending = self.members[at].was_ending;
         match &mut self.ending {
             None if self.tolerated > 0 => {
                 self.tolerated -= 1;

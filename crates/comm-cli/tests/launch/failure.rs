@@ -84,6 +84,49 @@ fn the_others_of_an_elastic_launch_go_on_until_too_few_are_left() {
     wait_until_dead(pids[2]);
 }
 
+/// The ranks of this script end when they are told to; the processes that replace them report it.
+const JOINING: &str = r#"[ "$COMM_JOIN" = 1 ] && report "joined.$RANK" $$
+while [ ! -e "$DIR/go.$RANK" ]; do sleep 0.01; done; [ ! -e "$DIR/fail" ]"#;
+
+#[test]
+fn a_failed_rank_of_an_elastic_launch_is_replaced_a_limited_number_of_times() {
+    let flags = ["-n", "2", "--elastic", "1:2", "--max-restarts", "2", "--tag-output"];
+    let mut launched = launch(&flags, JOINING);
+    let pids = launched.pids(2);
+    let mut victim = pids[1];
+    let mut expected = Vec::new();
+    for _ in 0..2 {
+        kill(victim, Signal::KILL);
+        expected.push(format!("commctl: rank 1 (pid {victim}) was killed by SIGKILL"));
+        victim = launched.pid("joined.1");
+        std::fs::remove_file(launched.path("joined.1")).expect("the report");
+    }
+    // There is no third replacement, and one rank is enough.
+    kill(victim, Signal::KILL);
+    expected.push(format!("commctl: rank 1 (pid {victim}) was killed by SIGKILL"));
+    wait_until_dead(victim);
+    std::fs::write(launched.path("go.0"), "").expect("a file");
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stderr.lines().collect::<Vec<_>>(), expected);
+    assert!(!launched.path("joined.1").exists());
+}
+
+#[test]
+fn a_replacement_that_fails_after_the_job_has_succeeded_came_too_late() {
+    let mut launched = launch(&["-n", "2", "--elastic", "2:2"], JOINING);
+    let pids = launched.pids(2);
+    kill(pids[1], Signal::KILL);
+    launched.pid("joined.1");
+    std::fs::write(launched.path("go.0"), "").expect("a file");
+    wait_until_dead(pids[0]);
+    std::fs::write(launched.path("fail"), "").expect("a file");
+    std::fs::write(launched.path("go.1"), "").expect("a file");
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.message(), format!("commctl: rank 1 (pid {}) was killed by SIGKILL", pids[1]));
+}
+
 #[test]
 fn the_first_of_several_failures_is_reported() {
     let mut launched = launch(&["-n", "3"], FOREVER);
