@@ -276,9 +276,53 @@ pub enum Loss {
         /// Its message.
         detail: String,
     },
+    /// Bytes that it sent did not arrive as it sent them. They were not delivered.
+    #[error("{0}")]
+    Corrupted(Corruption),
     /// It sent bytes that no correct peer sends.
     #[error("it violated the protocol: {0}")]
     Protocol(String),
+}
+
+/// The frame of a connection that shows that bytes did not arrive as they were sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "bytes that it sent were altered, lost, repeated or inserted on the way: frame {frame} has a \
+     wrong {check}"
+)]
+#[non_exhaustive]
+pub struct Corruption {
+    /// The check that failed.
+    pub check: IntegrityCheck,
+    /// The number of the frame in its direction of the connection, counting from 0.
+    pub frame: u64,
+}
+
+impl Corruption {
+    /// Creates the error.
+    #[must_use]
+    pub const fn new(check: IntegrityCheck, frame: u64) -> Self {
+        Self { check, frame }
+    }
+}
+
+/// A check of the bytes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IntegrityCheck {
+    /// A checksum, which detects accidents.
+    Checksum,
+    /// A message authentication code, which also detects attackers who do not know the secret.
+    AuthenticationCode,
+}
+
+impl std::fmt::Display for IntegrityCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Checksum => "checksum",
+            Self::AuthenticationCode => "authentication code",
+        })
+    }
 }
 
 /// Two ranks made different calls with the same sequence number.

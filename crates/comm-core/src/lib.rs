@@ -76,7 +76,7 @@ pub use collective::Collective;
 pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, HostCommunicator, ReduceOrder};
 pub use dtype::{DType, Element, Plain, PlainType};
-pub use error::{Desync, During, Error, Invalid, Lengths, Loss, Result};
+pub use error::{Corruption, Desync, During, Error, IntegrityCheck, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;
 pub use flight::{CallState, FlightRecord, FlightSink, RecordedCall, RecordedFailure};
 pub use group::{Group, GroupId, Membership};

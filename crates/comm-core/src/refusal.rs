@@ -67,6 +67,9 @@ pub enum Refusal {
     /// The shared secrets differ, or one side has none.
     #[error("authentication failed; the secret (COMM_SECRET) must be equal on all ranks")]
     Authentication,
+    /// A message of the handshake was altered on the way, which sides that use checksums detect.
+    #[error("a message of the handshake was altered on the way: its checksum is wrong")]
+    Corrupted,
     /// Ranks that were configured to share memory cannot: they are on different hosts, in different
     /// containers, or run as different users.
     #[error("{} cannot share memory with this rank: different host, container or user; use TCP between them \

@@ -10,7 +10,7 @@ use socket2::Socket;
 
 use crate::handshake::{Handshake, Progress};
 use crate::hello::Hello;
-use crate::secret::Secret;
+use crate::protection::{Established, ProtectionConfig};
 use crate::socket::{self, Options};
 
 /// An accepted connection that has not completed its handshake.
@@ -26,7 +26,7 @@ pub(crate) struct Handshaking<T> {
 /// A connection whose peer is authenticated, and what the peer is authorized to do.
 #[derive(Debug)]
 pub(crate) struct Accepted<T> {
-    pub(crate) socket: Socket,
+    pub(crate) established: Established,
     pub(crate) address: SocketAddr,
     pub(crate) authorized: T,
 }
@@ -35,11 +35,11 @@ pub(crate) struct Accepted<T> {
 pub(crate) fn accept<T>(
     listener: &Socket,
     options: &Options,
-    secret: Option<&Secret>,
+    config: &ProtectionConfig,
 ) -> io::Result<Option<HandshakeState<Handshaking<T>, Accepted<T>>>> {
     let Some((socket, address)) = socket::accept(listener)? else { return Ok(None) };
     let set_up = options.apply_accepted(&socket, listener);
-    Ok(Some(match set_up.and_then(|()| Handshake::accept(secret.cloned())) {
+    Ok(Some(match set_up.and_then(|()| Handshake::accept(config.clone())) {
         Ok(handshake) => {
             let handshake = Box::new(handshake);
             HandshakeState::Pending(Handshaking { socket, address, handshake, authorized: None })
@@ -68,10 +68,11 @@ impl<T> Handshaking<T> {
                     self.authorized = authorized.ok();
                 }
                 Ok(Progress::Done) => {
-                    let Self { socket, address, authorized, .. } = self;
+                    let Self { socket, address, authorized, handshake } = self;
                     let unauthorized = || HandshakeState::Rejected("it is not authorized".into());
                     return authorized.map_or_else(unauthorized, |authorized| {
-                        HandshakeState::Accepted(Accepted { socket, address, authorized })
+                        let established = Established { socket, protection: handshake.protection() };
+                        HandshakeState::Accepted(Accepted { established, address, authorized })
                     });
                 }
                 Ok(Progress::Refused(refusal)) => return HandshakeState::Rejected(refusal.to_string()),

@@ -44,6 +44,12 @@ pub struct TcpConfig {
     /// seconds on (`TCP_KEEPIDLE`): one packet and its answer for each connection of a channel of
     /// control or of messages. Ranks that wait also look at connections with unacknowledged bytes.
     pub keepalive_timeout: Option<Duration>,
+    /// Whether the bytes of connections have checksums (CRC32C). The setting of one of the two
+    /// sides suffices. Bytes that did not arrive as they were sent are an error
+    /// ([`Loss::Corrupted`](comm_core::Loss::Corrupted)), and are never delivered. TCP's own
+    /// checksum of 16 bits misses some errors of network devices and memory. With a secret,
+    /// connections have stronger checks anyway.
+    pub checksums: bool,
     /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
 }
@@ -103,6 +109,7 @@ impl Default for TcpConfig {
             congestion: Congestion::Auto,
             read_ahead: 128 * 1024,
             keepalive_timeout: Some(Self::KEEPALIVE_TIMEOUT),
+            checksums: false,
             handshake_timeout: Duration::from_secs(10),
         }
     }

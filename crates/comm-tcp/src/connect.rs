@@ -14,7 +14,7 @@ use socket2::Socket;
 
 use crate::handshake::{Handshake, Progress};
 use crate::hello::Hello;
-use crate::secret::Secret;
+use crate::protection::{Established, ProtectionConfig};
 use crate::socket::{self, Options};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
@@ -30,7 +30,7 @@ pub(crate) struct Connector {
     pub(crate) address: SocketAddr,
     /// The hello of the handshake, or `None` if there is no handshake.
     hello: Option<Hello>,
-    secret: Option<Secret>,
+    protection: ProtectionConfig,
     options: Options,
     state: ConnectState,
     backoff: Backoff,
@@ -57,14 +57,19 @@ pub(crate) enum Connected {
     /// is due.
     Pending,
     /// Connected; the handshake is complete.
-    Open(Socket),
+    Open(Established),
     /// The other side rejected us, and would do so again.
     Refused(Refusal),
 }
 
 impl Connector {
-    pub(crate) fn new(address: SocketAddr, hello: Hello, secret: Option<Secret>, options: Options) -> Self {
-        Self { hello: Some(hello), secret, ..Self::bare(address, options) }
+    pub(crate) fn new(
+        address: SocketAddr,
+        hello: Hello,
+        protection: ProtectionConfig,
+        options: Options,
+    ) -> Self {
+        Self { hello: Some(hello), protection, ..Self::bare(address, options) }
     }
 
     /// Connects to a server of another protocol, without a handshake.
@@ -72,7 +77,7 @@ impl Connector {
         Self {
             address,
             hello: None,
-            secret: None,
+            protection: ProtectionConfig::NONE,
             options,
             state: ConnectState::Waiting(None),
             backoff: Backoff::new(BACKOFF_MIN, BACKOFF_MAX),
@@ -126,7 +131,10 @@ impl Connector {
             }
             ConnectState::Connecting(socket) => self.finish_connect(socket, now),
             ConnectState::Handshaking(socket, mut handshake) => match handshake.advance(&socket)? {
-                Progress::Done => Ok(Some(Connected::Open(socket))),
+                Progress::Done => {
+                    let protection = handshake.protection();
+                    Ok(Some(Connected::Open(Established { socket, protection })))
+                }
                 Progress::Refused(refusal) => Ok(Some(Connected::Refused(refusal))),
                 Progress::Pending | Progress::Authorize(_) => {
                     self.state = ConnectState::Handshaking(socket, handshake);
@@ -152,8 +160,8 @@ impl Connector {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         self.options.apply(&socket)?;
-        let Some(hello) = self.hello else { return Ok(Some(Connected::Open(socket))) };
-        let handshake = Handshake::connect(self.secret.clone(), hello)?;
+        let Some(hello) = self.hello else { return Ok(Some(Connected::Open(socket.into()))) };
+        let handshake = Handshake::connect(self.protection.clone(), hello)?;
         self.state = ConnectState::Handshaking(socket, Box::new(handshake));
         Ok(None)
     }
@@ -220,9 +228,9 @@ pub(crate) struct ChannelConnector {
 }
 
 impl comm_mesh::Connect for ChannelConnector {
-    type Connection = Socket;
+    type Connection = Established;
 
-    fn advance(&mut self, now: Instant) -> Result<Option<Socket>> {
+    fn advance(&mut self, now: Instant) -> Result<Option<Established>> {
         let Self { rank, connector } = self;
         match connector.advance(now) {
             Connected::Open(socket) => Ok(Some(socket)),

@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::Socket;
 
 use crate::keepalive::Keepalive;
+use crate::protection::{Established, ProtectedReceiver, ProtectedSender, Read, RecvError};
 use crate::tcp_info::TcpInfo;
 
 /// The maximum number of bytes that are read from a peer only to be discarded.
@@ -24,10 +25,16 @@ pub(crate) struct StateChange {
     pub(crate) broke: bool,
 }
 
+/// The maximum number of bytes that a protected connection reads before it knows the length of a
+/// frame.
+const PROTECTED_READ_AHEAD: usize = 16 * 1024;
+
 /// One socket of a channel.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,
+    /// The frames of a connection whose bytes are checked.
+    frames: Option<Box<Frames>>,
     /// Whether a read or a write may move bytes. Set by epoll, cleared by a read or write that
     /// moved less than it could.
     readable: bool,
@@ -42,10 +49,23 @@ pub(crate) struct Connection {
     broken: bool,
 }
 
+/// The frames of both directions.
+#[derive(Debug)]
+struct Frames {
+    sender: ProtectedSender,
+    receiver: ProtectedReceiver,
+}
+
 impl Connection {
-    pub(crate) const fn new(socket: Socket) -> Self {
+    pub(crate) fn new(Established { socket, protection }: Established, read_ahead: usize) -> Self {
+        let frames = protection.map(|protection| {
+            let sender = ProtectedSender::new(protection.sending);
+            let read_ahead = read_ahead.min(PROTECTED_READ_AHEAD);
+            Box::new(Frames { sender, receiver: ProtectedReceiver::new(protection.receiving, read_ahead) })
+        });
         Self {
             socket,
+            frames,
             readable: false,
             writable: false,
             just_read_all: false,
@@ -81,8 +101,13 @@ impl Connection {
     }
 
     /// Whether a read would move bytes or fail, as far as is known.
-    pub(crate) const fn is_readable(&self) -> bool {
-        self.readable
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable || self.has_received()
+    }
+
+    /// Whether bytes that were read from the socket wait for the caller.
+    fn has_received(&self) -> bool {
+        self.frames.as_ref().is_some_and(|frames| frames.receiver.is_ready())
     }
 
     /// Whether a write would move bytes or fail, as far as is known.
@@ -91,8 +116,8 @@ impl Connection {
     }
 
     /// Whether the read immediately before this call found that there is nothing more to read.
-    pub(crate) const fn take_just_read_all(&mut self) -> bool {
-        std::mem::replace(&mut self.just_read_all, false)
+    pub(crate) fn take_just_read_all(&mut self) -> bool {
+        !self.has_received() && std::mem::take(&mut self.just_read_all)
     }
 
     /// Writes as much of the pieces as possible. `offered` is their total length, at least one
@@ -102,9 +127,13 @@ impl Connection {
             return Ok(0);
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+        let sent = match &mut self.frames {
+            None => rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags),
+            Some(frames) => frames.sender.send(&self.socket, pieces, offered),
+        };
+        match sent {
             Ok(sent) => {
-                self.writable = sent == offered;
+                self.writable = sent == offered && !self.holds_frame();
                 self.just_filled = !self.writable;
                 Ok(sent)
             }
@@ -113,16 +142,40 @@ impl Connection {
                 Ok(0)
             }
             Err(Errno::INTR) => Ok(0),
-            Err(errno) => {
-                (self.ended, self.broken, self.readable) = (true, true, true);
-                Err(errno)
-            }
+            Err(errno) => Err(self.fail_sending(errno)),
         }
+    }
+
+    fn fail_sending(&mut self, errno: Errno) -> Errno {
+        (self.ended, self.broken, self.readable) = (true, true, true);
+        if let Some(frames) = &mut self.frames {
+            frames.sender.give_up();
+        }
+        errno
+    }
+
+    /// Whether a part of a frame waits until the socket accepts it.
+    pub(crate) fn holds_frame(&self) -> bool {
+        self.frames.as_ref().is_some_and(|frames| frames.sender.holds_frame())
+    }
+
+    /// Sends the rest of a frame if the socket may accept it.
+    pub(crate) fn flush(&mut self) -> rustix::io::Result<()> {
+        let Some(frames) = self.frames.as_mut().filter(|frames| frames.sender.holds_frame()) else {
+            return Ok(());
+        };
+        if self.writable {
+            self.writable = frames.sender.flush(&self.socket).map_err(|errno| self.fail_sending(errno))?;
+        }
+        Ok(())
     }
 
     /// Reads into the first piece of memory and then the second; the first may be empty. Returns
     /// `None` if nothing has arrived, and zero at the end of the stream.
-    pub(crate) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+    pub(crate) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        if self.frames.is_some() {
+            return self.read_frames(first, second);
+        }
         let capacity = first.len() + second.len();
         match read_vectored(&self.socket, first, second) {
             Ok(read) => {
@@ -135,7 +188,42 @@ impl Connection {
                 Ok(None)
             }
             Err(Errno::INTR) => Ok(None),
-            Err(errno) => Err(errno),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reads as [`Connection::read`] does, from frames.
+    fn read_frames(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        let Some(frames) = &mut self.frames else { return Ok(None) };
+        loop {
+            if frames.receiver.is_ready() {
+                let mut delivered = frames.receiver.deliver(first).map_err(RecvError::Corrupted)?;
+                if delivered == first.len() {
+                    // A failure after the first bytes is returned by the next call.
+                    delivered += match frames.receiver.deliver(second) {
+                        Err(corruption) if delivered == 0 => return Err(RecvError::Corrupted(corruption)),
+                        second => second.unwrap_or(0),
+                    };
+                }
+                return Ok(Some(delivered));
+            }
+            match frames.receiver.read(&self.socket) {
+                Ok(Read::End) => return Ok(Some(0)),
+                Ok(Read::More) => self.readable = true,
+                Ok(Read::All) => {
+                    self.readable = self.ended;
+                    self.just_read_all = !self.readable;
+                    if !frames.receiver.is_ready() {
+                        return Ok(None);
+                    }
+                }
+                Ok(Read::Nothing) => {
+                    self.readable = false;
+                    return Ok(None);
+                }
+                Err(Errno::INTR) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
         }
     }
 

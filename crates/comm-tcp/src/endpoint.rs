@@ -14,9 +14,9 @@ use crate::fabric::TcpFabric;
 use crate::identity::Identity;
 use crate::interface;
 use crate::mesh::TcpProtocol;
+use crate::protection::ProtectionConfig;
 use crate::record::Record;
 use crate::rendezvous::{RendezvousConfig, check_reach};
-use crate::secret::Secret;
 use crate::socket::{self, Options};
 
 /// The name of the setting in errors.
@@ -29,7 +29,7 @@ pub struct TcpEndpoint {
     config: TcpConfig,
     listener: Socket,
     job: u64,
-    secret: Option<Secret>,
+    protection: ProtectionConfig,
     own: Record,
 }
 
@@ -44,10 +44,19 @@ impl TcpEndpoint {
         let stripes = config.tcp.stripes()?;
         let (listen, publish) = addresses(config)?;
         let listener = listen_in(config, listen, &Options::channel(&config.tcp, None))?;
-        let address = SocketAddr::new(publish, socket::local_address(&listener)?.port());
+        let local = socket::local_address(&listener)?;
+        if config.secret.is_none() && !local.ip().is_loopback() {
+            tracing::warn!(
+                rank = config.member.rank,
+                %local,
+                "no secret: anyone who can reach this address can take the place of another rank; \
+                 set COMM_SECRET to the same random text on every rank"
+            );
+        }
+        let address = SocketAddr::new(publish, local.port());
         let own = Record { process: random_number()?, address, stripes };
-        let (job, secret) = (config.member.job, config.secret.clone());
-        Ok(Self { group, config: config.tcp.clone(), listener, job, secret, own })
+        let (job, protection) = (config.member.job, config.protection());
+        Ok(Self { group, config: config.tcp.clone(), listener, job, protection, own })
     }
 }
 
@@ -62,10 +71,10 @@ impl Endpoint for TcpEndpoint {
     /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
     /// text that is not a record, [`Error::Io`] if the system has no file descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpFabric> {
-        let Self { group, config, listener, job, secret, .. } = self;
+        let Self { group, config, listener, job, protection, .. } = self;
         let members = comm_rendezvous::parse_records(records, Record::parse)?;
         check_reach(&members)?;
-        let identity = Identity { rank: group.rank(), job, secret, members };
+        let identity = Identity { rank: group.rank(), job, protection, members };
         Ok(TcpFabric::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
     }
 }

@@ -14,6 +14,7 @@ use crate::config::TcpConfig;
 use crate::endpoint::TcpEndpoint;
 use crate::identity::Identity;
 use crate::mesh::TcpProtocol;
+use crate::protection::ProtectionConfig;
 use crate::rendezvous::RendezvousConfig;
 use crate::transport::TcpTransport;
 
@@ -70,7 +71,7 @@ impl TcpFabric {
     /// As [`Group::new`], which a rank 0 of 1 always satisfies.
     pub fn alone(config: &TcpConfig) -> Result<Self> {
         let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 1 })?;
-        let identity = Identity { rank: 0, job: 0, secret: None, members: Vec::new() };
+        let identity = Identity { rank: 0, job: 0, protection: ProtectionConfig::NONE, members: Vec::new() };
         Ok(Self::new(Mesh::new(group, TcpProtocol { identity, config: config.clone() }, None)?, None))
     }
 

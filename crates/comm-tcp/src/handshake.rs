@@ -3,7 +3,8 @@
 //! It has four messages of fixed length: the greeting of the dialer, the greeting of the acceptor,
 //! the hello, which is the request of the dialer, and the verdict, which is the reply of the
 //! acceptor. The hello and the verdict each carry a proof, over the transcript so far, that the
-//! sender knows the shared secret. The store and the channels use the same handshake.
+//! sender knows the shared secret, or else a checksum. Both also agree on the protection of later
+//! bytes. The store and the channels use the same handshake.
 //!
 //! A [`Handshake`] never blocks and never reads beyond its last message, so that later bytes stay
 //! in the socket.
@@ -11,12 +12,13 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use comm_core::Refusal;
+use comm_core::{Refusal, wire};
 use comm_rendezvous::random_bytes;
 
 use crate::hello::{GREETING_BYTES, Greeting, HELLO_BYTES, Hello, Role, VERDICT_BYTES, Verdict};
 use crate::message::{Incoming, Outgoing};
-use crate::secret::{PROOF_BYTES, Secret};
+use crate::protection::{Protection, ProtectionConfig};
+use crate::secret::PROOF_BYTES;
 
 /// The progress of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +37,10 @@ pub(crate) enum Progress {
 #[derive(Debug)]
 pub(crate) struct Handshake {
     role: Role,
-    secret: Option<Secret>,
+    config: ProtectionConfig,
     ours: Greeting,
+    /// Whether a side requires checksums, once both have greeted.
+    checksums: bool,
     /// The hello of the dialer; a placeholder on the acceptor until it has received one.
     hello: Hello,
     state: HandshakeStep,
@@ -57,23 +61,24 @@ enum HandshakeStep {
 
 impl Handshake {
     /// Begins the handshake of the side that connected, with its request.
-    pub(crate) fn connect(secret: Option<Secret>, hello: Hello) -> io::Result<Self> {
-        let mut handshake = Self::new(Role::Dialer, secret, hello)?;
+    pub(crate) fn connect(config: ProtectionConfig, hello: Hello) -> io::Result<Self> {
+        let mut handshake = Self::new(Role::Dialer, config, hello)?;
         handshake.send_greeting();
         Ok(handshake)
     }
 
     /// Begins the handshake of the side that accepted.
-    pub(crate) fn accept(secret: Option<Secret>) -> io::Result<Self> {
-        Self::new(Role::Acceptor, secret, Hello::store(0))
+    pub(crate) fn accept(config: ProtectionConfig) -> io::Result<Self> {
+        Self::new(Role::Acceptor, config, Hello::store(0))
     }
 
-    fn new(role: Role, secret: Option<Secret>, hello: Hello) -> io::Result<Self> {
-        let nonce = random_bytes()?;
+    fn new(role: Role, config: ProtectionConfig, hello: Hello) -> io::Result<Self> {
+        let (nonce, checksums) = (random_bytes()?, config.checksums);
         Ok(Self {
             role,
-            ours: Greeting { authenticates: secret.is_some(), role, nonce },
-            secret,
+            ours: Greeting { authenticates: config.secret.is_some(), checksums, role, nonce },
+            config,
+            checksums,
             hello,
             state: HandshakeStep::Greeting,
             incoming: Incoming::new(GREETING_BYTES),
@@ -117,6 +122,14 @@ impl Handshake {
         self.transcript.extend_from_slice(&encoded);
         self.outgoing.put(&encoded, &self.proof());
         self.state = HandshakeStep::Ended(verdict);
+    }
+
+    /// Returns the checks of all later bytes, once the handshake is complete.
+    pub(crate) fn protection(&self) -> Option<Protection> {
+        match &self.config.secret {
+            Some(secret) => Some(Protection::authenticated(secret, self.role, &self.transcript)),
+            None => self.checksums.then(Protection::checksums),
+        }
     }
 
     /// Whether the other side has sent a greeting of this protocol.
@@ -164,6 +177,7 @@ impl Handshake {
         if self.role == Role::Acceptor {
             self.send_greeting();
         }
+        self.checksums |= theirs.checksums;
         if theirs.authenticates != self.ours.authenticates {
             return Err(Refusal::Authentication);
         }
@@ -178,13 +192,14 @@ impl Handshake {
         Ok(())
     }
 
-    /// Handles a hello. A hello without a valid proof is refused unread.
+    /// Handles a hello. A hello with a wrong proof is refused unread.
     fn handle_hello(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<HELLO_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
         if !self.verify(self.incoming.after(HELLO_BYTES)) {
-            self.outgoing.put(&Verdict(Err(Refusal::Authentication)).encode(), &[0; PROOF_BYTES]);
-            return Err(Refusal::Authentication);
+            let refusal = self.wrong_proof();
+            self.outgoing.put(&Verdict(Err(refusal.clone())).encode(), &[0; PROOF_BYTES]);
+            return Err(refusal);
         }
         match Hello::decode(&bytes) {
             Ok(hello) => {
@@ -196,12 +211,12 @@ impl Handshake {
         Ok(())
     }
 
-    /// Handles a verdict. If its proof is invalid, the secrets differ and its code is ignored.
+    /// Handles a verdict. If its proof is wrong, its code is ignored.
     fn handle_verdict(&mut self) -> Result<(), Refusal> {
         let bytes = *self.incoming.message::<VERDICT_BYTES>().ok_or(Refusal::NotAPeer)?;
         self.transcript.extend_from_slice(&bytes);
         if !self.verify(self.incoming.after(VERDICT_BYTES)) {
-            return Err(Refusal::Authentication);
+            return Err(self.wrong_proof());
         }
         self.state = HandshakeStep::Ended(Verdict::decode(&bytes, &self.hello).0);
         Ok(())
@@ -212,19 +227,40 @@ impl Handshake {
         self.incoming = Incoming::new(bytes);
     }
 
-    /// The proof of this side over the transcript, or zeros without a secret.
+    /// The proof of this side over the transcript.
     fn proof(&self) -> [u8; PROOF_BYTES] {
-        self.secret
-            .as_ref()
-            .map_or([0; PROOF_BYTES], |secret| secret.prove(self.role.label(), &self.transcript))
+        match &self.config.secret {
+            Some(secret) => secret.prove(self.role.label(), &self.transcript),
+            None if self.checksums => checksum(self.role, &self.transcript),
+            None => [0; PROOF_BYTES],
+        }
     }
 
     /// Whether this is the proof of the other side over the transcript.
     fn verify(&self, proof: &[u8]) -> bool {
-        self.secret
-            .as_ref()
-            .is_none_or(|secret| secret.verifies(self.role.other().label(), &self.transcript, proof))
+        let other = self.role.other();
+        match &self.config.secret {
+            Some(secret) => secret.verifies(other.label(), &self.transcript, proof),
+            None if self.checksums => checksum(other, &self.transcript) == proof,
+            None => true,
+        }
     }
+
+    /// The refusal of a wrong proof.
+    const fn wrong_proof(&self) -> Refusal {
+        match self.config.secret {
+            Some(_) => Refusal::Authentication,
+            None => Refusal::Corrupted,
+        }
+    }
+}
+
+/// Returns the proof of a side that has no secret: a checksum, and zeros.
+fn checksum(role: Role, transcript: &[u8]) -> [u8; PROOF_BYTES] {
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(role.label()), transcript);
+    let mut proof = [0; PROOF_BYTES];
+    proof[..8].copy_from_slice(&wire::words::<1, 8>([checksum.into()]));
+    proof
 }
 
 #[cfg(test)]

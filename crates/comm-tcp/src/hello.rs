@@ -9,7 +9,7 @@ use crate::secret::PROOF_BYTES;
 /// like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of all that this crate sends on a connection.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 pub(crate) const GREETING_BYTES: usize = 48;
 pub(crate) const HELLO_BYTES: usize = 48;
@@ -40,12 +40,22 @@ impl Role {
             Self::Acceptor => b"comm-tcp acceptor\0",
         }
     }
+
+    /// Returns the label of the key of the frames that this side sends.
+    pub(crate) const fn key_label(self) -> &'static [u8] {
+        match self {
+            Self::Dialer => b"comm-tcp dialer key\0",
+            Self::Acceptor => b"comm-tcp acceptor key\0",
+        }
+    }
 }
 
 /// The first message of a side: the protocol, and a number that is used only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting {
     pub(crate) authenticates: bool,
+    /// Whether this side requires checksums.
+    pub(crate) checksums: bool,
     pub(crate) role: Role,
     pub(crate) nonce: [u8; 32],
 }
@@ -53,8 +63,8 @@ pub(crate) struct Greeting {
 impl Greeting {
     pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut to = Writer::new();
-        to.put(MAGIC).put(VERSION).put([u8::from(self.authenticates), self.role as u8, 0, 0, 0, 0]);
-        to.put(self.nonce);
+        to.put(MAGIC).put(VERSION).put([u8::from(self.authenticates), self.role as u8]);
+        to.put([u8::from(self.checksums), 0, 0, 0]).put(self.nonce);
         to.into_array()
     }
 
@@ -77,8 +87,9 @@ impl Greeting {
             r.take(MAGIC.len() + size_of_val(&VERSION))?;
             let authenticates = r.flag("flag of authentication")?;
             r.code("role of the peer", |code| (code == role as u8).then_some(()))?;
-            r.take(4)?;
-            Ok(Self { authenticates, role, nonce: r.get()? })
+            let checksums = r.flag("flag of checksums")?;
+            r.take(3)?;
+            Ok(Self { authenticates, checksums, role, nonce: r.get()? })
         })
     }
 }
@@ -177,6 +188,7 @@ impl Verdict {
             Err(Refusal::DuplicateRank { rank }) => (5, *rank as u64),
             Err(Refusal::Authentication) => (6, 0),
             Err(Refusal::StoreUnavailable { errno }) => (7, u64::from(errno.cast_unsigned())),
+            Err(Refusal::Corrupted) => (8, 0),
             Err(_) => (1, 0),
         };
         wire::words([code, detail])
@@ -193,6 +205,7 @@ impl Verdict {
             5 => Err(Refusal::DuplicateRank { rank: detail as usize }),
             6 => Err(Refusal::Authentication),
             7 => Err(Refusal::StoreUnavailable { errno: detail as i32 }),
+            8 => Err(Refusal::Corrupted),
             _ => Err(Refusal::NotAPeer),
         })
     }
@@ -215,7 +228,9 @@ mod tests {
     };
 
     comm_sim::hostile_bytes!(greetings_are_read_as_they_were_written:
-    [false, true].map(|authenticates| Greeting { authenticates, role: Role::Dialer, nonce: [7; 32] }),
+    [(false, false), (true, false), (false, true)].map(|(authenticates, checksums)| {
+        Greeting { authenticates, checksums, role: Role::Dialer, nonce: [7; 32] }
+    }),
     |greeting| greeting.encode().to_vec(), |bytes| {
         Greeting::check_prefix(bytes).ok()?;
         Greeting::decode(bytes.try_into().ok()?, Role::Dialer).ok()
@@ -226,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_greeting_of_the_own_role_is_refused() {
-        let greeting = Greeting { authenticates: true, role: Role::Dialer, nonce: [7; 32] };
+        let greeting = Greeting { authenticates: true, checksums: false, role: Role::Dialer, nonce: [7; 32] };
         assert!(Greeting::decode(&greeting.encode(), Role::Acceptor).is_err());
     }
 
@@ -237,6 +252,7 @@ mod tests {
             Refusal::Job,
             Refusal::DuplicateRank { rank: 3 },
             Refusal::Authentication,
+            Refusal::Corrupted,
             Refusal::StoreUnavailable { errno: 11 },
         ];
         for verdict in refusals.into_iter().map(|r| Verdict(Err(r))).chain([Verdict(Ok(()))]) {
@@ -251,8 +267,9 @@ mod tests {
     #[test]
     fn messages_are_pinned_to_the_byte() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let greeting = Greeting { authenticates: true, role: Role::Acceptor, nonce: [0xee; 32] };
-        let prefix = "93636f6d6d0d0a1a0200010200000000";
+        let greeting =
+            Greeting { authenticates: true, checksums: true, role: Role::Acceptor, nonce: [0xee; 32] };
+        let prefix = "93636f6d6d0d0a1a0300010201000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
         let words = ["02020104", "03000000", "02000000", "05000000", "0201000000000000"];
         let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];
@@ -265,7 +282,8 @@ mod tests {
     fn another_protocol_is_refused_at_its_first_byte() {
         assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::NotAPeer));
         assert_eq!(Greeting::check_prefix(b"\x16\x03\x01"), Err(Refusal::NotAPeer));
-        let greeting = Greeting { authenticates: false, role: Role::Dialer, nonce: [0; 32] }.encode();
+        let greeting =
+            Greeting { authenticates: false, checksums: false, role: Role::Dialer, nonce: [0; 32] }.encode();
         for end in 0..greeting.len() {
             assert_eq!(Greeting::check_prefix(&greeting[..end]), Ok(()));
         }

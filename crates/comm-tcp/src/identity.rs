@@ -4,8 +4,8 @@ use comm_core::{ChannelId, ChannelKind, Refusal};
 use comm_mesh::Destination;
 
 use crate::hello::{Hello, Purpose};
+use crate::protection::ProtectionConfig;
 use crate::record::Record;
-use crate::secret::Secret;
 use crate::stripes::Stripes;
 
 /// The identity of this rank and of its peers.
@@ -13,7 +13,7 @@ use crate::stripes::Stripes;
 pub(crate) struct Identity {
     pub(crate) rank: usize,
     pub(crate) job: u64,
-    pub(crate) secret: Option<Secret>,
+    pub(crate) protection: ProtectionConfig,
     /// All members in the order of their ranks.
     pub(crate) members: Vec<Record>,
 }
@@ -85,7 +85,7 @@ mod tests {
             // Only the setting of rank 0 counts.
             stripes: Stripes { sockets: 3 + rank, bytes: 10 },
         };
-        Identity { rank, job: 7, secret: None, members: (0..2).map(member).collect() }
+        Identity { rank, job: 7, protection: ProtectionConfig::NONE, members: (0..2).map(member).collect() }
     }
 
     const fn channel(kind: ChannelKind) -> ChannelId {

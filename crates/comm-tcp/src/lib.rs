@@ -24,6 +24,7 @@
 //! | what do ranks publish | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
 //! | how is a channel connected | `fabric.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
+//! | how are bytes checked | `protection/` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | when is a host lost that does not answer | `keepalive.rs`, `tcp_info.rs` |
 //! | how does the store work | `store/` |
@@ -77,6 +78,7 @@ mod mesh;
 mod message;
 mod peer;
 mod probe;
+mod protection;
 mod read_ahead;
 mod record;
 mod rendezvous;

@@ -12,6 +12,7 @@ use crate::config::TcpConfig;
 use crate::connect::{ChannelConnector, Connector};
 use crate::identity::Identity;
 use crate::probe::Probe;
+use crate::protection::Established;
 use crate::socket::Options;
 use crate::transport::TcpTransport;
 
@@ -44,7 +45,7 @@ impl Accept for TcpProtocol {
     }
 
     fn accept(&self, listener: &Socket) -> io::Result<Option<HandshakeState<Self::Conn, Self::Accepted>>> {
-        accept(listener, &Options::channel(&self.config, None), self.identity.secret.as_ref())
+        accept(listener, &Options::channel(&self.config, None), &self.identity.protection)
     }
 
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> HandshakeState<Self::Conn, Self::Accepted> {
@@ -54,7 +55,7 @@ impl Accept for TcpProtocol {
 
 impl Protocol for TcpProtocol {
     type Key = ChannelId;
-    type Connection = Socket;
+    type Connection = Established;
     type Connect = ChannelConnector;
     type Probe = Probe;
     type Channel = TcpTransport;
@@ -73,12 +74,12 @@ impl Protocol for TcpProtocol {
     }
 
     fn connect(&self, channel: ChannelId, to: ConnId, _peers: usize) -> ChannelConnector {
-        let Identity { members, secret, .. } = &self.identity;
+        let Identity { members, protection, .. } = &self.identity;
         let hello = self.identity.hello(to.world_rank, channel, to.index);
         let address = members[to.world_rank].address;
         // A rank listens before it publishes its address.
         let connector =
-            Connector::new(address, hello, secret.clone(), self.options(channel)).reached_before();
+            Connector::new(address, hello, protection.clone(), self.options(channel)).reached_before();
         ChannelConnector { rank: to.rank, connector }
     }
 
@@ -93,16 +94,16 @@ impl Protocol for TcpProtocol {
         accepted.authorized
     }
 
-    fn establish(&self, channel: ChannelId, accepted: Self::Accepted) -> io::Result<Socket> {
-        self.options(channel).apply(&accepted.socket)?;
-        Ok(accepted.socket)
+    fn establish(&self, channel: ChannelId, accepted: Self::Accepted) -> io::Result<Established> {
+        self.options(channel).apply(&accepted.established.socket)?;
+        Ok(accepted.established)
     }
 
     fn channel(
         &self,
         channel: ChannelId,
         group: Group,
-        peers: Vec<(usize, Vec<Socket>)>,
+        peers: Vec<(usize, Vec<Established>)>,
     ) -> Result<TcpTransport> {
         let read_ahead = match channel.kind {
             ChannelKind::Control => self.config.read_ahead.min(CONTROL_READ_AHEAD),

@@ -9,12 +9,13 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use comm_core::{During, Error, Loss, RecvBuf, Result};
+use comm_core::{Corruption, During, Error, Loss, RecvBuf, Result};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::connection::{Connection, StateChange};
 use crate::keepalive::Keepalive;
+use crate::protection::{PIECES_MAX, RecvError};
 use crate::read_ahead::ReadAhead;
 use crate::stripes::Stripes;
 
@@ -29,8 +30,6 @@ const AHEAD_OF_DIRECT_BYTES: usize = 4 * 1024;
 /// message. A short message is thus read whole, and the rest of a long one directly to its
 /// destination. Copying this much costs about as much as a system call.
 const AHEAD_OF_SMALL_BYTES: usize = 16 * 1024;
-/// The maximum number of pieces of one write.
-const PIECES_MAX: usize = 16;
 /// The maximum number of bytes that are sent in a row before one send accepts none, so that the
 /// caller checks what has arrived. Otherwise a peer that drains as fast as this side fills could
 /// keep it from receiving. Besides, the more bytes are in flight in both directions, the more of
@@ -56,6 +55,9 @@ pub(crate) struct Peer {
     turn: usize,
     /// The number of bytes that the sockets have accepted.
     accepted: u64,
+    /// The number of bytes before the frame of which a part waits to be sent, if there is one.
+    /// Nothing else is sent in the meantime.
+    before_held: Option<u64>,
     /// The number of bytes that were read from the sockets.
     received: u64,
     recv_end: Option<Error>,
@@ -82,6 +84,7 @@ impl Peer {
             unconsumed: 0,
             turn: 0,
             accepted: 0,
+            before_held: None,
             received: 0,
             recv_end: None,
             send_end: None,
@@ -109,8 +112,22 @@ impl Peer {
         self.connections.iter_mut().for_each(Connection::give_up);
     }
 
-    pub(crate) const fn accepted(&self) -> u64 {
-        self.accepted
+    /// The number of bytes that need no further calls to be sent.
+    pub(crate) fn released(&self) -> u64 {
+        self.before_held.unwrap_or(self.accepted)
+    }
+
+    /// Sends the rest of a frame if the socket may accept it.
+    pub(crate) fn flush(&mut self) {
+        let Some(before_held) = self.before_held else { return };
+        let (socket, _) = self.stripes.at(before_held);
+        if let Err(errno) = self.connections[socket].flush() {
+            // The next send returns the error.
+            self.end_sending(socket, errno);
+        }
+        if !self.connections[socket].holds_frame() {
+            self.before_held = None;
+        }
     }
 
     /// Handles an event of epoll on a socket. Returns whether the stream has ended or broken since
@@ -153,7 +170,7 @@ impl Peer {
 
     /// Whether a send would move bytes or fail, as far as is known.
     pub(crate) fn can_send(&self) -> bool {
-        let (socket, _) = self.stripes.at(self.accepted);
+        let (socket, _) = self.stripes.at(self.before_held.unwrap_or(self.accepted));
         self.send_end.is_some() || self.connections.get(socket).is_some_and(Connection::is_writable)
     }
 
@@ -162,7 +179,8 @@ impl Peer {
             return Err(end.clone());
         }
         let rest = TURN_BYTES - std::mem::take(&mut self.turn);
-        if rest == 0 {
+        self.flush();
+        if rest == 0 || self.before_held.is_some() {
             return Ok(0);
         }
         let (socket, stripe) = self.stripes.at(self.accepted);
@@ -172,8 +190,10 @@ impl Peer {
             return Ok(0);
         }
         let pieces = &bounded[..pieces.len().min(PIECES_MAX)];
-        match self.connections[socket].write(pieces, offered) {
+        let connection = &mut self.connections[socket];
+        match connection.write(pieces, offered) {
             Ok(sent) => {
+                self.before_held = connection.holds_frame().then_some(self.accepted);
                 self.accepted += sent as u64;
                 // A full socket ends the turn too.
                 self.turn = if sent == offered { TURN_BYTES - rest + sent } else { 0 };
@@ -271,8 +291,16 @@ impl Peer {
                 self.ahead.advance(read.saturating_sub(direct));
                 Ok(read.min(direct))
             }
-            Err(errno) => Err(self.end_receiving(self.loss(errno))),
+            Err(RecvError::Socket(errno)) => Err(self.end_receiving(self.loss(errno))),
+            Err(RecvError::Corrupted(corruption)) => Err(self.end_corrupted(corruption)),
         }
+    }
+
+    /// Handles bytes that did not arrive as the peer sent them. The peer is alive, so it learns
+    /// from the end of the stream that this side no longer takes part.
+    fn end_corrupted(&mut self, corruption: Corruption) -> Error {
+        self.connections.iter_mut().for_each(Connection::end_sending);
+        self.end_receiving(Loss::Corrupted(corruption))
     }
 
     /// Returns the loss that an error of a socket shows. The kernel breaks a connection after
@@ -302,6 +330,7 @@ impl Peer {
     /// Ends the stream to the peer, and discards the bytes that have arrived.
     pub(crate) fn close(&mut self) {
         self.ahead.skip(usize::MAX);
+        self.flush();
         self.connections.iter_mut().for_each(Connection::end_sending);
         for connection in &self.connections {
             connection.discard(self.ahead.spare());

@@ -7,6 +7,7 @@ use comm_core::{During, Error, Group, GroupId, Loss, Membership, Result};
 use comm_rendezvous::Member;
 
 use crate::config::TcpConfig;
+use crate::protection::ProtectionConfig;
 use crate::record::Record;
 use crate::secret::Secret;
 
@@ -42,6 +43,10 @@ impl RendezvousConfig {
     #[must_use]
     pub fn new(membership: Membership) -> Self {
         Self::from(Member::new(membership))
+    }
+
+    pub(crate) fn protection(&self) -> ProtectionConfig {
+        ProtectionConfig { secret: self.secret.clone(), checksums: self.tcp.checksums }
     }
 
     /// Returns the group of all ranks, or an error if a setting is invalid.

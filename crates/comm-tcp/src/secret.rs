@@ -6,13 +6,16 @@ use comm_core::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::protection::KEY_BYTES;
+
 /// The length of a proof in bytes.
 pub(crate) const PROOF_BYTES: usize = 32;
 
 /// A secret that all processes of a job share. A side with a secret refuses sides without the same
 /// secret.
 ///
-/// It authenticates both ends of a connection in the handshake. It does not encrypt later bytes.
+/// It authenticates both ends of a connection in the handshake, and all later bytes with message
+/// authentication codes. It does not encrypt them.
 /// A secret of at least 16 random bytes cannot be guessed from what an eavesdropper sees.
 #[derive(Clone)]
 pub struct Secret(Hmac<Sha256>);
@@ -41,6 +44,11 @@ impl Secret {
     /// for every wrong proof.
     pub(crate) fn verifies(&self, role: &[u8], messages: &[u8], proof: &[u8]) -> bool {
         self.keyed(role, messages).verify_slice(proof).is_ok()
+    }
+
+    /// Returns a key that only those who know the secret can compute from these messages.
+    pub(crate) fn derive_key(&self, label: &[u8], messages: &[u8]) -> [u8; KEY_BYTES] {
+        self.keyed(label, messages).finalize().into_bytes().into()
     }
 
     fn keyed(&self, role: &[u8], messages: &[u8]) -> Hmac<Sha256> {

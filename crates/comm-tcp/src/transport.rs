@@ -13,12 +13,12 @@ use comm_mesh::CoarseClock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use socket2::Socket;
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::keepalive::{CheckTimer, Keepalive};
 use crate::peer::Peer;
+use crate::protection::Established;
 use crate::stripes::Stripes;
 
 /// The epoll token of the abort signal; see [`token`] for those of sockets.
@@ -34,7 +34,8 @@ const EVENTS_PER_TURN: usize = 64;
 /// system call. Nothing is allocated except the memory for reading ahead, once per peer.
 ///
 /// Dropping the transport ends its streams in an orderly way, without blocking. Accepted bytes
-/// still arrive, unless the peer was at the same time sending bytes that were not received. In a
+/// still arrive, unless the peer was at the same time sending bytes that were not received, or they
+/// are not [released](Transport::released) yet. In a
 /// forked child, dropping it only closes file descriptors.
 #[derive(Debug)]
 pub struct TcpTransport {
@@ -42,6 +43,8 @@ pub struct TcpTransport {
     /// By rank; `None` for this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
+    /// Whether bytes are sent in frames.
+    is_protected: bool,
     /// Whether a stream has ended since the transport was last armed.
     has_unreported_end: bool,
     abort: Arc<AbortSignal>,
@@ -57,7 +60,7 @@ impl TcpTransport {
     /// order.
     pub(crate) fn new(
         group: Group,
-        sockets: impl IntoIterator<Item = (usize, Vec<Socket>)>,
+        sockets: impl IntoIterator<Item = (usize, Vec<Established>)>,
         stripes: Stripes,
         read_ahead: usize,
     ) -> Result<Self> {
@@ -66,6 +69,7 @@ impl TcpTransport {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
+            is_protected: false,
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
             check_timer: None,
@@ -78,9 +82,11 @@ impl TcpTransport {
         for (rank, sockets) in sockets {
             let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             for (at, socket) in sockets.iter().enumerate() {
-                epoll::add(epoll, socket, EventData::new_u64(token(rank, at)), events).map_err(failed)?;
+                transport.is_protected |= socket.protection.is_some();
+                let data = EventData::new_u64(token(rank, at));
+                epoll::add(epoll, &socket.socket, data, events).map_err(failed)?;
             }
-            let connections = sockets.into_iter().map(Connection::new).collect();
+            let connections = sockets.into_iter().map(|socket| Connection::new(socket, read_ahead)).collect();
             transport.peers[rank] = Some(Peer::new(rank, connections, stripes, read_ahead));
         }
         Ok(transport)
@@ -104,6 +110,13 @@ impl TcpTransport {
         self.check_timer.iter().for_each(CheckTimer::clear);
         for peer in self.peers.iter_mut().flatten() {
             self.has_unreported_end |= peer.check_host();
+        }
+    }
+
+    /// Sends the rest of frames that sockets have accepted in part.
+    fn flush(&mut self) {
+        if self.is_protected {
+            self.peers.iter_mut().flatten().for_each(Peer::flush);
         }
     }
 
@@ -174,7 +187,7 @@ impl Transport for TcpTransport {
     }
 
     fn released(&self, to: usize) -> u64 {
-        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::accepted)
+        self.peers.get(to).and_then(Option::as_ref).map_or(0, Peer::released)
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
@@ -198,10 +211,12 @@ impl Transport for TcpTransport {
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.abort.check()?;
+        self.flush();
         if self.is_ready(interest) {
             return Ok(Armed::Ready);
         }
         self.poll_events()?;
+        self.flush();
         let awake = std::mem::take(&mut self.has_unreported_end) || self.is_ready(interest);
         Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }

@@ -8,17 +8,21 @@ use std::time::Duration;
 use comm_core::{Comm, Membership};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::communicator_conformance::{Features, HostMember};
-use comm_tcp::{RendezvousConfig, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
+use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
 /// Returns the fabrics of `n` ranks, in rank order. The store is closed by then, because channels
 /// do not need it.
 fn rendezvous(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
+    rendezvous_with(n, tcp, None)
+}
+
+fn rendezvous_with(n: usize, tcp: &TcpConfig, secret: Option<&Secret>) -> Vec<TcpFabric> {
     let server = TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::default()).unwrap();
     let timeout = Duration::from_secs(30);
     let store = TcpStore::connect(server.local_addr(), StoreConfig::default(), timeout).unwrap();
     let rank = |rank| {
         let mut config = RendezvousConfig::new(Membership { rank, size: n });
-        (config.member.timeout, config.tcp) = (timeout, tcp.clone());
+        (config.member.timeout, config.tcp, config.secret) = (timeout, tcp.clone(), secret.cloned());
         TcpFabric::rendezvous(&store, &config).unwrap()
     };
     thread::scope(|scope| {
@@ -48,6 +52,25 @@ fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<T
     rendezvous(n, &tcp)
 }
 
+/// Frames with checksums.
+fn with_checksums(n: usize) -> Vec<TcpFabric> {
+    let mut tcp = TcpConfig::default();
+    tcp.checksums = true;
+    rendezvous(n, &tcp)
+}
+
+/// Frames with authentication codes.
+fn with_secret(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
+    rendezvous_with(n, tcp, Some(&Secret::new("sesame").unwrap()))
+}
+
+/// Frames that are as short as stripes.
+fn striped_with_secret(n: usize) -> Vec<TcpFabric> {
+    let mut tcp = tiny_buffers();
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (3, 1000);
+    with_secret(n, &tcp)
+}
+
 /// Checks every 31st combination, with data of several packets.
 fn communicators(fabrics: Vec<TcpFabric>) -> Vec<HostMember> {
     let mut features = Features::default();
@@ -66,7 +89,15 @@ comm_sim::transport_conformance!(three_sockets, |n| striped(n, 3, 1000, tiny_buf
 comm_sim::transport_conformance!(four_sockets, |n| striped(n, 4, 64 * 1024, TcpConfig::default()));
 comm_sim::transport_conformance!(four_sockets_tiny, |n| striped(n, 4, 61, tiny_buffers()));
 
+comm_sim::transport_conformance!(checksums, with_checksums);
+comm_sim::transport_conformance!(secret, |n| with_secret(n, &TcpConfig::default()));
+comm_sim::transport_conformance!(secret_tiny_buffers, |n| with_secret(n, &tiny_buffers()));
+comm_sim::transport_conformance!(secret_striped, striped_with_secret);
+
 comm_sim::communicator_conformance!(communicator, [1, 2, 3, 5, 8], |n| communicators(with_defaults(n)));
 comm_sim::communicator_conformance!(striped_communicator, [2, 3], |n| {
     communicators(striped(n, 3, 1000, tiny_buffers()))
+});
+comm_sim::communicator_conformance!(protected_communicator, [2, 3, 5], |n| {
+    communicators(with_secret(n, &TcpConfig::default()))
 });

@@ -78,7 +78,8 @@ pub struct Config {
     /// [`ElasticGroup`](crate::ElasticGroup) admits such a process; its `rank` and `world_size` do
     /// not matter then.
     pub join: bool,
-    /// The shared secret that authenticates TCP connections. Equal on every rank.
+    /// The shared secret that authenticates TCP connections and all their bytes. Equal on every
+    /// rank.
     pub secret: Option<Secret>,
     /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
     /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. The

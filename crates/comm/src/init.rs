@@ -221,7 +221,7 @@ pub(crate) fn init_with_store(config: &Config) -> Result<(Comm, Option<Rendezvou
 
 fn store_config(config: &Config) -> StoreConfig {
     let mut store = StoreConfig::job(config.job).secret(config.secret.clone());
-    store.keepalive_timeout = config.tcp.keepalive_timeout;
+    (store.keepalive_timeout, store.checksums) = (config.tcp.keepalive_timeout, config.tcp.checksums);
     store.operation_timeout = store.operation_timeout.min(config.rendezvous_timeout);
     store
 }

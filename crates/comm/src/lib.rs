@@ -70,12 +70,13 @@ pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
-    CallState, Cart, Collective, Comm, Communicator, Counts, DEFAULT_TIMEOUT, DType, Desync, During, Element,
-    Erased, Error, Fabric, FlightRecord, FlightSink, Group, GroupId, Groups, Host, HostCommunicator,
-    HostView, HostViewMut, Invalid, Lengths, Link, LinkModel, Loss, Membership, Memory, Neighbor, Operator,
-    PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received, RecordedCall, RecordedFailure,
-    RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature,
-    Source, Store, TagMatch, Transport, UserOp, VariableFault, Work, Worker,
+    CallState, Cart, Collective, Comm, Communicator, Corruption, Counts, DEFAULT_TIMEOUT, DType, Desync,
+    During, Element, Erased, Error, Fabric, FlightRecord, FlightSink, Group, GroupId, Groups, Host,
+    HostCommunicator, HostView, HostViewMut, IntegrityCheck, Invalid, Lengths, Link, LinkModel, Loss,
+    Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received,
+    RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
+    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
+    Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

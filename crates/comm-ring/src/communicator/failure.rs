@@ -260,6 +260,10 @@ impl<T: Transport> Session<T> {
         match stop {
             // A report of another rank already names the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
+            // The peer is alive, so waiting for another cause would only take time.
+            Stop::Failed(Error::PeerLost { peer, loss: loss @ Loss::Corrupted(_), .. }) => {
+                self.lost(peer, loss)
+            }
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
                 let outcome = self.await_cause(self.config.diagnosis, |session| {
                     session.check_members()?;

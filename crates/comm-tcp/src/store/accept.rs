@@ -29,7 +29,7 @@ impl Accept for StoreProtocol {
     }
 
     fn accept(&self, listener: &Socket) -> io::Result<Option<HandshakeState<Self::Conn, Self::Accepted>>> {
-        accept(listener, &self.options, self.config.secret.as_ref())
+        accept(listener, &self.options, &self.config.protection())
     }
 
     fn handshake(&self, conn: Self::Conn, has_capacity: bool) -> HandshakeState<Self::Conn, Self::Accepted> {

@@ -21,6 +21,7 @@ use super::presence::{PresenceConfig, TcpPresence};
 use super::protocol::{KEYS_MAX, PREFIX_BYTES, Request, Response};
 use crate::connect::{Connected, Connector, run_first};
 use crate::hello::Hello;
+use crate::protection::Established;
 use crate::socket::Options;
 
 /// A client of a [`TcpStoreServer`](super::TcpStoreServer).
@@ -58,10 +59,10 @@ impl TcpStore {
     /// [`Error::Invalid`] if there are no addresses.
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
         let connectors = addresses.iter().map(|address| connector_to(*address, &config)).collect();
-        let (address, socket) = connect_first(connectors, timeout, deadline_after(timeout))?;
-        let server = identify(&socket, address, &config)?;
+        let (address, mut connection) = connect_first(connectors, timeout, deadline_after(timeout))?;
+        let server = identify(&mut connection, address, &config)?;
         let store = Self { address, config, pool: ConnectionPool::default(), server };
-        store.pool.put(socket);
+        store.pool.put(connection);
         Ok(store)
     }
 
@@ -87,23 +88,24 @@ impl TcpStore {
         })?;
         let max_wait = timeout.map_or(self.config.operation_timeout, with_grace);
         let deadline = deadline_after(max_wait);
-        let socket = self.connection(max_wait)?;
-        let response = exchange(&socket, frame, self.config.frame_bytes_max, deadline)
+        let mut connection = self.connection(max_wait)?;
+        let response = exchange(&mut connection, frame, self.config.frame_bytes_max, deadline)
             .map_err(|e| failed(self.address, key, timeout.unwrap_or(max_wait), e))?;
-        self.pool.put(socket);
+        self.pool.put(connection);
         let value = read_response(self.address, key, timeout.unwrap_or(max_wait), &response)?;
         read(value).ok_or_else(|| using(self.address, key, malformed_response()))
     }
 
-    fn connection(&self, max_wait: Duration) -> Result<Socket> {
+    fn connection(&self, max_wait: Duration) -> Result<Established> {
         match self.pool.take() {
-            Some(socket) => Ok(socket),
+            Some(connection) => Ok(connection),
             None => {
                 let connector = connector_to(self.address, &self.config).reached_before();
                 let timeout = max_wait.min(RECONNECT_MAX);
-                let (address, socket) = connect_first(vec![connector], timeout, deadline_after(timeout))?;
-                if identify(&socket, address, &self.config)? == self.server {
-                    Ok(socket)
+                let (address, mut connection) =
+                    connect_first(vec![connector], timeout, deadline_after(timeout))?;
+                if identify(&mut connection, address, &self.config)? == self.server {
+                    Ok(connection)
                 } else {
                     Err(closing(address))
                 }
@@ -137,10 +139,10 @@ fn closing(address: SocketAddr) -> Error {
 }
 
 /// Returns the id of the server.
-fn identify(socket: &Socket, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
+fn identify(connection: &mut Established, address: SocketAddr, config: &StoreConfig) -> Result<u64> {
     let (key, max_wait) = ("", config.operation_timeout);
     let request = Request::Identify.encode().map_err(|_| using(address, key, malformed_response()))?;
-    let response = exchange(socket, request, config.frame_bytes_max, deadline_after(max_wait))
+    let response = exchange(connection, request, config.frame_bytes_max, deadline_after(max_wait))
         .map_err(|error| failed(address, key, max_wait, error))?;
     let number = read_response(address, key, max_wait, &response)?;
     wire::decode(number, Reader::get).map_err(|_| using(address, key, malformed_response()))
@@ -216,7 +218,7 @@ fn check_count(keys: &[&str]) -> Result<()> {
 
 fn connector_to(address: SocketAddr, config: &StoreConfig) -> Connector {
     let options = Options::store_client(config.keepalive_timeout);
-    Connector::new(address, Hello::store(config.job), config.secret.clone(), options)
+    Connector::new(address, Hello::store(config.job), config.protection(), options)
 }
 
 /// Connects to the first address that answers by the deadline, which is `timeout` after the first
@@ -225,12 +227,12 @@ pub(super) fn connect_first(
     mut connectors: Vec<Connector>,
     timeout: Duration,
     deadline: Instant,
-) -> Result<(SocketAddr, Socket)> {
+) -> Result<(SocketAddr, Established)> {
     if connectors.is_empty() {
         return Err(Error::setting("addresses", "", "a client of a store needs an address to connect to"));
     }
     match run_first(&mut connectors, deadline) {
-        Ok((at, Connected::Open(socket))) => Ok((connectors[at].address, socket)),
+        Ok((at, Connected::Open(connection))) => Ok((connectors[at].address, connection)),
         Ok((at, Connected::Refused(refusal))) => {
             Err(Error::Handshake { with: format!("the store at {}", connectors[at].address), refusal })
         }
@@ -240,8 +242,7 @@ pub(super) fn connect_first(
 }
 
 /// Sends a frame, which must be sent by the deadline.
-pub(super) fn send(socket: &Socket, frame: Vec<u8>, deadline: Instant) -> Result<(), FrameError> {
-    let mut writer = FrameWriter::new(frame);
+pub(super) fn send(socket: &Socket, mut writer: FrameWriter, deadline: Instant) -> Result<(), FrameError> {
     while !writer.flush(socket).map_err(FrameError::Io)? {
         await_socket(socket, PollFlags::OUT, deadline)?;
     }
@@ -250,15 +251,18 @@ pub(super) fn send(socket: &Socket, frame: Vec<u8>, deadline: Instant) -> Result
 
 /// Sends a frame, and waits for another one until the deadline.
 pub(super) fn exchange(
-    socket: &Socket,
+    connection: &mut Established,
     frame: Vec<u8>,
     bytes_max: usize,
     deadline: Instant,
 ) -> Result<Vec<u8>, FrameError> {
-    send(socket, frame, deadline)?;
+    let writer = FrameWriter::new(frame, connection.sending());
+    let Established { socket, protection } = connection;
+    send(socket, writer, deadline)?;
+    let mut check = protection.as_mut().map(|protection| &mut protection.receiving);
     let mut reader = FrameReader::default();
     loop {
-        match reader.fill(socket, bytes_max, |_| true)? {
+        match reader.fill(&*socket, check.as_deref_mut(), bytes_max, |_| true)? {
             Some(Frame::Whole(response)) => return Ok(response),
             Some(Frame::Skipped) | None => {}
         }

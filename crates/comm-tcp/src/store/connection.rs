@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use comm_core::Corruption;
 use rustix::event::epoll::EventFlags;
-use socket2::Socket;
 
 use super::budget::{Reservation, Value};
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::protocol::Response;
+use crate::protection::Established;
 
 /// The memory of each connection that does not count towards the common limit.
 const FREE_BYTES: usize = 16 * 1024;
@@ -19,7 +20,7 @@ const COPIED_BYTES: usize = 16 * 1024;
 /// A connection of a client to the server.
 #[derive(Debug)]
 pub(super) struct StoreConnection {
-    pub(super) socket: Socket,
+    pub(super) established: Established,
     pub(super) address: SocketAddr,
     pub(super) phase: Phase,
     /// The time at which to close it, or to respond that the timeout has passed.
@@ -80,6 +81,8 @@ pub(super) enum CloseReason {
     TooLong(usize),
     /// It sent a malformed request.
     Malformed,
+    /// Its request did not arrive as it sent it.
+    Corrupted(Corruption),
     /// Its request or response took too long.
     TimedOut,
 }
@@ -118,15 +121,16 @@ impl From<FrameError> for CloseReason {
             FrameError::Closed => Self::Closed,
             FrameError::TooLong(bytes) => Self::TooLong(bytes),
             FrameError::TimedOut => Self::TimedOut,
+            FrameError::Corrupted(corruption) => Self::Corrupted(corruption),
             FrameError::Io(error) => Self::Broken(error),
         }
     }
 }
 
 impl StoreConnection {
-    pub(super) fn new(socket: Socket, address: SocketAddr, reservation: Reservation) -> Self {
+    pub(super) fn new(established: Established, address: SocketAddr, reservation: Reservation) -> Self {
         Self {
-            socket,
+            established,
             address,
             phase: Phase::Receiving(FrameReader::default()),
             deadline: None,
@@ -160,7 +164,8 @@ impl StoreConnection {
             return self.respond(&Response::Done(value), deadline);
         }
         let head = Response::head_of_done(value.len()).map_err(|_| CloseReason::TooLong(value.len()))?;
-        self.send(FrameWriter::with_value(head, value.clone()), deadline)
+        let writer = FrameWriter::with_value(head, value.clone(), self.established.sending());
+        self.send(writer, deadline)
     }
 
     /// Begins to send a response, which must be sent by the deadline.
@@ -170,7 +175,8 @@ impl StoreConnection {
         deadline: Option<Instant>,
     ) -> Result<(), CloseReason> {
         let frame = response.encode().map_err(|_| CloseReason::TooLong(usize::MAX))?;
-        self.send(FrameWriter::new(frame), deadline)
+        let writer = FrameWriter::new(frame, self.established.sending());
+        self.send(writer, deadline)
     }
 
     fn send(&mut self, writer: FrameWriter, deadline: Option<Instant>) -> Result<(), CloseReason> {
@@ -183,7 +189,7 @@ impl StoreConnection {
     /// Sends more of a response, and expects the next request after it.
     pub(super) fn flush(&mut self) -> Result<(), CloseReason> {
         if let Phase::Sending(writer) = &mut self.phase
-            && writer.flush(&self.socket)?
+            && writer.flush(&self.established.socket)?
         {
             self.expect_request();
         }
@@ -205,7 +211,9 @@ impl StoreConnection {
         let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
         let reservation = &mut self.reservation;
         let may_hold = |bytes: usize| reservation.set(bytes.saturating_sub(FREE_BYTES));
-        let frame = reader.fill(&self.socket, bytes_max, may_hold)?;
+        let Established { socket, protection } = &mut self.established;
+        let check = protection.as_mut().map(|protection| &mut protection.receiving);
+        let frame = reader.fill(&*socket, check, bytes_max, may_hold)?;
         if frame.is_none() && reader.has_begun() && self.deadline.is_none() {
             self.deadline = deadline;
         }

@@ -85,6 +85,7 @@ pub(super) fn failed(address: SocketAddr, key: &str, after: Duration, error: Fra
         FrameError::Closed => {
             io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")
         }
+        FrameError::Corrupted(corruption) => io::Error::new(io::ErrorKind::InvalidData, corruption),
         FrameError::TooLong(bytes) => io::Error::new(
             io::ErrorKind::InvalidData,
             format!("its response of {bytes} bytes is longer than this side accepts"),

@@ -30,6 +30,7 @@ use comm_core::Refusal;
 
 use crate::config::TcpConfig;
 use crate::hello::{Hello, Purpose};
+use crate::protection::ProtectionConfig;
 use crate::secret::Secret;
 
 /// Settings of a store. Server and clients must have the same `job` and `secret`; each side has its
@@ -41,6 +42,8 @@ pub struct StoreConfig {
     pub job: u64,
     /// The shared secret. A side with a secret refuses a side without the same one.
     pub secret: Option<Secret>,
+    /// Whether connections have checksums, as in [`TcpConfig::checksums`].
+    pub checksums: bool,
     /// The largest request or response in bytes. Larger ones are never held in memory.
     pub frame_bytes_max: usize,
     /// The maximum number of bytes that the server holds for all clients together: keys, values,
@@ -71,6 +74,7 @@ impl Default for StoreConfig {
         Self {
             job: 0,
             secret: None,
+            checksums: false,
             frame_bytes_max: 16 << 20,
             stored_bytes_max: 64 << 20,
             connections_max: 16_384,
@@ -94,6 +98,10 @@ impl StoreConfig {
     pub fn secret(mut self, secret: Option<Secret>) -> Self {
         self.secret = secret;
         self
+    }
+
+    fn protection(&self) -> ProtectionConfig {
+        ProtectionConfig { secret: self.secret.clone(), checksums: self.checksums }
     }
 
     fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {

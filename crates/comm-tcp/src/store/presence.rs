@@ -10,8 +10,9 @@ use socket2::Socket;
 
 use super::client::{exchange, read_response, send};
 use super::errors::failed;
-use super::frame::{Frame, FrameError, FrameReader};
+use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::protocol::Request;
+use crate::protection::{Established, FrameCheck};
 
 /// The will to leave and the key to watch.
 pub(super) struct PresenceConfig<'a> {
@@ -38,21 +39,24 @@ pub(super) struct TcpPresence {
 
 #[derive(Debug)]
 enum PresenceState {
-    Waiting(FrameReader),
+    Waiting(FrameReader, Option<FrameCheck>),
     Answered(Result<Option<Vec<u8>>>),
 }
 
 impl TcpPresence {
     /// Leaves the will and requests the key.
-    pub(super) fn new(socket: Socket, config: PresenceConfig<'_>) -> Result<Self> {
+    pub(super) fn new(mut connection: Established, config: PresenceConfig<'_>) -> Result<Self> {
         let PresenceConfig { address, bytes_max, deadline, will, key, timeout } = config;
         let broken = |error| failed(address, key, timeout, error);
-        let answer = exchange(&socket, will, bytes_max, deadline).map_err(broken)?;
+        let answer = exchange(&mut connection, will, bytes_max, deadline).map_err(broken)?;
         read_response(address, key, timeout, &answer)?;
         let request =
             Request::Get { key, timeout }.encode().map_err(|_| broken(FrameError::TooLong(key.len())))?;
+        let request = FrameWriter::new(request, connection.sending());
+        let Established { socket, protection } = connection;
         send(&socket, request, deadline).map_err(broken)?;
-        let state = Mutex::new(PresenceState::Waiting(FrameReader::default()));
+        let check = protection.map(|protection| protection.receiving);
+        let state = Mutex::new(PresenceState::Waiting(FrameReader::default(), check));
         Ok(Self { socket, address, key: key.to_owned(), timeout, bytes_max, state })
     }
 }
@@ -64,8 +68,8 @@ impl Presence for TcpPresence {
 
     fn poll(&self) -> Result<Option<Vec<u8>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let PresenceState::Waiting(reader) = &mut *state {
-            let answer = match reader.fill(&self.socket, self.bytes_max, |_| true) {
+        if let PresenceState::Waiting(reader, check) = &mut *state {
+            let answer = match reader.fill(&self.socket, check.as_mut(), self.bytes_max, |_| true) {
                 Ok(None | Some(Frame::Skipped)) => return Ok(None),
                 Ok(Some(Frame::Whole(frame))) => {
                     let value = read_response(self.address, &self.key, self.timeout, &frame);
@@ -76,7 +80,7 @@ impl Presence for TcpPresence {
             *state = PresenceState::Answered(answer);
         }
         match &*state {
-            PresenceState::Waiting(_) => Ok(None),
+            PresenceState::Waiting(..) => Ok(None),
             PresenceState::Answered(answer) => answer.clone(),
         }
     }

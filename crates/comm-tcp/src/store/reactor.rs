@@ -210,11 +210,12 @@ impl Reactor {
         }
     }
 
-    fn admit(&mut self, Accepted { socket, address, .. }: Accepted<()>) {
+    fn admit(&mut self, Accepted { established, address, .. }: Accepted<()>) {
         let id = self.next;
-        let connection = StoreConnection::new(socket, address, self.status.budget.open());
+        let connection = StoreConnection::new(established, address, self.status.budget.open());
         let data = EventData::new_u64(id);
-        if let Err(errno) = epoll::add(&self.epoll, &connection.socket, data, EventFlags::empty()) {
+        if let Err(errno) = epoll::add(&self.epoll, &connection.established.socket, data, EventFlags::empty())
+        {
             tracing::warn!(%address, %errno, "the store cannot watch a client");
             return;
         }
@@ -245,7 +246,7 @@ impl Reactor {
     fn watch(&mut self, id: u64, connection: &mut StoreConnection) -> rustix::io::Result<()> {
         let now = Registration { events: connection.events(), deadline: connection.deadline };
         if now.events != connection.registration.events {
-            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id), now.events)?;
+            epoll::modify(&self.epoll, &connection.established.socket, EventData::new_u64(id), now.events)?;
         }
         if now.deadline != connection.registration.deadline {
             self.forget_deadline(id, connection);
@@ -281,6 +282,7 @@ impl Reactor {
             }
             CloseReason::TooLong(bytes) => format!("it sent a request of {bytes} bytes"),
             CloseReason::Malformed => "it sent a malformed request".into(),
+            CloseReason::Corrupted(corruption) => corruption.to_string(),
             CloseReason::TimedOut => "it took too long".into(),
         };
         if let Some(suppressed) = self.warnings.admit(Instant::now()) {

@@ -41,7 +41,7 @@ pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &Stor
 
 fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()> {
     let until = Instant::now() + HANDSHAKE_MAX;
-    let mut handshake = Handshake::accept(config.secret.clone())?;
+    let mut handshake = Handshake::accept(config.protection())?;
     loop {
         match handshake.advance(client)? {
             Progress::Authorize(hello) => {

@@ -10,19 +10,21 @@ use super::protocol::{Request, Response};
 use super::{StoreConfig, TcpStore, TcpStoreServer};
 use crate::connect::{Connected, Connector, run_first};
 use crate::hello::{Hello, Purpose};
+use crate::protection::ProtectionConfig;
 use crate::socket::Options;
 
 const SOON: Duration = Duration::from_secs(10);
 
 fn dial(address: SocketAddr, hello: Hello) -> Connected {
-    let mut connectors = [Connector::new(address, hello, None, Options::store_client(None))];
+    let mut connectors =
+        [Connector::new(address, hello, ProtectionConfig::NONE, Options::store_client(None))];
     run_first(&mut connectors, Instant::now() + SOON).unwrap().1
 }
 
 /// A connection on which the server expects requests.
 fn raw(address: SocketAddr) -> TcpStream {
-    let Connected::Open(socket) = dial(address, Hello::store(0)) else { panic!("the store refused us") };
-    let stream = TcpStream::from(socket);
+    let Connected::Open(connection) = dial(address, Hello::store(0)) else { panic!("the store refused us") };
+    let stream = TcpStream::from(connection.socket);
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream

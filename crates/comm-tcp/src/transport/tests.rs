@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use comm_core::{GroupId, Loss, Membership};
 use rustix::event::{PollFd, PollFlags, poll};
+use socket2::Socket;
 
 use super::*;
 use crate::peer::TURN_BYTES;
@@ -27,11 +28,11 @@ fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTrans
         peer.set_nodelay(true).unwrap();
         let (socket, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
-        (Socket::from(socket), peer)
+        (Socket::from(socket).into(), peer)
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for rank in 1..size {
-        let (sockets, peers) = (0..stripes.sockets).map(connect).unzip();
+        let (sockets, peers): (Vec<Established>, _) = (0..stripes.sockets).map(connect).unzip();
         ours.push((rank, sockets));
         theirs.push(peers);
     }

@@ -1,6 +1,8 @@
 //! Ranks as threads that find each other through a store, over real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
+pub(crate) mod relay;
+
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -23,7 +23,7 @@ pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
 use self::rendezvous::StoreLocation;
 use self::variables::{
-    JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
+    CHECKSUM, JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
     RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
@@ -78,6 +78,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     }
     config.join = environment.number(&JOIN)? == Some(1);
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
+    config.tcp.checksums = environment.text(&CHECKSUM)? == Some("crc32c");
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
     config.ports = environment.ports(&PORT_RANGE)?;
     if let Some(sockets) = environment.size(&TCP_SOCKETS)? {

@@ -109,9 +109,16 @@ pub(super) const SECRET: Variable = Variable::new(
     "COMM_SECRET",
     Values::Text("text, at least 16 random characters"),
     "none: anyone who can reach a port can join",
-    "the secret that authenticates every TCP connection, except to PyTorch's store; equal on every rank",
+    "the secret that authenticates every TCP connection and all its bytes, except to PyTorch's store; equal on every rank",
 )
 .sets("secret");
+pub(super) const CHECKSUM: Variable = Variable::new(
+    "COMM_CHECKSUM",
+    Values::OneOf(&["none", "crc32c"]),
+    "`none`",
+    "the checksum of the bytes of TCP connections without a secret, which have stronger checks; \
+     one rank of a pair that sets it suffices",
+);
 pub(super) const TRANSPORT: Variable = Variable::new(
     "COMM_TRANSPORT",
     Values::OneOf(&["auto", "tcp", "shm"]),
@@ -211,12 +218,13 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 19] = [
+pub(crate) const ALL: [&Variable; 20] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
     &JOB_ID,
     &SECRET,
+    &CHECKSUM,
     &TRANSPORT,
     &SOCKET_IFNAME,
     &PORT_RANGE,

@@ -14,7 +14,7 @@ use socket2::Socket;
 use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
 use crate::store::client::send;
 use crate::store::errors::{await_socket, malformed_response};
-use crate::store::frame::{FrameError, GROWTH_BYTES, cut, receive};
+use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
 
 /// The time to wait for the server to report that a key exists before asking again: some versions
 /// of the server do not wake waiters for keys that a compare-and-set created.
@@ -167,7 +167,7 @@ impl Conversation {
     }
 
     fn ask(&self, query: Query) -> TorchResult<()> {
-        send(&self.socket, query.into_bytes(), self.deadline)
+        send(&self.socket, FrameWriter::bare(query.into_bytes()), self.deadline)
     }
 
     fn number<T: wire::Fixed>(&self) -> TorchResult<T> {

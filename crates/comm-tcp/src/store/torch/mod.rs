@@ -19,6 +19,7 @@ use super::errors::{RECONNECT_MAX, failed, not_a_number, timed_out, with_grace};
 use super::frame::FrameError;
 use super::pool::ConnectionPool;
 use crate::connect::Connector;
+use crate::protection::Established;
 use crate::socket::Options;
 
 /// A client of a `torch.distributed.TCPStore`, such as that of torchrun's agent. It is tested with
@@ -75,7 +76,7 @@ impl TorchStore {
         let timeout = timeout.saturating_sub(begun.elapsed());
         let store = Self { address, config, pool: ConnectionPool::default() };
         let conversation = store.open(timeout, deadline_after(timeout))?;
-        store.pool.put(conversation.socket);
+        store.pool.put(conversation.socket.into());
         Ok(store)
     }
 
@@ -94,7 +95,7 @@ impl TorchStore {
         for _ in 0..GREET_ATTEMPTS {
             let options = Options::store_client(self.config.keepalive_timeout);
             let connector = Connector::bare(self.address, options);
-            let (_, socket) = connect_first(vec![connector], timeout, connect_by)?;
+            let (_, Established { socket, .. }) = connect_first(vec![connector], timeout, connect_by)?;
             let bytes_max = self.config.frame_bytes_max;
             let conversation = Conversation { socket, deadline: connect_by, bytes_max };
             match conversation.greet() {
@@ -122,12 +123,12 @@ impl TorchStore {
         let deadline = deadline_after(max_wait);
         let bytes_max = self.config.frame_bytes_max;
         let conversation = match self.pool.take() {
-            Some(socket) => Conversation { socket, deadline, bytes_max },
+            Some(Established { socket, .. }) => Conversation { socket, deadline, bytes_max },
             None => self.open(max_wait.min(RECONNECT_MAX), deadline)?,
         };
         let outcome = operation(&conversation);
         if outcome.is_ok() {
-            self.pool.put(conversation.socket);
+            self.pool.put(conversation.socket.into());
         }
         Ok(outcome)
     }

@@ -1,0 +1,317 @@
+//! Ranks between which a relay alters bytes.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comm_core::{Comm, Error, Fabric, IntegrityCheck, Interest, Loss, ReduceOp, Result, Store, Transport};
+use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::MemoryStore;
+use comm_tcp::{RendezvousConfig, Secret, TcpFabric};
+use common::relay::{Alteration, Change, Direction, Tampering, with_relays};
+use common::{SOON, WORLD, config};
+
+/// The protection of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Bare,
+    Checksums,
+    Authenticated,
+}
+
+/// The bytes of a handshake from a dialer and from an acceptor.
+const HANDSHAKE_BYTES: [u64; 2] = [48 + 80, 48 + 48];
+/// The lengths of messages: small ones, and around the borders of one and two frames.
+const LENGTHS: [usize; 12] = [1, 2, 7, 32, 4096, 65_599, 65_600, 65_601, 131_199, 131_200, 131_201, 300_000];
+
+fn protected(rank: usize, size: usize, mode: Mode) -> RendezvousConfig {
+    let mut config = config(rank, size);
+    // One side that requires checksums suffices.
+    config.tcp.checksums = mode == Mode::Checksums && rank.is_multiple_of(2);
+    config.secret = (mode == Mode::Authenticated).then(|| Secret::new("sesame").unwrap());
+    config
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// Pseudorandom numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// The bytes that arrived, and the error that ended the stream.
+type Arrived = (Vec<u8>, Error);
+
+/// Sends the messages to the peer, and then ends the stream.
+fn send_all(fabric: &TcpFabric, lengths: &[usize], open_for: Duration) -> Result<()> {
+    let mut transport = fabric.open(WORLD, Instant::now() + open_for)?;
+    let peer = 1 - fabric.group().rank();
+    let (mut waiting, all) = (Interest::default(), content(lengths.iter().sum()));
+    waiting.add_send(peer);
+    let mut sent = 0;
+    for length in lengths {
+        let end = sent + length;
+        while sent < end || transport.released(peer) < sent as u64 {
+            match transport.try_send(peer, &[IoSlice::new(&all[sent..end])])? {
+                0 if transport.arm(&waiting)? == comm_core::Armed::Sleep => {
+                    transport.sleep(None, Duration::from_millis(100))?;
+                }
+                more => sent += more,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Receives up to the end of the stream.
+fn receive_all(fabric: &TcpFabric, open_for: Duration) -> Result<Arrived> {
+    let mut transport = fabric.open(WORLD, Instant::now() + open_for)?;
+    let peer = 1 - fabric.group().rank();
+    let (mut waiting, mut all, mut into) = (Interest::default(), Vec::new(), vec![0; 50_000]);
+    waiting.add_recv(peer);
+    let limit = Instant::now() + SOON;
+    loop {
+        match transport.try_recv(peer, &mut into) {
+            Ok(0) if transport.arm(&waiting)? == comm_core::Armed::Sleep => {
+                transport.sleep(None, Duration::from_millis(100))?;
+            }
+            Ok(more) => all.extend_from_slice(&into[..more]),
+            Err(error) => return Ok((all, error)),
+        }
+        assert!(Instant::now() < limit, "nothing arrives after {} bytes", all.len());
+    }
+}
+
+/// Sends messages from one of two ranks to the other, through relays. Returns what the receiver
+/// got, and the number of bytes that passed from the sender.
+fn stream(
+    mode: Mode,
+    sender: Direction,
+    alteration: Option<Alteration>,
+    open_for: Duration,
+) -> (Result<Arrived>, u64) {
+    let tampering = Arc::new(Tampering::new(alteration));
+    let store = with_relays(MemoryStore::default(), Arc::clone(&tampering));
+    let sending_rank = match sender {
+        Direction::FromDialer => 1,
+        Direction::FromAcceptor => 0,
+    };
+    let arrived = thread::scope(|scope| {
+        let fabric = |rank| TcpFabric::rendezvous(&store, &protected(rank, 2, mode)).unwrap();
+        let sending = scope.spawn(move || {
+            let fabric = fabric(sending_rank);
+            // It fails if the receiver stops because of the alteration.
+            let _ = send_all(&fabric, &LENGTHS, open_for);
+        });
+        let arrived = receive_all(&fabric(1 - sending_rank), open_for);
+        sending.join().unwrap();
+        arrived
+    });
+    assert_eq!(alteration.is_some(), tampering.applied.load(Ordering::Relaxed), "{alteration:?}");
+    (arrived, tampering.passed[sender as usize].load(Ordering::Relaxed))
+}
+
+fn whole() -> Vec<u8> {
+    content(LENGTHS.iter().sum())
+}
+
+#[test]
+fn a_relay_that_alters_nothing_is_not_noticed() {
+    for mode in [Mode::Bare, Mode::Checksums, Mode::Authenticated] {
+        for sender in [Direction::FromDialer, Direction::FromAcceptor] {
+            let (arrived, passed) = stream(mode, sender, None, SOON);
+            let (received, error) = arrived.unwrap();
+            assert!(received == whole(), "{mode:?} {sender:?}");
+            assert!(matches!(error, Error::PeerLost { loss: Loss::Closed, .. }), "{error}");
+            let raw = whole().len() as u64 + HANDSHAKE_BYTES[sender as usize];
+            assert_eq!(passed == raw, mode == Mode::Bare, "{passed} bytes");
+        }
+    }
+}
+
+/// Shows that the relay alters what it should.
+#[test]
+fn without_protection_altered_bytes_are_delivered() {
+    let alteration = Alteration {
+        connection: 0,
+        direction: Direction::FromDialer,
+        at: HANDSHAKE_BYTES[0] + 1000,
+        change: Change::Flip(4),
+    };
+    let (arrived, _) = stream(Mode::Bare, Direction::FromDialer, Some(alteration), SOON);
+    let mut expected = whole();
+    expected[1000] ^= 4;
+    assert!(arrived.unwrap().0 == expected);
+}
+
+/// Alters one stream at a random position after the handshake.
+fn alter(mode: Mode, random: &mut Random, change: Change) {
+    let direction = [Direction::FromDialer, Direction::FromAcceptor][random.below(2) as usize];
+    let handshake = HANDSHAKE_BYTES[direction as usize];
+    // The checks make the stream a little longer than its content.
+    let at = handshake + random.below(whole().len() as u64);
+    let alteration = Alteration { connection: 0, direction, at, change };
+    let (arrived, _) = stream(mode, direction, Some(alteration), SOON);
+    let (received, error) = arrived.unwrap();
+    assert!(whole().starts_with(&received), "{alteration:?}");
+    let sender = if direction == Direction::FromDialer { 1 } else { 0 };
+    let check = match mode {
+        Mode::Authenticated => IntegrityCheck::AuthenticationCode,
+        _ => IntegrityCheck::Checksum,
+    };
+    match error {
+        Error::PeerLost { peer, loss: Loss::Corrupted(corruption), .. } => {
+            assert_eq!((peer, corruption.check), (sender, check), "{alteration:?}");
+        }
+        // The end of the stream comes before the check of an incomplete frame.
+        Error::PeerLost { peer, loss: Loss::Closed | Loss::Io(_), .. }
+            if matches!(change, Change::Cut | Change::Drop(_)) =>
+        {
+            assert_eq!(peer, sender);
+            assert!(received.len() < whole().len(), "{alteration:?}");
+        }
+        other => panic!("{other}: {alteration:?}"),
+    }
+}
+
+fn alter_often(mode: Mode, seed: u64) {
+    let mut random = Random(seed);
+    for round in 0..60 {
+        let length = 1 + random.below(100_000);
+        let change = match round % 5 {
+            0 | 1 => Change::Flip(1 << random.below(8)),
+            2 => Change::Drop(length),
+            3 => Change::Repeat(length as usize),
+            _ if round % 2 == 0 => Change::Insert(length as usize),
+            _ => Change::Cut,
+        };
+        alter(mode, &mut random, change);
+    }
+}
+
+#[test]
+fn with_checksums_altered_bytes_are_an_error_and_never_delivered() {
+    alter_often(Mode::Checksums, 1);
+}
+
+#[test]
+fn with_a_secret_altered_bytes_are_an_error_and_never_delivered() {
+    alter_often(Mode::Authenticated, 2);
+}
+
+/// A bit of any byte of the handshake.
+#[test]
+fn an_altered_handshake_gives_no_channel_or_an_unaltered_one() {
+    // A rank that waits for the rest of a handshake gives up at this time.
+    const OPEN_FOR: Duration = Duration::from_secs(3);
+    for mode in [Mode::Checksums, Mode::Authenticated] {
+        thread::scope(|scope| {
+            for direction in [Direction::FromDialer, Direction::FromAcceptor] {
+                for at in (0..HANDSHAKE_BYTES[direction as usize]).step_by(5) {
+                    scope.spawn(move || {
+                        let change = Change::Flip(1 << (at % 8));
+                        let alteration = Alteration { connection: 0, direction, at, change };
+                        let (arrived, _) = stream(mode, direction, Some(alteration), OPEN_FOR);
+                        match arrived {
+                            // The dialer may have tried again, on another connection.
+                            Ok((received, error)) => {
+                                assert!(whole().starts_with(&received), "{alteration:?}");
+                                assert!(matches!(error, Error::PeerLost { .. }), "{error}: {alteration:?}");
+                            }
+                            Err(error) => assert!(
+                                matches!(
+                                    error,
+                                    Error::Handshake { .. } | Error::Timeout { .. } | Error::PeerLost { .. }
+                                ),
+                                "{error}: {alteration:?}"
+                            ),
+                        }
+                    });
+                }
+            }
+        });
+    }
+}
+
+/// Runs collectives in a world behind relays. Returns whether each rank got all results.
+fn collectives(size: usize, mode: Mode, alteration: Option<Alteration>) -> (Vec<Result<()>>, bool) {
+    let tampering = Arc::new(Tampering::new(alteration));
+    let store = with_relays(MemoryStore::default(), Arc::clone(&tampering));
+    let run = |rank: usize, store: &dyn Store| {
+        let fabric = TcpFabric::rendezvous(store, &protected(rank, size, mode))?;
+        let timeout = Duration::from_secs(if alteration.is_some() { 5 } else { 60 });
+        let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout)?);
+        for length in [0, 1, 2, 1000, 8191, 16_400, 16_401, 70_000] {
+            let mut data: Vec<u64> = (0..length).map(|at| at * (rank as u64 + 1)).collect();
+            comm.all_reduce(&mut data, ReduceOp::Sum)?;
+            let ranks: u64 = (1..=size as u64).sum();
+            assert!(data.iter().zip(0..).all(|(sum, at)| *sum == at * ranks), "wrong sum of {length}");
+        }
+        let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+        let sent = content(200_000 + rank);
+        let mut received = vec![0_u8; 200_000 + from];
+        let envelope = comm.send_recv((to, 7), &sent[..], (from, 7), &mut received[..])?;
+        assert!(envelope.source == from && received == content(200_000 + from), "a wrong message");
+        comm.barrier()?;
+        comm.finalize()
+    };
+    let outcomes = thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .map(|rank| {
+                scope.spawn({
+                    let (run, store) = (&run, &store);
+                    move || run(rank, store)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    (outcomes, tampering.applied.load(Ordering::Relaxed))
+}
+
+#[test]
+fn protected_worlds_compute_exact_results() {
+    for size in 2..=4 {
+        for mode in [Mode::Checksums, Mode::Authenticated] {
+            let (outcomes, _) = collectives(size, mode, None);
+            assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        }
+    }
+}
+
+/// The connections of a world of two: control, data and messages.
+#[test]
+fn collectives_and_messages_fail_or_are_exact_if_a_bit_changes() {
+    for (mode, seed) in [(Mode::Checksums, 3), (Mode::Authenticated, 4)] {
+        let mut random = Random(seed);
+        for size in [2, 3] {
+            let pairs = size * (size - 1) / 2;
+            for round in 0..8 {
+                let direction = [Direction::FromDialer, Direction::FromAcceptor][round % 2];
+                let alteration = Alteration {
+                    connection: random.below(3 * pairs as u64) as usize,
+                    direction,
+                    at: HANDSHAKE_BYTES[direction as usize] + random.below(200_000),
+                    change: Change::Flip(1 << random.below(8)),
+                };
+                // Wrong results fail an assertion of `collectives`.
+                let (outcomes, applied) = collectives(size, mode, Some(alteration));
+                let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+                assert_eq!(applied, failed > 0, "{alteration:?}: {outcomes:?}");
+            }
+        }
+    }
+}
