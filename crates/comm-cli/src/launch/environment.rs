@@ -39,7 +39,8 @@ pub(super) struct Job {
     pub(super) restarts: usize,
     pub(super) store: SocketAddr,
     pub(super) id: NonZeroU64,
-    pub(super) secret: OsString,
+    /// `None` if connections are neither authenticated nor protected.
+    pub(super) secret: Option<OsString>,
     /// The value of `CUDA_VISIBLE_DEVICES` of each rank, unless it is inherited.
     pub(super) devices: Option<Vec<String>>,
 }
@@ -82,7 +83,7 @@ mod tests {
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let store = "[::1]:4321".parse().expect("an address");
-        let job = Job { ranks: 4, restarts: 1, store, id, secret: "hush".into(), devices: None };
+        let job = Job { ranks: 4, restarts: 1, store, id, secret: Some("hush".into()), devices: None };
         let variables = job.variables(2);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(

@@ -44,9 +44,9 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// ranks is empty.
 ///
 /// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
-/// each start, and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with the number of cores divided by
-/// the number of ranks, but at least 1. The secret is never passed as an argument, and `Debug`
-/// omits the values of variables.
+/// each start (see [`Launch::random_secret`]), and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with
+/// the number of cores divided by the number of ranks, but at least 1. The secret is never passed
+/// as an argument, and `Debug` omits the values of variables.
 ///
 /// ```no_run
 /// use comm_cli::launch::Launch;
@@ -66,6 +66,7 @@ pub struct Launch {
     tag_output: bool,
     grace: Duration,
     devices: Option<Devices>,
+    random_secret: bool,
     max_restarts: usize,
     on_restart: fn(&Restart),
     ranks_min: usize,
@@ -85,6 +86,7 @@ impl fmt::Debug for Launch {
             .field("tag_output", &self.tag_output)
             .field("grace", &self.grace)
             .field("devices", &self.devices)
+            .field("random_secret", &self.random_secret)
             .field("max_restarts", &self.max_restarts)
             .field("ranks_min", &self.ranks_min)
             .field("ranks_max", &self.ranks_max)
@@ -105,6 +107,7 @@ impl Launch {
             tag_output: false,
             grace: DEFAULT_GRACE,
             devices: None,
+            random_secret: true,
             max_restarts: 0,
             on_restart: |_| {},
             ranks_min: usize::MAX,
@@ -128,6 +131,14 @@ impl Launch {
     /// Sets the number of ranks, at least 1. The default is 1.
     pub fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
+        self
+    }
+
+    /// Sets whether ranks get a random secret if `COMM_SECRET` is not set. The default is true.
+    /// Without a secret, any process on this machine can join the job, but bytes over TCP need no
+    /// authentication codes.
+    pub fn random_secret(mut self, random_secret: bool) -> Self {
+        self.random_secret = random_secret;
         self
     }
 
@@ -243,7 +254,7 @@ impl Launch {
         let id = random_job_id().map_err(system("draw a job id"))?;
         let address = SocketAddr::new(self.master_addr, 0);
         let secret = self.secret().map_err(system("draw a secret"))?;
-        let store = store::serve(address, id, &secret)
+        let store = store::serve(address, id, secret.as_deref())
             .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
         let job = Job { ranks: self.ranks, restarts, store: store.local_addr(), id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
@@ -282,8 +293,11 @@ impl Launch {
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     }
 
-    fn secret(&self) -> io::Result<OsString> {
-        self.given_env(environment::SECRET).map_or_else(random_secret, Ok)
+    fn secret(&self) -> io::Result<Option<OsString>> {
+        match self.given_env(environment::SECRET) {
+            None if self.random_secret => random_secret().map(Some),
+            given => Ok(given),
+        }
     }
 
     /// Returns variables that limit the total number of threads of all ranks to the number of
@@ -313,7 +327,7 @@ impl Launch {
         // it.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.envs(self.threads()).env(environment::SECRET, &job.secret);
+        command.envs(self.threads()).envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
         command.envs(job.variables(rank)).envs(job.device(rank));
         if self.tag_output {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -15,17 +15,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves a store until it is dropped. The launcher serves it instead of rank 0, so that the
 /// remaining ranks can still reach it after a failure.
-pub(super) fn serve(address: SocketAddr, job: NonZeroU64, secret: &OsStr) -> comm::Result<TcpStoreServer> {
+pub(super) fn serve(
+    address: SocketAddr,
+    job: NonZeroU64,
+    secret: Option<&OsStr>,
+) -> comm::Result<TcpStoreServer> {
     TcpStoreServer::bind(address, config(job, secret)?)
 }
 
-fn config(job: NonZeroU64, secret: &OsStr) -> comm::Result<StoreConfig> {
-    let secret = Secret::new(secret.as_bytes())?;
-    Ok(StoreConfig::job(job.get()).secret(Some(secret)))
+fn config(job: NonZeroU64, secret: Option<&OsStr>) -> comm::Result<StoreConfig> {
+    let secret = secret.map(|secret| Secret::new(secret.as_bytes())).transpose()?;
+    Ok(StoreConfig::job(job.get()).secret(secret))
 }
 
 /// Lets processes that wait to join the group know that it has ended.
 pub(super) fn close_wait_list(job: &Job) -> comm::Result<()> {
-    let store = TcpStore::connect(job.store, config(job.id, &job.secret)?, CONNECT_TIMEOUT)?;
+    let store = TcpStore::connect(job.store, config(job.id, job.secret.as_deref())?, CONNECT_TIMEOUT)?;
     WaitList::new(&store, job.id.get(), 0).close()
 }

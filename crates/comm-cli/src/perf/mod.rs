@@ -44,7 +44,9 @@ impl Perf {
         }
         let program =
             env::current_exe().map_err(|source| CliError::System { what: "find this program", source })?;
-        Ok(Launch::new(program).args(env::args_os().skip(1)).ranks(ranks).run()?)
+        // Connections are measured as they are without a secret, unless one is given.
+        let launch = Launch::new(program).random_secret(false);
+        Ok(launch.args(env::args_os().skip(1)).ranks(ranks).run()?)
     }
 
     fn join(&self) -> Result<()> {
