@@ -81,6 +81,12 @@ impl<M: Memory> Comm<M> {
         &self.communicator
     }
 
+    /// Returns the communicator, for what is built over it.
+    #[must_use]
+    pub fn shared_communicator(&self) -> Arc<M::Communicator> {
+        Arc::clone(&self.communicator)
+    }
+
     /// Returns the options of the calls of this handle, for calls that are specific to this memory.
     #[must_use]
     pub const fn options(&self) -> &CallOptions {

@@ -156,6 +156,20 @@ impl ElasticGroup {
         self.is_newcomer
     }
 
+    /// Creates a communicator of the present group for host and device buffers, as
+    /// [`Config::devices`] specifies. Every rank calls this, after each change of the group.
+    ///
+    /// A failure of either side is a failure of both: then drop it, and
+    /// [shrink](Self::shrink) the group.
+    ///
+    /// # Errors
+    /// As [`HybridCommunicator::connect`](crate::HybridCommunicator::connect).
+    #[cfg(feature = "nccl")]
+    pub fn connect_devices(&self) -> Result<crate::HybridCommunicator> {
+        let timeout = self.config.rendezvous_timeout;
+        crate::init::connect_devices(self.comm.shared_communicator(), &self.config, timeout)
+    }
+
     /// Admits processes that wait to join, and returns their number. Collective: every rank calls
     /// this at the same position in its sequence of calls. If no process waits, this costs one
     /// broadcast and one request of rank 0 to the store.

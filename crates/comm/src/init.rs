@@ -93,9 +93,18 @@ pub fn init_devices() -> Result<HybridCommunicator> {
 #[cfg(feature = "nccl")]
 pub fn init_devices_with(config: &Config) -> Result<HybridCommunicator> {
     let begun = Begun::now(config, None);
-    let host = join(config)?.into_host();
+    connect_devices(join(config)?.into_host(), config, begun.left())
+}
+
+/// Creates a second communicator for device buffers.
+#[cfg(feature = "nccl")]
+pub(crate) fn connect_devices(
+    host: Arc<dyn HostCommunicator>,
+    config: &Config,
+    timeout: Duration,
+) -> Result<HybridCommunicator> {
     let mut devices = config.devices.clone();
-    devices.timeout = begun.left();
+    devices.timeout = timeout;
     if matches!(devices.device, DeviceChoice::FromEnv) {
         devices.device = DeviceChoice::LocalRank(config.local_rank);
     }

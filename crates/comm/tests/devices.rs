@@ -7,7 +7,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use comm::{DeviceBuffer, DevicePath, Error, HybridCommunicator, ReduceOp, Result};
+use comm::{
+    Config, DeviceBuffer, DevicePath, ElasticGroup, Error, GrowOptions, HybridCommunicator, ReduceOp, Result,
+    ShrinkOptions,
+};
 use common::process::{self, Rank};
 use gpu_emu::Control;
 
@@ -68,6 +71,9 @@ fn rank() {
     if role == "again" {
         return connect_repeatedly();
     }
+    if role == "elastic" {
+        return come_and_go();
+    }
     let comm = match comm::init_devices() {
         Ok(comm) => comm,
         Err(error) => return println!("report: {}", error.to_string().replace('\n', " ")),
@@ -92,6 +98,59 @@ fn connect_repeatedly() {
         }
     }
     println!("report: connected five times");
+}
+
+/// Makes all-reduces on devices, in a new group after each change of the ranks.
+fn come_and_go() {
+    let mut group = ElasticGroup::join(&Config::from_env().unwrap()).unwrap();
+    let mut may_grow = !group.is_newcomer();
+    let mut devices = group.connect_devices();
+    loop {
+        let outcome = devices.as_ref().map_err(Error::clone).and_then(|comm| {
+            let size = comm.group().size();
+            assert_eq!(sum(comm, 1000)?, vec![size as f32; 1000]);
+            Ok(size)
+        });
+        let outcome = outcome.and_then(|size| {
+            if std::mem::replace(&mut may_grow, true) && group.grow(&GrowOptions::default())? > 0 {
+                may_grow = false;
+                devices = group.connect_devices();
+                return Ok(None);
+            }
+            Ok(Some(size))
+        });
+        match outcome {
+            Ok(size) => size.into_iter().for_each(|size| println!("report: sum of {size}")),
+            Err(_) => {
+                drop(devices);
+                group.shrink(&ShrinkOptions::default()).unwrap();
+                devices = group.connect_devices();
+                may_grow = true;
+            }
+        }
+    }
+}
+
+/// Waits until a rank reports sums over so many ranks.
+fn await_size(rank: &mut Rank, size: usize) {
+    while rank.report().unwrap() != format!("sum of {size}") {}
+}
+
+#[test]
+fn a_group_with_devices_regains_ranks() {
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        let (store, mut ranks) = start("elastic", 2, path, |_| true);
+        ranks.iter_mut().for_each(|rank| await_size(rank, 2));
+        for device in [2, 3] {
+            let mut newcomer = process::command("elastic", &store, (0, 4));
+            newcomer.envs(environment(device, 1, path, nccl(true))).env("COMM_JOIN", "1");
+            ranks.push(Rank::start(newcomer));
+            ranks.iter_mut().for_each(|rank| await_size(rank, 3));
+            // Rank 0 is killed.
+            drop(ranks.remove(0));
+            ranks.iter_mut().for_each(|rank| await_size(rank, 2));
+        }
+    }
 }
 
 fn report_connecting(control: &Control) {
