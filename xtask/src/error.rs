@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use comm_cli::__private::plot::DrawError;
 use comm_sim::mutate::MutationError;
+use comm_sim::swarm::FailedRun;
 use comm_sim::verify::Fault;
 
 /// The error of a task.
@@ -42,6 +43,8 @@ pub(crate) enum Error {
     Unfit { row: String, unfit: MutationError },
     #[error("the verifier accepted {} wrong mutants:\n{}", .0.len(), .0.join("\n"))]
     Survivors(Vec<String>),
+    #[error("seed {seed}: {failure}")]
+    Swarm { seed: u64, failure: Box<FailedRun> },
     #[error("the package {package} does not contain the repository's {file}")]
     Licence { package: String, file: &'static str },
     #[error("the package {package} has {bytes} bytes, more than {max}: check `cargo package --list`")]

@@ -13,6 +13,7 @@ mod nccl;
 mod package;
 mod packages;
 mod places;
+mod swarm;
 mod tidy;
 mod verify;
 
@@ -49,6 +50,7 @@ enum Task {
     NcclFetch(nccl::Fetch),
     /// Pack the published packages, and run a program that depends on them
     Package,
+    Swarm(swarm::Swarm),
     /// Verify every schedule, and check that the verifier rejects mutations of it
     Verify,
 }
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),
         Task::Package => package::run(out),
+        Task::Swarm(swarm) => swarm.execute(out),
         Task::Tidy => tidy::run(),
         Task::Verify => verify::run(out),
     };

@@ -4,6 +4,8 @@
 //!   capacity and delays;
 //! - [`network`]: ranks as state machines in one thread, over a faulty network in virtual time,
 //!   reproducible from a seed;
+//! - [`swarm`]: a whole program on a faulty network, drawn from seeds, with the properties that
+//!   must hold in every run;
 //! - [`verify`]: proves that a schedule computes the right result and cannot deadlock;
 //! - [`cost`]: predicts the time of a schedule under a model of the links, for thousands of ranks;
 //! - [`mutate`]: checks that the verifier rejects every wrong schedule;
@@ -35,6 +37,7 @@ pub mod network;
 mod queue;
 mod random;
 mod release;
+pub mod swarm;
 mod threads;
 pub mod verify;
 

@@ -42,7 +42,7 @@ fn join<T>(started: std::io::Result<thread::ScopedJoinHandle<'_, T>>) -> thread:
 }
 
 /// Returns the message of a panic.
-fn message(panic: &Box<dyn Any + Send>) -> &str {
+pub(crate) fn message(panic: &Box<dyn Any + Send>) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         text
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
-    Scheduler, Until,
+    Allocation, ChannelId, During, Error, Fabric, Group, Link, LinkModel, Loss, Result, Scheduler, Until,
 };
 
-use super::turns::{Action, NetworkScheduler, Turns};
+use super::turns::{Action, NetworkScheduler};
 use super::world::World;
-use super::{FaultPlan, NetworkTransport, SharedWorld};
+use super::{Incident, NetworkTransport, SharedWorld};
 
-/// The fabric of one rank of [`run`].
+/// The fabric of one rank of [`run`](super::run).
 #[derive(Debug)]
 pub struct NetworkFabric {
     group: Group,
@@ -39,6 +38,34 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
+    pub(super) const fn new(rank: usize, world: SharedWorld) -> Self {
+        Self { rank, world }
+    }
+
+    /// Lets a fault happen now. If it stops this rank, returns when the rank continues.
+    pub fn inject(&self, incident: Incident) {
+        self.world.inject(self.rank, incident);
+    }
+
+    /// Adds an entry of this rank to the log.
+    pub fn log(&self, text: impl Into<String>) {
+        let mut world = self.world.lock();
+        let now = world.now();
+        world.log.add(now, Some(self.rank), text.into());
+    }
+
+    /// Returns the time for which this rank was stopped or slow, and by which its clock jumped.
+    #[must_use]
+    pub fn delayed(&self) -> Duration {
+        self.world.lock().ranks[self.rank].delayed
+    }
+
+    /// Returns the number of operations of this rank on transports.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.world.lock().ranks[self.rank].operations.count()
+    }
+
     /// Returns the virtual time since the start of the run.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -58,64 +85,14 @@ impl VirtualClock {
 
     /// Kills this rank: bytes that have not left it are lost.
     pub fn die(&self) {
-        self.world.lock().die(self.rank);
+        self.inject(Incident::Death { rank: self.rank });
     }
 
     /// Calls `action` before the operation with this number, counted from 1, on this rank's
-    /// transports. It replaces an earlier action that has not been called.
+    /// transports.
     pub fn before_operation(&self, operation: u64, action: impl FnOnce() + Send + 'static) {
         let action: Action = Box::new(action);
-        let earlier = self.world.lock().ranks[self.rank].operations.action.replace((operation, action));
-        // Dropped after the world is unlocked: the action may own a transport, whose drop locks the
-        // world.
-        drop(earlier);
-    }
-}
-
-/// Runs `rank` on a thread per rank, in virtual time, and returns the results in rank order. One
-/// thread runs at a time, until it sleeps or until an operation on a transport passes the turn to
-/// another; both choices depend on the seed. So each run can be reproduced from its seed and plan.
-///
-/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`]. Further
-/// threads of a rank take part if they are added to [`Fabric::scheduler`], as those of
-/// [`Worker`](comm_core::Worker) are; no other threads may use its transports. After a rank has
-/// died, every operation fails on all of its threads.
-///
-/// # Panics
-/// If a rank panics; see [`run_each`](crate::run_each). If ranks still wait after a week of virtual
-/// time, because they are deadlocked.
-pub fn run<T: Send>(
-    n: usize,
-    seed: u64,
-    plan: &FaultPlan,
-    rank: impl Fn(NetworkFabric, VirtualClock) -> T + Sync,
-) -> Vec<T> {
-    let world = SharedWorld::new(n, seed, plan);
-    world.lock().turns = Some(Turns::new(seed));
-    let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
-    let groups: Vec<_> = (0..n).filter_map(group).collect();
-    let results = crate::run_each(groups, |group| {
-        let turns = TurnGuard { rank: group.rank(), world: world.clone() };
-        world.begin(group.rank());
-        let clock = VirtualClock { rank: group.rank(), world: world.clone() };
-        let result = rank(NetworkFabric { group, world: world.clone() }, clock);
-        drop(turns);
-        result
-    });
-    let deadlocked = world.lock().turns.take().map(|turns| turns.deadlocked).unwrap_or_default();
-    assert!(deadlocked.is_empty(), "ranks {deadlocked:?} are deadlocked (seed {seed})");
-    results
-}
-
-/// Ends the turns of a rank when it is dropped, which includes a panic of the rank.
-struct TurnGuard {
-    rank: usize,
-    world: SharedWorld,
-}
-
-impl Drop for TurnGuard {
-    fn drop(&mut self) {
-        self.world.end(self.rank);
+        self.world.lock().ranks[self.rank].operations.actions.push((operation, action));
     }
 }
 
@@ -131,11 +108,19 @@ impl World {
         });
         self.openings[at].present[rank] = true;
         let channel = self.openings[at].channel;
-        if !self.openings[at].present.contains(&false) && self.openings[at].failure.is_none() {
+        self.complete(channel);
+        channel
+    }
+
+    /// Completes an opening if all members have arrived and can reach each other.
+    fn complete(&mut self, channel: usize) {
+        let Some(at) = self.openings.iter().position(|opening| opening.channel == channel) else { return };
+        let Opening { members, present, failure, .. } = &self.openings[at];
+        let is_cut = |&a: &usize| members.iter().any(|&b| self.is_cut(a, b));
+        if failure.is_none() && !present.contains(&false) && !members.iter().any(is_cut) {
             self.openings.remove(at);
             self.wake_all();
         }
-        channel
     }
 
     /// Lets a member leave the opening. The others do not notice this, and wait for it.
@@ -156,15 +141,11 @@ impl World {
     }
 }
 
-impl Opening {
-    /// Returns the members that have not arrived, by their ranks in the channel.
-    fn missing(&self) -> Vec<usize> {
-        let ranks = 0..self.members.len();
-        ranks.filter(|&rank| !self.present[rank]).collect()
-    }
-}
-
 impl NetworkFabric {
+    pub(super) const fn new(group: Group, world: SharedWorld) -> Self {
+        Self { group, world }
+    }
+
     /// Waits until all members have entered the channel.
     fn wait(&self, (channel, own): (usize, usize), members: &[usize], until: Until<'_>) -> Result<()> {
         let started = self.now();
@@ -176,21 +157,25 @@ impl NetworkFabric {
                 world.abandon(channel, own);
             }
             let expired = expired?;
+            world.complete(channel);
             let Some(opening) = world.openings.iter().find(|opening| opening.channel == channel) else {
                 return Ok(());
             };
             if let Some(failure) = &opening.failure {
                 return Err(failure.clone());
             }
-            let missing = opening.missing();
+            let rank = self.group.rank();
+            let is_missing =
+                |&member: &usize| !opening.present[member] || world.is_cut(rank, members[member]);
+            let missing: Vec<usize> = (0..members.len()).filter(is_missing).collect();
             // A death causes others to leave, so deaths are checked first.
-            let dead = (0..members.len()).find(|&rank| world.is_dead(members[rank]));
+            let dead = (0..members.len()).find(|&rank| world.is_known_dead(members[rank]));
             let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
             if let Some(peer) = dead.or_else(gone) {
                 let error = Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed };
                 return Err(world.fail(channel, error));
             }
-            let now = world.instant();
+            let now = world.instant_of(rank);
             if expired {
                 let after = now - started;
                 let error = Error::Timeout { waiting_for: missing, after, during: During::Rendezvous };
@@ -198,9 +183,7 @@ impl NetworkFabric {
             }
             drop(world);
             let sleep = until.next_check(now).saturating_duration_since(now);
-            self.world
-                .sleep(self.group.rank(), sleep)
-                .map_err(|error| self.world.lock().fail(channel, error))?;
+            self.world.sleep(rank, sleep).map_err(|error| self.world.lock().fail(channel, error))?;
         }
     }
 }
@@ -213,7 +196,7 @@ impl Fabric for NetworkFabric {
     }
 
     fn now(&self) -> Instant {
-        self.world.lock().instant()
+        self.world.lock().instant_of(self.group.rank())
     }
 
     fn links(&self) -> LinkModel {

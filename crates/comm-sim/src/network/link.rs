@@ -30,6 +30,8 @@ pub(super) struct Link {
     arrived: ByteQueue,
     /// The time until which the link is busy with sent bytes.
     busy_until: Duration,
+    /// The time until which the link delivers nothing.
+    cut_until: Duration,
     accepted: u64,
     consumed: u64,
     /// The consumed position of which the sender has been notified.
@@ -66,8 +68,21 @@ impl Link {
     /// Keeps the link busy for `time`, from `now` or the end of its current packets on, and returns
     /// the end of that time.
     pub(super) fn occupy(&mut self, now: Duration, time: Duration) -> Duration {
-        self.busy_until = self.busy_until.max(now) + time;
+        self.busy_until = self.busy_until.max(now).max(self.cut_until) + time;
         self.busy_until
+    }
+
+    /// Holds everything back until this time. Returns whether packets are in flight, which arrive
+    /// `latency` later.
+    pub(super) fn cut(&mut self, until: Duration, latency: Duration) -> bool {
+        self.cut_until = self.cut_until.max(until);
+        let arrives = self.cut_until + latency;
+        self.travelling.iter_mut().for_each(|packet| packet.arrives = packet.arrives.max(arrives));
+        !self.travelling.is_empty()
+    }
+
+    pub(super) const fn cut_until(&self) -> Duration {
+        self.cut_until
     }
 
     /// Puts a packet on the link. It arrives no earlier than the packets before it. Returns the
@@ -106,6 +121,13 @@ impl Link {
     pub(super) fn lose_all(&mut self, now: Duration) {
         self.travelling.clear();
         self.busy_until = self.busy_until.min(now);
+    }
+
+    /// Ends the stream for both sides at once, and drops everything in flight.
+    pub(super) fn break_off(&mut self, loss: &Loss) {
+        self.travelling.clear();
+        self.recv_end.get_or_insert_with(|| loss.clone());
+        self.send_end.get_or_insert_with(|| loss.clone());
     }
 
     /// Notifies the sender that nothing more can be sent. Returns whether this is the first

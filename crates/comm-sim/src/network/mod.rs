@@ -30,7 +30,10 @@
 //! ```
 
 mod fabric;
+mod faults;
+mod incident;
 mod link;
+mod simulation;
 mod transport;
 mod turns;
 mod world;
@@ -42,7 +45,9 @@ use comm_core::{Group, GroupId, Membership, Result};
 
 use crate::Release;
 use crate::random::Random;
-pub use fabric::{NetworkFabric, VirtualClock, run};
+pub use fabric::{NetworkFabric, VirtualClock};
+pub use incident::{Defect, Incident};
+pub use simulation::{LogEntry, Simulation, run, simulate};
 pub use transport::NetworkTransport;
 pub use turns::now;
 use world::World;
@@ -65,25 +70,18 @@ pub struct FaultPlan {
     pub stalls: Option<(usize, Duration)>,
     /// The time at which the sender's bytes count as released.
     pub release: Release,
+    /// Whether receivers detect bytes that were changed or duplicated on the way.
+    pub checksums: bool,
+    /// The time after which a rank whose host does not answer is lost.
+    pub keepalive: Duration,
     /// The faults, and their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
+    /// A defect of the network itself.
+    pub defect: Option<Defect>,
 }
 
-/// A fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Incident {
-    /// A rank dies: bytes that have not left it are lost.
-    Death {
-        /// The rank.
-        rank: usize,
-    },
-    /// The link between two ranks breaks, and loses the bytes in flight.
-    Break {
-        /// The two ranks.
-        between: (usize, usize),
-    },
-}
+/// The default of the transports over sockets.
+const KEEPALIVE: Duration = Duration::from_secs(3);
 
 impl FaultPlan {
     /// Creates the plan of a network that delivers everything promptly.
@@ -97,7 +95,10 @@ impl FaultPlan {
             short: false,
             stalls: None,
             release: Release::OnAccept,
+            checksums: true,
+            keepalive: KEEPALIVE,
             incidents: Vec::new(),
+            defect: None,
         }
     }
 
@@ -113,7 +114,10 @@ impl FaultPlan {
             short: true,
             stalls: Some((20, Duration::from_millis(5))),
             release: Release::OnConsume,
+            checksums: true,
+            keepalive: KEEPALIVE,
             incidents: Vec::new(),
+            defect: None,
         }
     }
 
@@ -126,7 +130,14 @@ impl FaultPlan {
         self
     }
 
-    comm_core::setters!(release: Release);
+    comm_core::setters!(release: Release, checksums: bool, keepalive: Duration);
+
+    /// Returns the plan of a network with this defect.
+    #[must_use]
+    pub const fn defect(mut self, defect: Defect) -> Self {
+        self.defect = Some(defect);
+        self
+    }
 
     /// Returns the plan with this additional fault.
     #[must_use]

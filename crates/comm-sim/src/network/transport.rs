@@ -34,6 +34,7 @@ pub struct NetworkTransport {
 impl NetworkTransport {
     pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
+        world.lock().open_transports += 1;
         Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, filled: Vec::new() })
     }
 
@@ -58,7 +59,7 @@ impl NetworkTransport {
     fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
         let mut world = self.enter(from)?;
         match world.link(self.channel, from, self.group.rank()).recv_loss() {
-            Some(loss) => Err(lost(from, loss, During::Receiving)),
+            Some(loss) => Err(lost(world.reported(from, self.group), loss, During::Receiving)),
             None => Ok(world),
         }
     }
@@ -102,7 +103,7 @@ impl Transport for NetworkTransport {
     }
 
     fn now(&self) -> Instant {
-        self.world.lock().instant()
+        self.world.lock().instant_of(self.rank)
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
@@ -110,7 +111,7 @@ impl Transport for NetworkTransport {
         self.world.begin_operation(self.rank);
         let mut world = self.enter(to)?;
         if let Some(loss) = world.link(self.channel, rank, to).send_loss() {
-            return Err(lost(to, loss, During::Sending));
+            return Err(lost(world.reported(to, self.group), loss, During::Sending));
         }
         let offered = bytes.iter().map(|part| part.len()).sum::<usize>();
         let capacity = world.plan.capacity.max(1);
@@ -216,6 +217,8 @@ impl Transport for NetworkTransport {
 
 impl Drop for NetworkTransport {
     fn drop(&mut self) {
-        self.world.lock().leave(self.channel, self.group.rank());
+        let mut world = self.world.lock();
+        world.open_transports -= 1;
+        world.leave(self.channel, self.group.rank());
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Error, Result, Scheduler};
 
-use super::SharedWorld;
 use super::world::World;
+use super::{Incident, SharedWorld};
 use crate::random::Random;
 
 /// The average number of operations of a thread until another gets a turn.
@@ -57,8 +57,10 @@ thread_local! {
 /// outside of runs. It is the clock for code that takes a clock as a function.
 #[must_use]
 pub fn now() -> Instant {
-    let world = CURRENT.with_borrow(|current| current.as_ref().map(|(world, _)| world.clone()));
-    world.map_or_else(Instant::now, |world| world.lock().instant())
+    let current = CURRENT.with_borrow(Clone::clone);
+    let Some((world, thread)) = current else { return Instant::now() };
+    let world = world.lock();
+    world.instant_of(world.threads[thread].rank)
 }
 
 /// An action of a rank before one of its operations.
@@ -68,14 +70,20 @@ pub(super) type Action = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(super) struct Operations {
     count: u64,
-    /// An action, and the number of the operation before which it runs.
-    pub(super) action: Option<(u64, Action)>,
+    /// Actions, and the numbers of the operations before which they run.
+    pub(super) actions: Vec<(u64, Action)>,
 }
 
 impl Operations {
-    fn begin(&mut self) -> Option<Action> {
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn begin(&mut self) -> Vec<Action> {
         self.count += 1;
-        self.action.take_if(|(operation, _)| *operation == self.count).map(|(_, action)| action)
+        let count = self.count;
+        let due = self.actions.extract_if(.., |(operation, _)| *operation == count);
+        due.map(|(_, action)| action).collect()
     }
 }
 
@@ -121,7 +129,9 @@ impl Sleep {
 
 impl World {
     fn runnable(&self) -> Vec<usize> {
-        let runs = |thread: &Thread| !thread.finished && thread.sleep.until.is_none();
+        let runs = |thread: &Thread| {
+            !thread.finished && thread.sleep.until.is_none() && !self.is_stopped(thread.rank)
+        };
         (0..self.threads.len()).filter(|&thread| runs(&self.threads[thread])).collect()
     }
 
@@ -134,22 +144,29 @@ impl World {
                 turns.current = Some(runnable[turns.random.below(runnable.len())]);
                 return turns.current;
             }
-            let wakes = self.threads.iter().filter_map(|thread| thread.sleep.until).min()?;
+            let wakes = self.threads.iter().filter_map(|thread| thread.sleep.until).min();
+            let waits = self.threads.iter().any(|thread| !thread.finished);
+            let wakes = wakes.or_else(|| self.next_event().filter(|_| waits))?;
             if self.next_event().is_some_and(|event| event <= wakes) {
                 self.advance(None);
             } else if wakes > LONGEST_RUN {
-                let waiting = self.threads.iter().filter(|thread| !thread.finished);
-                turns.deadlocked = waiting.map(|thread| thread.rank).collect();
-                turns.deadlocked.sort_unstable();
-                turns.deadlocked.dedup();
-                (0..self.ranks.len()).for_each(|rank| self.die(rank));
-                self.wake_all();
+                self.give_up(turns);
             } else {
                 self.set_time(wakes);
                 let is_over = |thread: &&mut Thread| thread.sleep.until.is_some_and(|at| at <= wakes);
                 self.threads.iter_mut().filter(is_over).for_each(|thread| thread.sleep.wake());
             }
         }
+    }
+
+    /// Ends a run whose ranks are deadlocked.
+    fn give_up(&mut self, turns: &mut Turns) {
+        let waiting = self.threads.iter().filter(|thread| !thread.finished);
+        turns.deadlocked = waiting.map(|thread| thread.rank).collect();
+        turns.deadlocked.sort_unstable();
+        turns.deadlocked.dedup();
+        (0..self.ranks.len()).for_each(|rank| self.die(rank));
+        self.wake_all();
     }
 
     /// Wakes the parked threads of the same rank, so that they check their conditions.
@@ -218,15 +235,31 @@ impl SharedWorld {
         let mut world = self.lock();
         let Some(turns) = &mut world.turns else { return };
         let passes = turns.random.one_in(OPERATIONS_PER_TURN);
-        if passes {
-            let thread = self.thread(rank);
+        let thread = self.thread(rank);
+        let time = world.ranks[rank].per_operation * OPERATIONS_PER_TURN as u32;
+        if passes && !time.is_zero() {
+            world.ranks[rank].delayed += time;
+            drop(world);
+            self.pause(rank, time);
+            world = self.lock();
+        } else if passes {
             world.unpark_others(thread);
             world = self.pass_turn(world, thread);
         }
-        let action = world.ranks[rank].operations.begin();
+        let actions = world.ranks[rank].operations.begin();
+        let (now, count) = (world.now(), world.ranks[rank].operations.count());
+        world.log.mix(now, [rank, thread, count as usize, 0]);
         drop(world);
-        if let Some(action) = action {
-            action();
+        actions.into_iter().for_each(|action| action());
+    }
+
+    /// Lets a fault happen now. If it stops `rank`, returns when that rank continues.
+    pub(super) fn inject(&self, rank: usize, incident: Incident) {
+        let mut world = self.lock();
+        world.inject(incident);
+        if world.is_stopped(rank) {
+            let thread = self.thread(rank);
+            drop(self.pass_turn(world, thread));
         }
     }
 

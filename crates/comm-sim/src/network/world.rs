@@ -2,16 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::Loss;
 
 use super::fabric::Opening;
+use super::faults::{Cut, reset, tampered};
 use super::link::{Link, Packet, Payload};
+use super::simulation::Log;
 use super::turns::{Operations, Thread, Turns};
-use super::{FaultPlan, Incident};
+use super::{Defect, FaultPlan};
 use crate::random::Random;
 
 /// The state that all ranks share. Times count from the start.
@@ -21,7 +21,14 @@ pub(super) struct World {
     origin: Instant,
     now: Duration,
     /// All channels, by number.
-    channels: Vec<ChannelLinks>,
+    pub(super) channels: Vec<ChannelLinks>,
+    /// The number of transports that were not dropped.
+    pub(super) open_transports: usize,
+    /// The directions of links that deliver nothing.
+    pub(super) cuts: Vec<Cut>,
+    /// The bytes to change or to duplicate.
+    pub(super) tampering: Vec<Tampering>,
+    pub(super) log: Log,
     /// The channels that wait for members.
     pub(super) openings: Vec<Opening>,
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
@@ -35,13 +42,13 @@ pub(super) struct World {
 
 /// The links between the members of a channel.
 #[derive(Debug)]
-struct ChannelLinks {
+pub(super) struct ChannelLinks {
     /// The ranks of the members in the network, in the order of their ranks in the channel.
-    members: Vec<usize>,
+    pub(super) members: Vec<usize>,
     /// The link from `a` to `b` is at `a * size + b`.
     links: Vec<Link>,
     /// The members that have closed it.
-    closed: Vec<bool>,
+    pub(super) closed: Vec<bool>,
     /// The number of broken streams that each member has seen.
     breaks: Vec<u64>,
 }
@@ -49,15 +56,33 @@ struct ChannelLinks {
 /// The state of a rank in the network.
 #[derive(Debug, Default)]
 pub(super) struct RankState {
-    dead: bool,
+    pub(super) dead: bool,
+    /// The time from which the others can know of its death.
+    pub(super) lost_at: Duration,
+    /// The time until which it is stopped.
+    pub(super) stopped_until: Duration,
+    /// The average time of an operation.
+    pub(super) per_operation: Duration,
+    /// The time by which its clock is ahead.
+    pub(super) clock_ahead: Duration,
+    /// The time for which it was stopped or slow, and by which its clock jumped.
+    pub(super) delayed: Duration,
     /// Whether its fabric was dropped, so that it opens no more channels.
     pub(super) gone: bool,
     pub(super) operations: Operations,
 }
 
+/// A change of the next bytes from one rank to another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tampering {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) duplicates: bool,
+}
+
 /// A future event. Events at the same time are handled in the order of this type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub(super) enum Event {
     /// A packet arrives.
     Arrival { channel: usize, from: usize, to: usize },
     /// A sender is notified that its bytes were consumed.
@@ -69,10 +94,36 @@ enum Event {
     Nudge { channel: usize, member: usize },
     /// A fault of the plan, given by its index.
     Incident(usize),
+    /// A stopped rank may continue.
+    Resume { rank: usize },
+    /// A link delivers again.
+    Heal,
+    /// Two ranks find that they cannot reach each other.
+    Unreachable { a: usize, b: usize },
 }
 
 /// The time after which a call that moved nothing by chance can be retried.
 const NUDGE: Duration = Duration::from_micros(1);
+
+/// The average number of sends until a byte is flipped, for the defect.
+const FLIPPED: usize = 200;
+/// The average number of notifications until one is lost, for the defect.
+const LOST: usize = 50;
+
+impl Event {
+    const fn digest(self) -> [usize; 4] {
+        match self {
+            Self::Arrival { channel, from, to } => [1, channel, from, to],
+            Self::Credit { channel, from, to, .. } => [2, channel, from, to],
+            Self::SendEnd { channel, from, to, .. } => [3, channel, from, to],
+            Self::Nudge { channel, member } => [4, channel, member, 0],
+            Self::Incident(at) => [5, at, 0, 0],
+            Self::Resume { rank } => [6, rank, 0, 0],
+            Self::Heal => [7, 0, 0, 0],
+            Self::Unreachable { a, b } => [8, a, b, 0],
+        }
+    }
+}
 
 impl World {
     pub(super) fn new(ranks: usize, seed: u64, plan: &FaultPlan) -> Self {
@@ -83,6 +134,10 @@ impl World {
             origin: Instant::now(),
             now: Duration::ZERO,
             channels: Vec::new(),
+            open_transports: 0,
+            cuts: Vec::new(),
+            tampering: Vec::new(),
+            log: Log::default(),
             openings: Vec::new(),
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
@@ -100,11 +155,18 @@ impl World {
         self.origin + self.now
     }
 
+    /// Returns the time on the clock of a rank.
+    pub(super) fn instant_of(&self, rank: usize) -> Instant {
+        let ahead = self.ranks.get(rank).map_or(Duration::ZERO, |rank| rank.clock_ahead);
+        self.instant() + ahead
+    }
+
     /// Adds a channel between these ranks of the network. Returns its number.
     pub(super) fn add_channel(&mut self, members: Vec<usize>) -> usize {
         let size = members.len();
         let links = (0..size * size).map(|_| Link::default()).collect();
-        self.channels.push(ChannelLinks { members, links, closed: vec![false; size], breaks: vec![0; size] });
+        let (closed, breaks) = (vec![false; size], vec![0; size]);
+        self.channels.push(ChannelLinks { members, links, closed, breaks });
         self.channels.len() - 1
     }
 
@@ -122,12 +184,12 @@ impl World {
     }
 
     /// Wakes a member that sleeps on the channel, or prevents it from going to sleep.
-    fn notify(&mut self, channel: usize, member: usize) {
+    pub(super) fn notify(&mut self, channel: usize, member: usize) {
         let rank = self.channels[channel].members[member];
         self.threads_of(rank).for_each(|thread| thread.sleep.notify(channel));
     }
 
-    fn record_break(&mut self, channel: usize, member: usize) {
+    pub(super) fn record_break(&mut self, channel: usize, member: usize) {
         self.channels[channel].breaks[member] += 1;
         self.notify(channel, member);
     }
@@ -157,6 +219,7 @@ impl World {
     }
 
     fn apply_event(&mut self, event: Event) {
+        self.log.mix(self.now, event.digest());
         match event {
             Event::Arrival { channel, from, to } => {
                 let now = self.now;
@@ -176,14 +239,14 @@ impl World {
                 }
             }
             Event::Nudge { channel, member } => self.notify(channel, member),
-            Event::Incident(at) => match self.plan.incidents[at].1 {
-                Incident::Death { rank } => self.die(rank),
-                Incident::Break { between: (a, b) } => self.break_link(a, b),
-            },
+            Event::Incident(at) => self.inject(self.plan.incidents[at].1),
+            Event::Resume { .. } => {}
+            Event::Heal => self.wake_all(),
+            Event::Unreachable { a, b } => self.lose_contact(a, b),
         }
     }
 
-    fn plan_event(&mut self, after: Duration, event: Event) {
+    pub(super) fn plan_event(&mut self, after: Duration, event: Event) {
         self.agenda.push(Reverse((self.now + after, event)));
     }
 
@@ -201,7 +264,8 @@ impl World {
     }
 
     /// Puts bytes on the link.
-    pub(super) fn carry(&mut self, channel: usize, from: usize, to: usize, bytes: Vec<u8>) {
+    pub(super) fn carry(&mut self, channel: usize, from: usize, to: usize, mut bytes: Vec<u8>) {
+        self.log.mix(self.now, [channel, from, to, bytes.len()]);
         let time = Duration::from_secs_f64(bytes.len() as f64 / self.plan.bytes_per_second.max(1) as f64);
         let stall = match self.plan.stalls {
             Some((often, stall)) if self.random.one_in(often.max(1)) => stall,
@@ -210,15 +274,41 @@ impl World {
         let jitter = self.plan.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
         let (now, latency) = (self.now, self.plan.latency);
         let departs = self.link(channel, from, to).occupy(now, stall + time);
-        self.dispatch(
-            channel,
-            from,
-            to,
-            Packet { departs, arrives: departs + latency + jitter, content: Payload::Bytes(bytes) },
-        );
+        let arrives = departs + latency + jitter;
+        if self.plan.defect == Some(Defect::FlippedByte) && self.random.one_in(FLIPPED) {
+            self.flip(&mut bytes);
+        }
+        let content = self.tamper(channel, (from, to), bytes);
+        self.dispatch(channel, from, to, Packet { departs, arrives, content });
     }
 
-    fn dispatch(&mut self, channel: usize, from: usize, to: usize, packet: Packet) {
+    /// Changes or duplicates the bytes if they are the next ones after such a fault.
+    fn tamper(&mut self, channel: usize, (from, to): (usize, usize), mut bytes: Vec<u8>) -> Payload {
+        let members = &self.channels[channel].members;
+        let ends = (members[from], members[to]);
+        let Some(at) = self.tampering.iter().position(|next| (next.from, next.to) == ends) else {
+            return Payload::Bytes(bytes);
+        };
+        let Tampering { duplicates, .. } = self.tampering.remove(at);
+        if self.plan.checksums {
+            return Payload::End(tampered());
+        }
+        if duplicates {
+            bytes.extend_from_within(..);
+        } else {
+            self.flip(&mut bytes);
+        }
+        Payload::Bytes(bytes)
+    }
+
+    fn flip(&mut self, bytes: &mut [u8]) {
+        let at = self.random.below(bytes.len());
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= 1 << self.random.below(8);
+        }
+    }
+
+    pub(super) fn dispatch(&mut self, channel: usize, from: usize, to: usize, packet: Packet) {
         let arrives = self.link(channel, from, to).dispatch(packet);
         self.agenda.push(Reverse((arrives, Event::Arrival { channel, from, to })));
     }
@@ -227,46 +317,12 @@ impl World {
     pub(super) fn consume(&mut self, channel: usize, from: usize, to: usize, bytes: usize) {
         if bytes > 0 {
             let position = self.link(channel, from, to).consume(bytes);
-            self.plan_event(self.plan.latency, Event::Credit { channel, from, to, position });
-        }
-    }
-
-    /// Ends both directions between another member and one that leaves or dies.
-    fn disconnect(&mut self, channel: usize, member: usize, other: usize, broken: bool) {
-        let (latency, now) = (self.plan.latency, self.now);
-        self.plan_event(latency, Event::SendEnd { channel, from: other, to: member, broken });
-        let departs = self.link(channel, member, other).occupy(now, Duration::ZERO);
-        let content = Payload::End(if broken { reset() } else { Loss::Closed });
-        self.dispatch(channel, member, other, Packet { departs, arrives: departs + latency, content });
-    }
-
-    /// Closes a member's transport: bytes that it sent are still delivered.
-    pub(super) fn leave(&mut self, channel: usize, member: usize) {
-        if !std::mem::replace(&mut self.channels[channel].closed[member], true) {
-            for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
-                self.disconnect(channel, member, other, false);
+            if self.plan.defect == Some(Defect::LostCredit) && self.random.one_in(LOST) {
+                return;
             }
+            let back = self.time_back(channel, from, to);
+            self.plan_event(back, Event::Credit { channel, from, to, position });
         }
-    }
-
-    pub(super) fn die(&mut self, rank: usize) {
-        if rank >= self.ranks.len() || std::mem::replace(&mut self.ranks[rank].dead, true) {
-            return;
-        }
-        let now = self.now;
-        for channel in 0..self.channels.len() {
-            let members = &self.channels[channel].members;
-            let size = members.len();
-            if let Some(member) = members.iter().position(|&member| member == rank) {
-                self.channels[channel].closed[member] = true;
-                for other in (0..size).filter(|&other| other != member) {
-                    self.link(channel, member, other).lose_undeparted(now);
-                    // Also if it left earlier: the end of its stream may be among the lost packets.
-                    self.disconnect(channel, member, other, false);
-                }
-            }
-        }
-        self.wake_all();
     }
 
     /// Wakes all threads, including those that wait for a channel to open.
@@ -277,33 +333,4 @@ impl World {
     pub(super) fn threads_of(&mut self, rank: usize) -> impl Iterator<Item = &mut Thread> {
         self.threads.iter_mut().filter(move |thread| thread.rank == rank)
     }
-
-    fn break_link(&mut self, a: usize, b: usize) {
-        let now = self.now;
-        for channel in 0..self.channels.len() {
-            let position = |rank| self.channels[channel].members.iter().position(|&member| member == rank);
-            let (Some(a), Some(b)) = (position(a), position(b)) else { continue };
-            if a != b {
-                for (from, to) in [(a, b), (b, a)] {
-                    self.link(channel, from, to).lose_all(now);
-                    self.disconnect(channel, from, to, true);
-                }
-            }
-        }
-    }
-
-    /// Revokes the bytes of a member that are not released.
-    pub(super) fn revoke(&mut self, channel: usize, member: usize) {
-        let release = self.plan.release;
-        for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
-            if self.link(channel, member, other).revoke(release) {
-                self.record_break(channel, member);
-                self.record_break(channel, other);
-            }
-        }
-    }
-}
-
-fn reset() -> Loss {
-    Loss::Io(Arc::new(io::Error::from(io::ErrorKind::ConnectionReset)))
 }

@@ -1,0 +1,226 @@
+//! A rank of a run, which records its calls.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use comm_core::{Comm, Error, Result, ShrinkOptions};
+
+use super::plan::{Moment, Plan, PlannedFault};
+use crate::network::{Incident, VirtualClock};
+use crate::random::mix;
+
+/// A rank of a run. Its program makes its calls in [`SwarmRank::call`], which records and checks
+/// them.
+#[derive(Debug)]
+pub struct SwarmRank<'a> {
+    rank: usize,
+    plan: &'a Plan,
+    clock: VirtualClock,
+    record: Mutex<Record>,
+}
+
+/// The course of a rank's program.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub(super) rank: usize,
+    /// Whether it died.
+    pub(super) is_dead: bool,
+    pub(super) calls: Vec<CallRecord>,
+    pub(super) groups: Vec<GroupRecord>,
+    /// The errors that the program found in results, and panics.
+    pub(super) mistakes: Vec<Mistake>,
+}
+
+/// A mistake that a program found.
+#[derive(Debug, Clone)]
+pub(super) struct Mistake {
+    pub(super) text: String,
+    pub(super) is_panic: bool,
+}
+
+/// A group of a rank.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct GroupRecord {
+    /// The members, by their ranks in the run.
+    pub(super) members: Vec<usize>,
+    /// The last call that all members completed in the former group.
+    pub(super) completed: u64,
+}
+
+/// The outcome of a call.
+#[derive(Debug)]
+pub(super) struct CallRecord {
+    pub(super) name: String,
+    pub(super) kind: CallKind,
+    pub(super) ended: Duration,
+    /// The time that it took, without that for which the rank was stopped or slow.
+    pub(super) took: Duration,
+    pub(super) limit: Duration,
+    pub(super) error: Option<Error>,
+    /// The number of the group whose ranks the error names.
+    pub(super) group: usize,
+}
+
+/// The kind of a call, which determines its checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    /// A call whose errors name the ranks at fault.
+    Call,
+    /// Messages, which wait for ranks that may wait for others, and which other messages end.
+    Messages,
+    /// Creates a smaller group, in which all that are not at fault go on.
+    Shrink,
+}
+
+impl<'a> SwarmRank<'a> {
+    /// Creates a rank, and schedules the faults before its operations.
+    pub(super) fn new(rank: usize, plan: &'a Plan, clock: VirtualClock) -> Self {
+        for PlannedFault { moment, incidents, .. } in &plan.faults {
+            if let Moment::Operation { rank: at, operation } = *moment
+                && at == rank
+            {
+                let (own, incidents) = (clock.clone(), incidents.clone());
+                clock.before_operation(operation, move || {
+                    incidents.into_iter().for_each(|incident: Incident| own.inject(incident));
+                });
+            }
+        }
+        let group = GroupRecord { members: (0..plan.ranks).collect(), completed: 0 };
+        let record = Record { rank, groups: vec![group], ..Record::default() };
+        Self { rank, plan, clock, record: Mutex::new(record) }
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn into_record(self) -> Record {
+        let mut record = self.record.into_inner().unwrap_or_else(PoisonError::into_inner);
+        record.is_dead = self.clock.is_dead();
+        record
+    }
+
+    /// Returns the number of this rank in the run.
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the plan of the run.
+    #[must_use]
+    pub const fn plan(&self) -> &'a Plan {
+        self.plan
+    }
+
+    /// Returns the number of steps that the program should make. A failing run is repeated with
+    /// fewer steps.
+    #[must_use]
+    pub const fn steps(&self) -> usize {
+        self.plan.steps
+    }
+
+    /// Returns the time limit for a call.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        self.plan.timeout
+    }
+
+    /// Returns the clock of this rank.
+    #[must_use]
+    pub const fn clock(&self) -> &VirtualClock {
+        &self.clock
+    }
+
+    /// Returns a number that depends only on the seed of the run and on `stream`, so it is equal on
+    /// all ranks.
+    #[must_use]
+    pub const fn random(&self, stream: u64) -> u64 {
+        mix(self.plan.seed ^ mix(stream.wrapping_add(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// Makes a call that must end within its time limit. If it fails, the error must name ranks
+    /// that are at fault; they are ranks of the last group.
+    ///
+    /// # Errors
+    /// The error of the call.
+    pub fn call<R>(
+        &self,
+        name: impl Into<String>,
+        limit: Duration,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.recorded(CallKind::Call, name.into(), limit, call)
+    }
+
+    /// Exchanges messages within a time limit. If they fail, [`Error::PeerLost`] must name a rank
+    /// that is at fault. Other errors need only be due to a fault: a message that times out names
+    /// its sender, which may itself wait, and ends the messages of other ranks.
+    ///
+    /// # Errors
+    /// The error of the messages.
+    pub fn exchange<R>(
+        &self,
+        name: impl Into<String>,
+        limit: Duration,
+        exchange: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.recorded(CallKind::Messages, name.into(), limit, exchange)
+    }
+
+    fn recorded<R>(
+        &self,
+        kind: CallKind,
+        name: String,
+        limit: Duration,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.clock.log(format!("begins {name}"));
+        let (began, delayed) = (self.clock.elapsed(), self.clock.delayed());
+        let result = call();
+        let ended = self.clock.elapsed();
+        let took = (ended - began).saturating_sub(self.clock.delayed() - delayed);
+        let error = result.as_ref().err().cloned();
+        self.clock.log(match &error {
+            None => format!("ends {name}"),
+            Some(error) => format!("fails in {name}: {error}"),
+        });
+        let mut record = self.record();
+        let group = record.groups.len() - 1;
+        record.calls.push(CallRecord { name, kind, ended, took, limit, error, group });
+        result
+    }
+
+    /// Creates a smaller group after a failure; see [`Comm::shrink`]. If a fault can separate ranks
+    /// that live, requires a majority. Returns the new handle, and the number of the last call that
+    /// all members completed. All members must agree on both.
+    ///
+    /// # Errors
+    /// The errors of [`Comm::shrink`]. A rank that is not at fault gets only
+    /// [`Error::TooFewRanks`].
+    pub fn shrink(&self, comm: &Comm) -> Result<(Comm, u64)> {
+        let limit = 20 * self.plan.timeout;
+        let majority = if self.plan.can_split() { comm.size() / 2 + 1 } else { 1 };
+        let options = ShrinkOptions::default().timeout(limit).patience(self.plan.timeout).size_min(majority);
+        let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || comm.shrink(&options))?;
+        let mut record = self.record();
+        let last = record.groups.last().cloned().unwrap_or_default();
+        let members = shrunk.ranks.iter().filter_map(|&rank| last.members.get(rank).copied()).collect();
+        let group = GroupRecord { members, completed: shrunk.completed };
+        self.clock.log(format!("is in a group of ranks {:?} after call {}", group.members, group.completed));
+        record.groups.push(group);
+        Ok((shrunk.comm.with_timeout(self.plan.timeout), shrunk.completed))
+    }
+
+    /// Records a wrong result, with which the run fails.
+    pub fn wrong(&self, text: impl Into<String>) {
+        self.add_mistake(text.into(), false);
+    }
+
+    pub(super) fn add_mistake(&self, text: String, is_panic: bool) {
+        self.clock.log(format!("is wrong: {text}"));
+        // The results of a dead rank reach nobody.
+        if !self.clock.is_dead() {
+            self.record().mistakes.push(Mistake { text, is_panic });
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A program of random calls, for any communicator.
+
+mod collective;
+mod messages;
+
+use comm_core::{Collective, Comm, Error, Result};
+
+use super::SwarmRank;
+use crate::network::NetworkFabric;
+use crate::random::Random;
+use collective::CollectiveCall;
+use messages::Messages;
+
+/// Makes random collectives and exchanges random messages, with exact data. After a failure, it
+/// goes on in a smaller group, or leaves; the seed decides which.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload<C> {
+    connect: C,
+    algorithms: fn(Collective) -> Vec<&'static str>,
+}
+
+/// The behaviour of all ranks after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnFailure {
+    /// Go on in a smaller group.
+    Shrink,
+    /// Leave immediately.
+    Leave,
+    /// Stay connected for a while, so that the others do not learn of the failure by the exit.
+    Linger,
+}
+
+impl<C: Fn(NetworkFabric, &SwarmRank<'_>) -> Result<Comm>> Workload<C> {
+    /// Creates a program. `connect` connects a rank, within its time limit. `algorithms` returns
+    /// the names of the algorithms that a collective may be forced to use.
+    pub const fn new(connect: C, algorithms: fn(Collective) -> Vec<&'static str>) -> Self {
+        Self { connect, algorithms }
+    }
+
+    /// Runs the program on one rank.
+    ///
+    /// # Errors
+    /// The error after which the rank left.
+    pub fn run(&self, fabric: NetworkFabric, rank: &SwarmRank<'_>) -> Result<()> {
+        let timeout = rank.timeout();
+        let comm = rank.call("connect", timeout, || (self.connect)(fabric, rank))?;
+        let on_failure = match rank.random(ON_FAILURE) % 4 {
+            0 => OnFailure::Leave,
+            1 => OnFailure::Linger,
+            _ => OnFailure::Shrink,
+        };
+        let mut course = Course { rank, comm: comm.with_timeout(timeout), first: 0, step: 0 };
+        drop(comm);
+        while let Err(error) = course.advance_to_end(self.algorithms) {
+            if rank.clock().is_dead() || on_failure == OnFailure::Leave {
+                return Err(error);
+            }
+            if on_failure == OnFailure::Linger {
+                rank.clock().sleep(2 * timeout);
+                return Err(error);
+            }
+            course.check_unusable(&error);
+            course.go_on()?;
+        }
+        Ok(())
+    }
+}
+
+/// The streams of random numbers.
+const ON_FAILURE: u64 = 1;
+const STEPS: u64 = 1000;
+
+/// The course of the program on one rank. Each step has one collective call.
+struct Course<'a, 'b> {
+    rank: &'a SwarmRank<'b>,
+    comm: Comm,
+    /// The step that the first call of the present group made.
+    first: usize,
+    step: usize,
+}
+
+impl Course<'_, '_> {
+    /// Makes the remaining steps and leaves.
+    fn advance_to_end(&mut self, algorithms: fn(Collective) -> Vec<&'static str>) -> Result<()> {
+        while self.step < self.rank.steps() {
+            let mut random = Random::new(self.rank.random(STEPS + self.step as u64), 0);
+            if random.one_in(3) {
+                Messages::draw(&mut random, self.comm.size(), self.step).exchange(self.rank, &self.comm);
+            }
+            let len_max = if self.rank.plan().network.capacity < 4096 { 1000 } else { 20_000 };
+            CollectiveCall::draw(&mut random, len_max, algorithms).make(self.rank, &self.comm, self.step)?;
+            self.step += 1;
+        }
+        let timeout = self.rank.timeout();
+        self.rank.call("finalize", timeout, || self.comm.clone().finalize())
+    }
+
+    /// Checks that no call of a communicator that failed returns data.
+    fn check_unusable(&self, error: &Error) {
+        let mut buffer = [7_u64; 3];
+        let outcome = self.comm.all_reduce(&mut buffer, comm_core::ReduceOp::Sum);
+        if !error.is_fatal() || buffer != [7; 3] || outcome.is_ok() {
+            self.rank.wrong(format!("after {error}, a call returned {outcome:?} and the buffer {buffer:?}"));
+        }
+    }
+
+    /// Continues in a smaller group, with the first call that not all members completed.
+    fn go_on(&mut self) -> Result<()> {
+        let (comm, completed) = self.rank.shrink(&self.comm)?;
+        self.comm = comm;
+        self.first += usize::try_from(completed).unwrap_or(usize::MAX);
+        self.step = self.first;
+        Ok(())
+    }
+}

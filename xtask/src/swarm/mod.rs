@@ -1,0 +1,100 @@
+//! Runs random programs of the communicator on faulty networks in virtual time.
+
+mod program;
+mod summary;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use comm_cli::__private::progress::Progress;
+use comm_sim::swarm::{self, Knobs, Watchdog};
+
+use crate::error::{Error, Result};
+use crate::{commands, places};
+use summary::Summary;
+
+/// Run random programs on faulty networks in virtual time, and check the properties of every run.
+///
+/// A seed determines a run: the number of ranks, the network, the faults, the calls, and the order
+/// of threads. If a property does not hold, a smaller run is searched that fails in the same way,
+/// and its log is printed.
+#[derive(Debug, Args)]
+pub(crate) struct Swarm {
+    /// Run only this seed, and print its log
+    #[arg(long, conflicts_with_all = ["first", "runs", "seconds"])]
+    seed: Option<u64>,
+
+    /// The first seed; by default the first 64 bits of the hash of the commit
+    #[arg(long, value_name = "SEED")]
+    first: Option<u64>,
+
+    /// The number of runs
+    #[arg(long, conflicts_with = "seconds")]
+    runs: Option<u64>,
+
+    /// The time after which no run begins
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+}
+
+/// The real time after which a run is reported as hanging: a thousand times that of a usual run.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+impl Swarm {
+    pub(crate) fn execute(&self, out: &mut impl Write) -> Result<()> {
+        match self.seed {
+            Some(seed) => show(seed, out),
+            None => self.run_all(out),
+        }
+    }
+
+    fn run_all(&self, out: &mut impl Write) -> Result<()> {
+        let first = self.first.map_or_else(seed_of_commit, Ok)?;
+        let (knobs, watchdog) = (Knobs::default(), Watchdog::new(HANGS_AFTER));
+        let (steps, seconds) = self.runs.map_or((self.seconds, true), |runs| (runs, false));
+        let progress = Progress::with_estimate(usize::try_from(steps).unwrap_or(usize::MAX));
+        let (start, mut summary, mut done) = (Instant::now(), Summary::default(), 0);
+        while done < steps {
+            let seed = first.wrapping_add(summary.runs());
+            watchdog.begin(seed);
+            match swarm::run_seed(seed, &knobs, &program::run) {
+                Ok(passed) => summary.add(&passed),
+                Err(failure) => return Err(Error::Swarm { seed, failure }),
+            }
+            let next = if seconds { start.elapsed().as_secs() } else { summary.runs() };
+            (done..next.min(steps)).for_each(|_| progress.done(|| ()));
+            progress.at(format!("{} runs", summary.runs()));
+            done = next;
+        }
+        drop(progress);
+        summary.write(out, first, start.elapsed())?;
+        Ok(())
+    }
+}
+
+/// Runs one seed, and prints its log.
+fn show(seed: u64, out: &mut impl Write) -> Result<()> {
+    let knobs = Knobs::default();
+    let watchdog = Watchdog::new(HANGS_AFTER);
+    watchdog.begin(seed);
+    let passed =
+        swarm::run_seed(seed, &knobs, &program::run).map_err(|failure| Error::Swarm { seed, failure })?;
+    write!(out, "{}", swarm::Plan::draw(seed, &knobs))?;
+    for entry in &passed.log {
+        writeln!(out, "{entry}")?;
+    }
+    writeln!(out, "all properties hold; digest {:016x}", passed.digest)?;
+    Ok(())
+}
+
+/// Returns the first 64 bits of the hash of the current commit.
+fn seed_of_commit() -> Result<u64> {
+    let mut git = std::process::Command::new("git");
+    let hash = commands::output(git.args(["rev-parse", "HEAD"]).current_dir(places::root()))?;
+    let seed = hash.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    seed.ok_or_else(|| Error::Usage(format!("git printed {hash:?} in place of a commit; pass --first")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! The summary of many runs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use comm_sim::network::Incident;
+use comm_sim::swarm::PassedRun;
+
+/// Counts of the runs that passed, which show that faults happened and were noticed.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    runs: u64,
+    without_faults: u64,
+    failed_calls: usize,
+    shrunk: usize,
+    incidents: BTreeMap<&'static str, usize>,
+}
+
+impl Summary {
+    pub(super) const fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    pub(super) fn add(&mut self, passed: &PassedRun) {
+        self.runs += 1;
+        self.without_faults += u64::from(passed.incidents.is_empty());
+        self.failed_calls += passed.failed_calls;
+        self.shrunk += passed.shrunk;
+        for (_, incident) in &passed.incidents {
+            *self.incidents.entry(name(incident)).or_default() += 1;
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut impl Write, first: u64, time: Duration) -> io::Result<()> {
+        let Self { runs, without_faults, failed_calls, shrunk, incidents } = self;
+        let counts: Vec<String> = incidents.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        writeln!(
+            out,
+            "all properties hold in {runs} runs from seed {first} on, in {:.1} s",
+            time.as_secs_f64()
+        )?;
+        writeln!(out, "faults: {}; runs without faults: {without_faults}", counts.join(", "))?;
+        writeln!(out, "failed calls: {failed_calls}; ranks that went on in a smaller group: {shrunk}")
+    }
+}
+
+const fn name(incident: &Incident) -> &'static str {
+    match incident {
+        Incident::Death { .. } => "deaths",
+        Incident::Vanish { .. } => "power losses",
+        Incident::Break { .. } => "resets",
+        Incident::Cut { .. } => "cuts",
+        Incident::Stop { .. } => "stops",
+        Incident::Slow { .. } => "slow ranks",
+        Incident::ClockJump { .. } => "clock jumps",
+        Incident::Corruption { .. } => "corruptions",
+        Incident::Duplication { .. } => "duplications",
+        _ => "other",
+    }
+}

@@ -1,0 +1,49 @@
+//! The swarm is reproducible, and finds planted defects.
+
+use comm_core::Result;
+use comm_sim::network::{Defect, NetworkFabric};
+use comm_sim::swarm::{self, FaultKind, Knobs, Plan, Property, SwarmRank};
+
+use super::program;
+
+/// The number of runs in which every planted defect must be found.
+const BUDGET: u64 = 200;
+
+/// Returns the number of runs until a property does not hold, and that property.
+fn runs_until_found(
+    knobs: &Knobs,
+    program: impl Fn(NetworkFabric, &SwarmRank<'_>) -> Result<()> + Sync,
+) -> (u64, Property) {
+    let found = (0..BUDGET).find_map(|seed| {
+        let failure = swarm::run_plan(&Plan::draw(seed, knobs), &program).err()?;
+        Some((seed + 1, failure.violation.property))
+    });
+    found.unwrap_or_else(|| panic!("not found in {BUDGET} runs: {knobs:?}"))
+}
+
+#[test]
+fn a_seed_reproduces_every_operation() {
+    for seed in 0..30 {
+        let run = |seed| swarm::run_seed(seed, &Knobs::default(), &program::run).unwrap();
+        let (first, second) = (run(seed), run(seed));
+        assert_eq!(first, second, "seed {seed}");
+        assert_ne!(first.digest, run(seed + 1).digest, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_defect_of_a_network_is_found() {
+    for defect in Defect::ALL {
+        let (runs, property) = runs_until_found(&Knobs::default().defect(defect), program::run);
+        println!("{defect:?}: found in run {runs}, by {property:?}");
+    }
+}
+
+#[test]
+fn corrupted_and_duplicated_bytes_without_checksums_are_found() {
+    for kind in [FaultKind::Corruption, FaultKind::Duplication] {
+        let knobs = Knobs::default().faults(vec![kind]).checksums(false);
+        let (runs, property) = runs_until_found(&knobs, program::run);
+        println!("{kind:?}: found in run {runs}, by {property:?}");
+    }
+}
