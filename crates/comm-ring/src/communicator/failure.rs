@@ -16,6 +16,13 @@ const LINGER: Duration = Duration::from_millis(200);
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
+/// The report of another rank that it has lost this one.
+#[derive(Debug)]
+pub(super) struct LossOfSelf {
+    by: usize,
+    detail: String,
+}
+
 /// An abort by another rank that concerns only calls that this rank has yet to make.
 #[derive(Debug)]
 pub(super) struct PendingAbort {
@@ -76,6 +83,7 @@ impl<T: Transport> Session<T> {
     }
 
     fn act(&mut self, event: Event) -> Result<()> {
+        self.note_loss_of_self(&event);
         match event {
             // The rank that aborted in a later call has done its part of this one, so this one is
             // completed first.
@@ -97,6 +105,16 @@ impl<T: Transport> Session<T> {
             Event::Goodbye { from, sequence, past } => {
                 self.compare_past(from, &past, sequence.saturating_add(1))
             }
+        }
+    }
+
+    /// Keeps the report that another rank has lost this one. This rank reports its own loss to the
+    /// others, which must not take the rank that reported it for the cause.
+    fn note_loss_of_self(&mut self, event: &Event) {
+        if let Event::Abort { from, cause: Cause::Lost { peer, detail }, .. } = event
+            && *peer == self.group.rank()
+        {
+            self.lost_by.get_or_insert_with(|| LossOfSelf { by: *from, detail: detail.clone() });
         }
     }
 
@@ -360,7 +378,12 @@ impl<T: Transport> Session<T> {
                 calls: [desync.ours.clone(), desync.theirs.clone()],
                 lengths: desync.lengths,
             },
-            Error::Aborted { by, reason } => Cause::Aborted { by: *by, reason: reason.clone() },
+            Error::Aborted { by, reason } => match &self.lost_by {
+                Some(loss) if loss.by == *by => {
+                    Cause::Lost { peer: self.group.rank(), detail: loss.detail.clone() }
+                }
+                _ => Cause::Aborted { by: *by, reason: reason.clone() },
+            },
             other => Cause::Aborted { by: self.group.rank(), reason: other.to_string() },
         }
     }

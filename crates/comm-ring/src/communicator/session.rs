@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use comm_core::{Armed, During, Error, Group, Idle, Result, Transport, Waiter};
 
 use super::clock::Clock;
-use super::failure::PendingAbort;
+use super::failure::{LossOfSelf, PendingAbort};
 use super::predecessor::Predecessor;
 use super::unexpected::UnexpectedCheck;
 use crate::RingConfig;
@@ -38,6 +38,8 @@ pub(super) struct Session<T> {
     /// The first call that was not completed, once the group has failed.
     pub(super) failed_in: Option<u64>,
     pub(super) pending_abort: Option<PendingAbort>,
+    /// The first report that another rank has lost this one.
+    pub(super) lost_by: Option<LossOfSelf>,
     /// The group from which this one was shrunk.
     pub(super) predecessor: Option<Predecessor<T>>,
 }
@@ -60,6 +62,7 @@ impl<T: Transport> Session<T> {
             poison: None,
             failed_in: None,
             pending_abort: None,
+            lost_by: None,
             predecessor: None,
         }
     }
