@@ -212,6 +212,31 @@ fn with_a_secret_altered_bytes_are_an_error_and_never_delivered() {
     alter_often(Mode::Authenticated, 2);
 }
 
+/// The first message, of one byte, is the first frame.
+#[test]
+fn a_whole_frame_that_is_lost_or_repeated_is_an_error() {
+    let modes = [
+        (Mode::Checksums, 12, IntegrityCheck::Checksum),
+        (Mode::Authenticated, 36, IntegrityCheck::AuthenticationCode),
+    ];
+    for (mode, overhead, check) in modes {
+        for direction in [Direction::FromDialer, Direction::FromAcceptor] {
+            let (start, frame) = (HANDSHAKE_BYTES[direction as usize], overhead + LENGTHS[0]);
+            let lost = (start, Change::Drop(frame as u64), 0);
+            let repeated = (start + frame as u64, Change::Repeat(frame), 1);
+            for (at, change, intact) in [lost, repeated] {
+                let alteration = Alteration { connection: 0, direction, at, change };
+                let (received, error) = stream(mode, direction, Some(alteration), SOON).0.unwrap();
+                let Error::PeerLost { loss: Loss::Corrupted(corruption), .. } = error else {
+                    panic!("{error}")
+                };
+                assert_eq!((corruption.frame, corruption.check), (intact as u64, check));
+                assert_eq!(received, whole()[..intact]);
+            }
+        }
+    }
+}
+
 /// A bit of any byte of the handshake.
 #[test]
 fn an_altered_handshake_gives_no_channel_or_an_unaltered_one() {
