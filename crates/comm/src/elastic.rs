@@ -212,30 +212,36 @@ impl ElasticGroup {
         if most == 0 {
             return None;
         }
-        let admitted = self.open_store(options.timeout).and_then(|store| {
-            WaitList::new(&*store, self.config.job, self.first_round).admit(
-                self.comm.size(),
-                most,
-                options.timeout,
-            )
+        let admitted = self.take_store(options.timeout).and_then(|store| {
+            let list = WaitList::new(&*store.store, self.config.job, self.first_round);
+            let admitted = list.admit(self.comm.size(), most, options.timeout);
+            // Without it, a new connection is made, which may succeed.
+            if admitted.is_ok() || store.is_served_here() {
+                self.keep_store(store);
+            }
+            admitted
         });
         admitted.unwrap_or_else(|error| {
-            // A new connection may succeed.
-            self.store = None;
             tracing::warn!(%error, "cannot look for processes that want to join");
             None
         })
     }
 
-    /// Returns a client of the store. Rank 0 serves the store if it is to and does not yet.
-    fn open_store(&mut self, timeout: Duration) -> Result<Arc<dyn Store>> {
-        if self.store.is_none() {
-            let config =
-                Config { rank: self.comm.rank(), rendezvous_timeout: timeout, ..self.config.clone() };
-            self.store = Some(RendezvousStore::open(&Begun::now(&config, None))?);
+    /// Takes the store, or connects to it. Rank 0 serves it if it is to and does not yet.
+    fn take_store(&mut self, timeout: Duration) -> Result<RendezvousStore> {
+        if let Some(store) = self.store.take() {
+            return Ok(store);
         }
-        let opened = self.store.as_ref().map(|opened| Arc::clone(&opened.store));
-        opened.ok_or_else(|| Error::Internal("the store was not opened".into()))
+        let config = Config { rank: self.comm.rank(), rendezvous_timeout: timeout, ..self.config.clone() };
+        RendezvousStore::open(&Begun::now(&config, None))
+    }
+
+    /// Keeps the store on rank 0. The other ranks connect again for each rendezvous, because
+    /// another rank may serve it by then.
+    fn keep_store(&mut self, store: RendezvousStore) {
+        if self.comm.rank() == 0 {
+            self.store = Some(store);
+        }
     }
 
     /// Connects to the ranks of the next group.
@@ -246,37 +252,43 @@ impl ElasticGroup {
         admitted: Option<Admitted>,
         options: &GrowOptions,
     ) -> Result<Comm> {
-        let store = self.open_store(options.timeout)?;
-        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let store = self.take_store(options.timeout)?;
+        let check = self.check(Arc::clone(&store.store), admitted);
         let config = Config {
-            rank,
-            world_size: size + newcomers,
+            rank: self.comm.rank(),
+            world_size: self.comm.size() + newcomers,
             round,
             rendezvous_timeout: options.timeout,
             ..self.config.clone()
         };
-        let (comm, job, first_round) = (self.comm.clone(), config.job, self.first_round);
-        let check: Check = Arc::new(move || {
-            comm.check()?;
-            let list = WaitList::new(&*store, job, first_round);
-            let numbers = admitted.as_ref().map_or(&[][..], |admitted| &admitted.numbers);
-            for (peer, number) in (size..).zip(numbers) {
-                if list.has_left(*number)? {
-                    return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
-                }
-            }
-            Ok(())
-        });
-        let store = self.store.as_ref().ok_or_else(|| Error::Internal("the store was not opened".into()))?;
-        let comm = Begun::now(&config, Some(check)).meet(store)?;
-        if rank == 0 {
+        let met = Begun::now(&config, Some(check)).meet(&store);
+        if met.is_ok() && self.comm.rank() == 0 {
             let Config { job, round, world_size, .. } = self.config;
             if let Err(error) = Rendezvous::remove(&*store.store, job, round, world_size) {
                 tracing::debug!(%error, "cannot remove the keys of the last round");
             }
         }
+        self.keep_store(store);
+        let comm = met?.with_call_options(self.comm.options().clone());
         self.config = Config { rendezvous_timeout: self.config.rendezvous_timeout, ..config };
-        Ok(comm.with_call_options(self.comm.options().clone()))
+        Ok(comm)
+    }
+
+    /// Returns a check that fails if a member of the present group has failed, or one of the
+    /// processes that were `admitted` has exited.
+    fn check(&self, store: Arc<dyn Store>, admitted: Option<Admitted>) -> Check {
+        let (comm, job, first_round) = (self.comm.clone(), self.config.job, self.first_round);
+        Arc::new(move || {
+            comm.check()?;
+            let list = WaitList::new(&*store, job, first_round);
+            let numbers = admitted.as_ref().map_or(&[][..], |admitted| &admitted.numbers);
+            for (peer, number) in (comm.size()..).zip(numbers) {
+                if list.has_left(*number)? {
+                    return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Goes on with the ranks that remain after a failure, as [`Comm::shrink`] does. Returns its

@@ -186,6 +186,11 @@ impl RendezvousStore {
         Ok(Self { store, address: Some(master.seen_by_others(address)), server })
     }
 
+    /// Returns whether this process serves the store.
+    pub(crate) const fn is_served_here(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Leaves the store. The rank that serves it waits up to `wait` for the others to leave it, and
     /// then serves the rest in the background. Its address is immediately free for another store.
     fn close(self, wait: Duration) {
@@ -224,7 +229,7 @@ fn join(config: &Config) -> Result<Joined> {
 /// it.
 pub(crate) fn init_with_store(config: &Config) -> Result<(Comm, Option<RendezvousStore>)> {
     let Joined { host, rendezvous, .. } = join(config)?;
-    let store = rendezvous.filter(|rendezvous| rendezvous.server.is_some());
+    let store = rendezvous.filter(RendezvousStore::is_served_here);
     Ok((Comm::over(host).with_timeout(config.timeout), store))
 }
 

@@ -130,6 +130,8 @@ struct Processes {
     /// The numbers of the members, in the order of their ranks.
     members: Vec<u64>,
     transport: &'static str,
+    /// The port at which rank 0 serves the store, instead of `store`.
+    port: Option<common::Port>,
 }
 
 impl Processes {
@@ -138,17 +140,36 @@ impl Processes {
             [("COMM_TRANSPORT", transport.to_owned()), (PROCESS, rank.to_string())]
         });
         let members = (0..ranks as u64).collect();
-        Self { store, all: all.into_iter().map(Some).collect(), members, transport }
+        Self { store, all: all.into_iter().map(Some).collect(), members, transport, port: None }
+    }
+
+    /// Starts ranks of which rank 0 serves the store.
+    fn start_without_launcher(ranks: usize) -> Self {
+        let port = Some(common::Port::reserve());
+        let mut all =
+            Self { store: common::store(), all: Vec::new(), members: Vec::new(), transport: "auto", port };
+        (0..ranks).for_each(|rank| all.add((rank, ranks), false));
+        all
     }
 
     /// Starts a process that is to join the group.
     fn join(&mut self) -> usize {
+        self.add((0, 1), true);
+        self.all.len() - 1
+    }
+
+    fn add(&mut self, rank: (usize, usize), joins: bool) {
         let process = self.all.len();
-        let mut command = process::command("steps", &self.store, (0, 1));
-        command.env("COMM_TRANSPORT", self.transport).env(PROCESS, process.to_string()).env("COMM_JOIN", "1");
+        let mut command = process::command("steps", &self.store, rank);
+        command.env("COMM_TRANSPORT", self.transport).env(PROCESS, process.to_string());
+        if let Some(port) = &self.port {
+            command.env_remove("COMM_STORE").env("MASTER_PORT", port.number.to_string());
+        }
+        if joins {
+            command.env("COMM_JOIN", "1");
+        }
         self.all.push(Some(Rank::start(command)));
         self.members.push(process as u64);
-        process
     }
 
     fn kill(&mut self, process: usize) {
@@ -203,6 +224,18 @@ fn a_group_regains_the_ranks_that_it_loses_its_leader_among_them() {
             processes.join();
             processes.await_group();
         }
+    }
+}
+
+#[test]
+fn the_next_rank_serves_the_store_when_the_one_that_did_is_lost() {
+    let mut processes = Processes::start_without_launcher(3);
+    processes.await_group();
+    for _ in 0..3 {
+        processes.join();
+        processes.await_group();
+        processes.kill(processes.members[0] as usize);
+        processes.await_group();
     }
 }
 
