@@ -32,11 +32,11 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Creates an empty history of a group that keeps at least `kept` calls. Allocates for the
+    /// Creates an empty history of a group with these members that keeps at least `kept` calls. Allocates for the
     /// worst case, in which no call equals the one before. Times count from `origin`.
-    pub(crate) fn new(group: Group, origin: Instant, kept: usize) -> Self {
+    pub(crate) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
         let kept = kept.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
-        let log = CallLog::new(group, origin, kept);
+        let log = CallLog::new(group, members, origin, kept);
         Self { log: Arc::new(log), next: 0, fingerprint: None, last_time: (origin, 0) }
     }
 

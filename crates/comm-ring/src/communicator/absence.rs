@@ -21,7 +21,7 @@ impl<T: Transport> Session<T> {
     pub(super) fn ask_all(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence) else { return };
-        self.control.begin_to_ask(sequence);
+        self.control.mark_asked(sequence);
         for peer in self.group.peers() {
             self.ask(peer, sequence, call.clone());
         }
@@ -42,7 +42,7 @@ impl<T: Transport> Session<T> {
         let sequence = self.history.last();
         let is_barrier =
             self.history.get(sequence).is_some_and(|call| call.collective.base() == Collective::Barrier);
-        let mut missed = if is_barrier { self.not_heard_of(sequence) } else { Vec::new() };
+        let mut missed = if is_barrier { self.without_sign_of(sequence) } else { Vec::new() };
         if !is_barrier || self.control.has_asked(sequence) {
             missed.extend_from_slice(waiting_for);
         }
@@ -51,7 +51,7 @@ impl<T: Transport> Session<T> {
 
     /// Returns the peers that have given no sign of having made this call, neither by a message of
     /// the call nor on the control channel.
-    fn not_heard_of(&mut self, sequence: u64) -> Vec<usize> {
+    fn without_sign_of(&mut self, sequence: u64) -> Vec<usize> {
         self.group.peers().filter(|peer| !self.has_made(*peer, sequence)).collect()
     }
 

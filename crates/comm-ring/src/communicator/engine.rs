@@ -37,10 +37,15 @@ struct Runner<T> {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Creates the engine over these streams, with settings on which the members have yet to agree.
-    pub(super) fn new(control: T, data: T, stage: SharedBufferSource, config: RingConfig) -> Self {
+    /// Creates the engine of a group over its control and data streams, with settings on which the members have yet to agree.
+    pub(super) fn new(
+        (control, data): (T, T),
+        members: &[usize],
+        stage: SharedBufferSource,
+        config: RingConfig,
+    ) -> Self {
         let tuning = Tuning::FOR_AGREEMENT;
-        let session = Session::new(control, data, tuning.window, config);
+        let session = Session::new(control, data, members, tuning.window, config);
         let programs = Programs::new(session.group, tuning, session.data.registration_sizes());
         let runner = Runner { programs, scratch: Scratch::new(stage), session };
         Self { wide: Wide::default(), inputs: InputCopies { copy: Vec::new(), runner } }

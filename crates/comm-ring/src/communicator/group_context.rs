@@ -43,8 +43,6 @@ impl<T: Transport + 'static> GroupChannels<T> {
 
 /// A group whose members are connected and agree.
 pub(super) struct Connected<T: Transport> {
-    /// The members' ranks in the world, in the order of their ranks in the group.
-    pub(super) members: Vec<usize>,
     pub(super) engine: Engine<T>,
     pub(super) messenger: Messenger<T>,
 }
@@ -72,9 +70,9 @@ impl<T: Transport + 'static> GroupContext<T> {
     ) -> Result<(Self, Connected<T>)> {
         let tuning = config.tuning(fabric.links());
         let mut context = Self { fabric, config, links: tuning.links };
-        let members = (0..context.fabric.group().size()).collect();
+        let members: Vec<usize> = (0..context.fabric.group().size()).collect();
         let deadline = context.deadline(timeout);
-        let connected = context.connect(GroupId::WORLD, members, &tuning, deadline, None)?;
+        let connected = context.connect(GroupId::WORLD, &members, &tuning, deadline, None)?;
         context.links = connected.engine.tuning().links;
         Ok((context, connected))
     }
@@ -91,20 +89,19 @@ impl<T: Transport + 'static> GroupContext<T> {
     pub(super) fn connect(
         &self,
         group: GroupId,
-        members: Vec<usize>,
+        members: &[usize],
         proposal: &Tuning,
         deadline: Instant,
         alive: Option<&dyn Fn() -> Result<()>>,
     ) -> Result<Connected<T>> {
         let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
         let GroupChannels { control, data, messages } =
-            GroupChannels::open(&*self.fabric, group, &members, until)?;
+            GroupChannels::open(&*self.fabric, group, members, until)?;
         let fabric = Arc::clone(&self.fabric);
         let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
-        let mut engine = Engine::new(control, data, stage, self.config.clone());
-        engine.session_mut().members.clone_from(&members);
+        let mut engine = Engine::new((control, data), members, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
-        Ok(Connected { members, engine, messenger: Messenger::new(messages, &self.config)? })
+        Ok(Connected { engine, messenger: Messenger::new(messages, &self.config)? })
     }
 
     /// Returns the time for which a rank that detected a failure waits for its cause.

@@ -87,13 +87,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         deadline: Instant,
     ) -> Result<Box<dyn HostCommunicator>> {
         let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
-        let members: Vec<usize> = ranks.iter().map(|&rank| self.members[rank]).collect();
+        let members: Vec<usize> = ranks.iter().map(|&rank| self.log.members()[rank]).collect();
         let proposal = self.context.settings(&self.tuning, &members);
         // Errors of this communicator name its ranks, not those of the new group.
         let cause = OnceCell::new();
         let alive =
             || self.check_alive(ranks, Duration::ZERO).inspect_err(|error| drop(cause.set(error.clone())));
-        match self.context.connect(id, members, &proposal, deadline, Some(&alive)) {
+        match self.context.connect(id, &members, &proposal, deadline, Some(&alive)) {
             Ok(connected) => Ok(Box::new(Self::over(self.context.clone(), connected))),
             Err(error) => {
                 // A member that could not be reached may have aborted because another one died.

@@ -47,13 +47,11 @@ pub struct RingCommunicator<T: Transport + 'static> {
     group: Group,
     /// The settings on which the members agreed.
     tuning: Tuning,
-    /// The members' ranks in the world, in the order of their ranks in the group.
-    members: Vec<usize>,
     context: GroupContext<T>,
     engine: Mutex<Engine<T>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
-    /// The last calls.
+    /// The members and the last calls.
     log: Arc<CallLog>,
     /// The process that owns the streams.
     process: Process,
@@ -80,12 +78,12 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 
     /// Creates the communicator of connected ranks.
     fn over(context: GroupContext<T>, connected: Connected<T>) -> Self {
-        let Connected { members, engine, messenger } = connected;
+        let Connected { engine, messenger } = connected;
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
         let log = Arc::clone(engine.session().history.log());
         let (engine, process, scheduler) = (Mutex::new(engine), Process::current(), context.scheduler());
-        Self { group, tuning, members, context, engine, abort, messenger, log, process, scheduler }
+        Self { group, tuning, context, engine, abort, messenger, log, process, scheduler }
     }
 
     /// Locks the engine, or returns an error if no calls can be made.
@@ -144,7 +142,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 
     fn flight_record(&self) -> Option<FlightRecord> {
-        self.process.is_current().then(|| self.log.record(&self.members))
+        self.process.is_current().then(|| self.log.record())
     }
 
     fn check(&self) -> Result<()> {

@@ -26,7 +26,7 @@ impl<T: Transport> Session<T> {
     /// Passes the record of the failed communicator to the program.
     pub(super) fn report_failure(&self) {
         if let Some(sink) = &self.config.flight_sink {
-            sink.failed(&self.history.log().record(&self.members));
+            sink.failed(&self.history.log().record());
         }
     }
 }

@@ -24,8 +24,6 @@ const SHORT_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Session<T> {
     pub(super) group: Group,
-    /// The members' ranks in the world, in the order of their ranks in the group.
-    pub(super) members: Vec<usize>,
     pub(super) config: RingConfig,
     pub(super) data: T,
     pub(super) control: Control<T>,
@@ -45,12 +43,11 @@ pub(super) struct Session<T> {
 }
 
 impl<T: Transport> Session<T> {
-    pub(super) fn new(control: T, data: T, window: usize, config: RingConfig) -> Self {
+    pub(super) fn new(control: T, data: T, members: &[usize], window: usize, config: RingConfig) -> Self {
         let group = data.group();
-        let history = History::new(group, data.now(), config.recorded_calls);
+        let history = History::new(group, members, data.now(), config.recorded_calls);
         Self {
             group,
-            members: (0..group.size()).collect(),
             executor: Executor::new(group.size(), window),
             unexpected: UnexpectedCheck::default(),
             waiter: data.waiter(config.yield_max),

@@ -155,7 +155,7 @@ impl<T: Transport + 'static> Shrink<'_, T> {
     fn connect(&mut self, ranks: &[usize]) -> Result<Option<Connected<T>>> {
         let Self { communicator, agreement, .. } = self;
         let id = agreement.group_id();
-        let members: Vec<usize> = ranks.iter().map(|&rank| communicator.members[rank]).collect();
+        let members: Vec<usize> = ranks.iter().map(|&rank| communicator.log.members()[rank]).collect();
         let settings = communicator.context.settings(&communicator.tuning, &members);
         // The others must hear of this rank again before their patience ends.
         let deadline = self.deadline.min(communicator.context.deadline(self.options.patience / 2));
@@ -166,7 +166,7 @@ impl<T: Transport + 'static> Shrink<'_, T> {
             Err(error) => Err(error),
         };
         let attempt = agreement.borrow().proposal.attempt;
-        let connected = communicator.context.connect(id, members, &settings, deadline, Some(&unchanged));
+        let connected = communicator.context.connect(id, &members, &settings, deadline, Some(&unchanged));
         let agreement = agreement.into_inner();
         match connected {
             Ok(connected) => Ok(Some(connected)),

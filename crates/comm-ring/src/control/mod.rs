@@ -307,7 +307,7 @@ impl<T: Transport> Control<T> {
     }
 
     /// Begins to wait for the answers of all peers to a question that is asked in this call.
-    pub(crate) fn begin_to_ask(&mut self, sequence: u64) {
+    pub(crate) fn mark_asked(&mut self, sequence: u64) {
         self.asked_in = Some(sequence);
         self.peers.iter_mut().for_each(|peer| peer.answered = false);
     }

@@ -16,6 +16,8 @@ use comm_core::{
 #[derive(Debug)]
 pub(crate) struct CallLog {
     group: Group,
+    /// The members' ranks in the world, in the order of their ranks in the group.
+    members: Box<[usize]>,
     origin: Instant,
     /// The call with number n is in slot n modulo their number, which is a power of two.
     slots: Box<[Slot]>,
@@ -68,18 +70,24 @@ impl Slot {
 
 impl CallLog {
     /// Creates an empty log. All of its memory is written, so that no call causes a page fault.
-    pub(super) fn new(group: Group, origin: Instant, kept: usize) -> Self {
+    pub(super) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
         let unused = || Repeat { call: Signature::new(group.id(), Collective::Barrier, ""), first: 0 };
         let mut runs: VecDeque<Repeat> = (0..=kept).map(|_| unused()).collect();
         runs.clear();
         Self {
             group,
+            members: members.into(),
             origin,
             slots: (0..kept).map(|_| Slot::empty()).collect(),
             calls: AtomicU64::new(0),
             runs: Mutex::new(runs),
             trouble: Mutex::default(),
         }
+    }
+
+    /// Returns the members' ranks in the world, in the order of their ranks in the group.
+    pub(crate) const fn members(&self) -> &[usize] {
+        &self.members
     }
 
     /// Returns the number of calls that are kept.
@@ -165,10 +173,10 @@ impl CallLog {
     }
 
     /// Returns the calls that are kept.
-    pub(crate) fn record(&self, members: &[usize]) -> FlightRecord {
+    pub(crate) fn record(&self) -> FlightRecord {
         let (runs, trouble) = (self.runs(), self.trouble());
         let calls = self.calls.load(Ordering::Acquire);
-        let mut record = FlightRecord::new(self.group, members.to_vec());
+        let mut record = FlightRecord::new(self.group, self.members.to_vec());
         record.failure.clone_from(&trouble.failure);
         let recorded = |number| {
             let (started, ended) = self.times(number)?;
