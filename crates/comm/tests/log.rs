@@ -5,10 +5,11 @@
 mod common;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use comm::{Config, Membership};
+use comm::{Config, Membership, TransportKind};
 use common::Port;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -58,17 +59,19 @@ fn report(level: Level, work: impl FnOnce()) -> Vec<String> {
     events.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect()
 }
 
-/// The configuration of a rank 0 of two that serves its store on this host, and fails immediately.
-fn alone_of_two(master: &str, secret: Option<&str>) {
+/// Runs a rank 0 of two that serves its store on this host, and fails immediately.
+fn alone_of_two(master: &str, bind: Option<IpAddr>, secret: Option<&str>) {
     let port = Port::reserve();
     let mut config = Config::new(Membership { rank: 0, size: 2 }, master, port.number).unwrap();
+    (config.bind, config.transport) = (bind, TransportKind::Tcp);
     config.secret = secret.map(|secret| comm::tcp::Secret::new(secret).unwrap());
     config.rendezvous_timeout = Duration::from_millis(50);
     comm::init_with(&config).unwrap_err();
 }
 
 fn warns_of_no_secret(master: &str, secret: Option<&str>) -> bool {
-    report(Level::WARN, || alone_of_two(master, secret)).iter().any(|text| text.contains("COMM_SECRET"))
+    let events = report(Level::WARN, || alone_of_two(master, None, secret));
+    events.iter().any(|text| text.contains("COMM_SECRET"))
 }
 
 #[test]
@@ -82,6 +85,16 @@ fn a_store_for_other_hosts_without_a_secret_is_a_warning() {
 fn a_store_for_this_host_without_a_secret_is_not_a_warning() {
     assert!(!warns_of_no_secret("127.0.0.1", None));
     assert!(!warns_of_no_secret("localhost", None));
+}
+
+#[test]
+fn a_rank_that_listens_for_other_hosts_without_a_secret_is_a_warning() {
+    let everywhere = Some("0.0.0.0".parse().unwrap());
+    for (secret, warnings) in [(None, 1), (Some("open sesame"), 0)] {
+        let events = report(Level::WARN, || alone_of_two("127.0.0.1", everywhere, secret));
+        let about = |text: &&String| text.contains("COMM_SECRET") && text.contains("0.0.0.0");
+        assert_eq!(events.iter().filter(about).count(), warnings, "{events:?}");
+    }
 }
 
 #[test]

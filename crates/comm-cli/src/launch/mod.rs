@@ -403,3 +403,22 @@ fn random_job_id() -> io::Result<NonZeroU64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_get_a_given_secret_or_a_random_one_if_the_launch_wants_it() {
+        if env::var_os(environment::SECRET).is_some() {
+            return;
+        }
+        let launch = Launch::new("true");
+        let random = launch.secret().expect("random bytes").expect("a secret");
+        assert_eq!(random.len(), 32);
+        let launch = launch.random_secret(false);
+        assert_eq!(launch.secret().expect("no random bytes"), None);
+        let launch = launch.env(environment::SECRET, "hush");
+        assert_eq!(launch.secret().expect("no random bytes"), Some("hush".into()));
+    }
+}

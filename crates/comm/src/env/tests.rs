@@ -69,6 +69,13 @@ fn streams_use_one_socket_unless_configured_otherwise() {
 }
 
 #[test]
+fn connections_have_checksums_if_configured() {
+    let with = |name| from(&[&TORCH[..], &[("COMM_CHECKSUM", name)]].concat()).unwrap();
+    assert!(!from(&TORCH).unwrap().tcp.checksums);
+    assert!(!with("none").tcp.checksums && with("crc32c").tcp.checksums);
+}
+
+#[test]
 fn the_transport_can_be_set() {
     let with = |name| from(&[&TORCH[..], &[("COMM_TRANSPORT", name)]].concat());
     assert_eq!(from(&TORCH).unwrap().transport, TransportKind::Auto);
