@@ -32,8 +32,9 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Creates an empty history of a group with these members that keeps at least `kept` calls. Allocates for the
-    /// worst case, in which no call equals the one before. Times count from `origin`.
+    /// Creates an empty history of a group with these members that keeps at least `kept` calls.
+    /// Allocates for the worst case, in which no call equals the one before. Times count from
+    /// `origin`.
     pub(crate) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
         let kept = kept.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
         let log = CallLog::new(group, members, origin, kept);
