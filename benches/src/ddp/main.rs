@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     if Config::is_launched() {
         program::run_rank("ddp", |comm| measure_all(comm, &args, &mut io::stdout().lock()))
     } else {
-        program::launch("ddp", |launch| launch.ranks(args.ranks.get()).run())
+        program::launch("ddp", |launch| launch.random_secret(false).ranks(args.ranks.get()).run())
     }
 }
 
