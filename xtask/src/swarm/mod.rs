@@ -78,9 +78,11 @@ fn show(seed: u64, out: &mut impl Write) -> Result<()> {
     let knobs = Knobs::default();
     let watchdog = Watchdog::new(HANGS_AFTER);
     watchdog.begin(seed);
+    // Printed first, because the run may hang.
+    write!(out, "{}", swarm::Plan::draw(seed, &knobs))?;
+    out.flush()?;
     let passed =
         swarm::run_seed(seed, &knobs, &program::run).map_err(|failure| Error::Swarm { seed, failure })?;
-    write!(out, "{}", swarm::Plan::draw(seed, &knobs))?;
     for entry in &passed.log {
         writeln!(out, "{entry}")?;
     }

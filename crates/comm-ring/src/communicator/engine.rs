@@ -37,7 +37,8 @@ struct Runner<T> {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Creates the engine of a group over its control and data streams, with settings on which the members have yet to agree.
+    /// Creates the engine of a group over its control and data streams, with settings on which the
+    /// members have yet to agree.
     pub(super) fn new(
         (control, data): (T, T),
         members: &[usize],

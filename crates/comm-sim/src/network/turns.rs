@@ -236,8 +236,9 @@ impl SharedWorld {
         let Some(turns) = &mut world.turns else { return };
         let passes = turns.random.one_in(OPERATIONS_PER_TURN);
         let thread = self.thread(rank);
+        let is_long = world.is_long();
         let time = world.ranks[rank].per_operation * OPERATIONS_PER_TURN as u32;
-        if passes && !time.is_zero() {
+        if passes && !time.is_zero() && !is_long {
             world.ranks[rank].delayed += time;
             drop(world);
             self.pause(rank, time);

@@ -102,6 +102,9 @@ pub(super) enum Event {
     Unreachable { a: usize, b: usize },
 }
 
+/// The number of operations of all ranks from which a run is made to end soon.
+const LONG: u64 = 200_000;
+
 /// The time after which a call that moved nothing by chance can be retried.
 const NUDGE: Duration = Duration::from_micros(1);
 
@@ -250,10 +253,16 @@ impl World {
         self.agenda.push(Reverse((self.now + after, event)));
     }
 
+    /// Returns whether the run has made so many operations that short pieces and slow ranks would
+    /// keep it from ending soon.
+    pub(super) fn is_long(&self) -> bool {
+        self.ranks.iter().map(|rank| rank.operations.count()).sum::<u64>() > LONG
+    }
+
     /// Returns the number of bytes to move now, at most `most`. If it is zero by chance, some time
     /// must pass before another attempt.
     pub(super) fn portion(&mut self, channel: usize, member: usize, most: usize) -> usize {
-        if !self.plan.short || most == 0 {
+        if !self.plan.short || most == 0 || self.is_long() {
             return most;
         }
         let portion = self.random.short(most);
