@@ -50,6 +50,9 @@ impl FaultKind {
     ];
 }
 
+/// The most bytes on a link that the frames of a failed group may fill.
+const CAPACITY_OF_NOTICES: usize = 4096;
+
 /// The limits within which plans are drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -183,11 +186,15 @@ impl Plan {
     }
 
     /// Returns whether a fault can separate ranks that live, so that only a majority may go on.
+    ///
+    /// A rank that is stopped does not read, and if few bytes fit on its links, those that tell it
+    /// that it was left out may be lost when the others end before it continues.
     #[must_use]
     pub fn can_split(&self) -> bool {
         let splits = |fault: &PlannedFault| {
-            use FaultKind::{Corruption, Duplication, HalfOpen, Partition, Reset};
+            use FaultKind::{Corruption, Duplication, HalfOpen, Partition, Reset, Stop};
             matches!(fault.kind, Corruption | Duplication | HalfOpen | Partition | Reset)
+                || (fault.kind == Stop && self.network.capacity <= CAPACITY_OF_NOTICES)
         };
         self.faults.iter().any(splits)
     }
