@@ -32,14 +32,14 @@ pub(super) struct Messages {
 const COUNT: Range<usize> = 1..6;
 
 impl Messages {
-    pub(super) fn draw(random: &mut Random, size: usize, step: usize) -> Self {
+    pub(super) fn draw(random: &mut Random, len_max: usize, size: usize, step: usize) -> Self {
         let is_shift = random.one_in(2);
         let (distance, magnitude) = (random.below(size), random.below(16));
         let count = if is_shift { size } else { COUNT.start + random.below(COUNT.len()) };
         let mut message = |index: usize| {
             let (from, to) = (random.below(size), random.below(size));
             let (from, to) = if is_shift { (index, (index + distance) % size) } else { (from, to) };
-            let len = random.below(1 << magnitude);
+            let len = random.below(1 << magnitude).min(len_max);
             PlannedMessage { from, to, tag: (step * 16 + index) as u64, len }
         };
         let messages = (0..count).map(&mut message).collect();
