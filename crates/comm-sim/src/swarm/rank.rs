@@ -200,7 +200,9 @@ impl<'a> SwarmRank<'a> {
     pub fn shrink(&self, comm: &Comm) -> Result<(Comm, u64)> {
         let limit = 20 * self.plan.timeout;
         let majority = if self.plan.can_split() { comm.size() / 2 + 1 } else { 1 };
-        let options = ShrinkOptions::default().timeout(limit).patience(self.plan.timeout).size_min(majority);
+        // A rank may learn of the failure only at the end of a call.
+        let patience = 2 * self.plan.timeout;
+        let options = ShrinkOptions::default().timeout(limit).patience(patience).size_min(majority);
         let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || comm.shrink(&options))?;
         let mut record = self.record();
         let last = record.groups.last().cloned().unwrap_or_default();
