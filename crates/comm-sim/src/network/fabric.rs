@@ -183,7 +183,8 @@ impl NetworkFabric {
             }
             drop(world);
             let sleep = until.next_check(now).saturating_duration_since(now);
-            self.world.sleep(rank, sleep).map_err(|error| self.world.lock().fail(channel, error))?;
+            // If this rank has died, the others find that out themselves.
+            self.world.sleep(rank, sleep)?;
         }
     }
 }

@@ -85,8 +85,8 @@ impl Course<'_, '_> {
         while self.step < self.rank.steps() {
             let mut random = Random::new(self.rank.random(STEPS + self.step as u64), 0);
             let network = &self.rank.plan().network;
-            // On a network that moves few bytes at once, long data misses deadlines without a fault,
-            // and takes long to simulate.
+            // On a network that moves few bytes at once, long data misses deadlines without a
+            // fault, and takes long to simulate.
             let len_max = if network.short || network.capacity <= 4096 { 1000 } else { 20_000 };
             if random.one_in(3) {
                 let messages = Messages::draw(&mut random, len_max, self.comm.size(), self.step);
