@@ -98,9 +98,9 @@ struct Blame {
     /// The ranks that may be named: those of earlier faults, and those that did not get beyond
     /// their first call, because they could not connect.
     ranks: BTreeSet<usize>,
-    /// Whether a clock jumped so far that a deadline passed too early. Such a rank takes all others
-    /// for late.
-    is_clock_wrong: bool,
+    /// Whether a clock jumped so far that a deadline passed too early, or a stop or a cut has ended
+    /// so late that the ranks were still catching up at the deadline. Then any rank may be late.
+    all_may_be_late: bool,
 }
 
 impl Blame {
@@ -121,8 +121,16 @@ impl Blame {
             Incident::ClockJump { by, .. } => by,
             _ => Duration::ZERO,
         };
-        let is_clock_wrong = happened.iter().map(jump).sum::<Duration>() >= plan.timeout / 2;
-        Self { ranks, is_clock_wrong }
+        let has_just_ended = |&(at, incident): &(Duration, Incident)| match incident {
+            Incident::Stop { lasting, .. } | Incident::Cut { lasting, .. } => {
+                let end = at.saturating_add(lasting);
+                end <= time && time < end.saturating_add(plan.timeout / 2)
+            }
+            _ => false,
+        };
+        let has_jumped = happened.iter().map(jump).sum::<Duration>() >= plan.timeout / 2;
+        let all_may_be_late = has_jumped || simulation.incidents.iter().any(has_just_ended);
+        Self { ranks, all_may_be_late }
     }
 }
 
@@ -153,7 +161,7 @@ fn check_errors(plan: &Plan, simulation: &Simulation<Record>, living: &[&Record]
 
 fn check_error(record: &Record, call: &CallRecord, error: &Error, blame: &Blame) -> Result<(), Violation> {
     let CallRecord { name, kind, group, .. } = call;
-    let Blame { ranks: at_fault, is_clock_wrong } = blame;
+    let Blame { ranks: at_fault, all_may_be_late } = blame;
     let violated = |property| {
         let text = format!("rank {} in {name}: {error}; at fault: {at_fault:?}", record.rank);
         Err(Violation { property, text })
@@ -174,7 +182,7 @@ fn check_error(record: &Record, call: &CallRecord, error: &Error, blame: &Blame)
         }
         Error::PeerLost { peer, .. } => is_at_fault(peer),
         Error::Timeout { .. } | Error::Aborted { .. } if *kind == CallKind::Messages => !at_fault.is_empty(),
-        Error::Timeout { .. } if *is_clock_wrong => true,
+        Error::Timeout { .. } if *all_may_be_late => true,
         Error::Timeout { waiting_for, .. } => !waiting_for.is_empty() && waiting_for.iter().all(is_at_fault),
         Error::Aborted { by, .. } => is_at_fault(by),
         _ => false,
