@@ -36,14 +36,11 @@ pub(crate) fn save(
     let path = folder.of(step).join(shard::file_name(rank, comm.size()));
     let saved = agree(comm, shard::write(&path, state, &assigned, rank)).and_then(|written| {
         let values = offers.into_iter().next().map(|offer| offer.values).unwrap_or_default();
-        let manifest = manifest(step, values, assigned, &written).encode()?;
-        // Rank 0 is last, so a checkpoint that it completes is complete in all folders.
-        agree(comm, as_leader(&|| if rank == 0 { Ok(()) } else { folder.commit(step, &manifest) }))?;
-        agree(comm, if rank == 0 { folder.commit(step, &manifest) } else { Ok(()) })
+        complete(comm, folder, &manifest(step, values, assigned, &written), leads)
     });
     if let Err(error) = saved {
-        if leads && let Err(error) = folder.discard(step) {
-            tracing::warn!(step, %error, "the files of a failed checkpoint remain");
+        if leads {
+            clean_up(folder, step, &error);
         }
         return Err(error);
     }
@@ -57,6 +54,29 @@ pub(crate) fn save(
         tracing::warn!(step, %error, "the communicator failed after the checkpoint was complete");
     }
     Ok(())
+}
+
+/// Makes a checkpoint complete. All its shards must already be on disk.
+fn complete(comm: &Comm, folder: &Folder, manifest: &Manifest, leads: bool) -> Result<()> {
+    let text = manifest.encode()?;
+    let commit = |commits| {
+        let committed = if commits { folder.commit(manifest.step, &text) } else { Ok(()) };
+        agree(comm, committed).map(drop)
+    };
+    // Rank 0 is last, so a checkpoint that it completes is complete in all folders.
+    commit(leads && comm.rank() != 0)?;
+    commit(comm.rank() == 0)
+}
+
+/// Removes the files of a save that has failed on every rank.
+fn clean_up(folder: &Folder, step: u64, error: &Error) {
+    // A rank that has lost the others does not know whether they have completed the checkpoint.
+    if matches!(error, Error::Comm(_)) {
+        return;
+    }
+    if let Err(error) = folder.discard(step) {
+        tracing::warn!(step, %error, "the files of a failed checkpoint remain");
+    }
 }
 
 /// Describes the files that the ranks have written.
@@ -82,4 +102,31 @@ fn manifest(
         manifest.tensors.insert(name, Entry { dtype, shape, shards });
     }
     manifest
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_complete_checkpoint_remains_if_a_rank_is_lost_before_it_hears_of_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        folder.begin(7).unwrap();
+        comm::threads::run(2, |comm| {
+            if comm.rank() == 1 {
+                agree(&comm, Ok(())).unwrap();
+                return comm.abort("lost");
+            }
+            let error = complete(&comm, &folder, &Manifest::new(7, BTreeMap::new()), true).unwrap_err();
+            assert!(matches!(error, Error::Comm(_)), "{error}");
+            clean_up(&folder, 7, &error);
+            assert!(folder.has(7));
+            clean_up(&folder, 7, &Error::Peer { rank: 1, reason: "its disk is full".into() });
+            assert!(!folder.has(7));
+        })
+        .unwrap();
+    }
 }
