@@ -12,6 +12,9 @@ use crate::settings::{Difference, Settings};
 /// The interval between two calls of [`Member::check`].
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The key of the settings that all ranks must share.
+const SETTINGS: &str = "settings";
+
 /// A phase of an attempt. Its outcome is the same for all ranks: either every rank took part, or
 /// the attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +40,25 @@ impl Phase {
             Self::Opened => "opened",
         }
     }
+
+    /// The key of the number of ranks that have taken part.
+    fn count(self) -> String {
+        format!("{}/count", self.name())
+    }
+
+    /// The key of a rank that has taken part.
+    fn rank(self, rank: usize) -> String {
+        format!("{}/{rank}", self.name())
+    }
+}
+
+/// The key of a rank that has acknowledged a failure.
+fn departed(rank: usize) -> String {
+    format!("departed/{rank}")
+}
+
+fn key(job: u64, round: u64, number: u64, name: &str) -> String {
+    format!("comm/{job:016x}/{round}/{number}/{name}")
 }
 
 /// One rendezvous attempt, as seen by one rank.
@@ -50,8 +72,8 @@ pub(crate) struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn key(&self, name: &str) -> String {
-        let Member { job, round, .. } = &self.local.member;
-        format!("comm/{job:016x}/{round}/{}/{name}", self.number)
+        let Member { job, round, .. } = self.local.member;
+        key(job, round, self.number, name)
     }
 
     fn phase_key(&self, phase: Phase) -> String {
@@ -59,7 +81,7 @@ impl Attempt<'_> {
     }
 
     fn rank_key(&self, phase: Phase, rank: usize) -> String {
-        self.key(&format!("{}/{rank}", phase.name()))
+        self.key(&phase.rank(rank))
     }
 
     /// Asks the store to fail the attempt if this process exits while it holds its rank. Returns
@@ -101,7 +123,7 @@ impl Attempt<'_> {
     /// Compares this rank's settings with those of the first rank to publish its own. Returns that
     /// rank and the first difference, if there is one.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
-        let key = self.key("settings");
+        let key = self.key(SETTINGS);
         let Member { rank, settings, .. } = &self.local.member;
         let own = format!("{rank}\n{}", settings.encode());
         let first = self.store.compare_set(&key, b"", own.as_bytes())?;
@@ -118,7 +140,7 @@ impl Attempt<'_> {
         if let Some(record) = record {
             self.store.set(&self.rank_key(phase, self.local.member.rank), record.as_bytes())?;
         }
-        let count = self.store.add(&self.key(&format!("{}/count", phase.name())), 1)?;
+        let count = self.store.add(&self.key(&phase.count()), 1)?;
         if usize::try_from(count).ok() == Some(self.local.member.world_size) {
             return self.complete(phase);
         }
@@ -207,7 +229,7 @@ impl Attempt<'_> {
     }
 
     fn departed_key(&self, rank: usize) -> String {
-        self.key(&format!("departed/{rank}"))
+        self.key(&departed(rank))
     }
 
     /// Ends a phase, unless it has already ended. Returns its outcome.
@@ -220,14 +242,13 @@ impl Attempt<'_> {
 
 /// Returns the keys that an attempt may have in the store.
 pub(crate) fn keys_of_attempt(job: u64, round: u64, number: u64, world_size: usize) -> Vec<String> {
-    let key = |name: String| format!("comm/{job:016x}/{round}/{number}/{name}");
-    let mut keys = vec![key("settings".into())];
-    for phase in Phase::ALL.map(Phase::name) {
-        keys.extend([key(phase.into()), key(format!("{phase}/count"))]);
-        keys.extend((0..world_size).map(|rank| key(format!("{phase}/{rank}"))));
+    let mut names = vec![SETTINGS.to_owned()];
+    for phase in Phase::ALL {
+        names.extend([phase.name().to_owned(), phase.count()]);
+        names.extend((0..world_size).map(|rank| phase.rank(rank)));
     }
-    keys.extend((0..world_size).map(|rank| key(format!("departed/{rank}"))));
-    keys
+    names.extend((0..world_size).map(departed));
+    names.iter().map(|name| key(job, round, number, name)).collect()
 }
 
 pub(crate) fn parse(key: &str, text: &[u8]) -> Result<Outcome> {

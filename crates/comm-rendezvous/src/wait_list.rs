@@ -181,12 +181,12 @@ impl WaitingProcess<'_> {
     /// end tells the group not to wait for this process.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no group admits this process before the deadline;
-    /// [`Error::Handshake`] with [`Refusal::GroupEnded`]; the errors of the store.
-    pub fn wait(&self, deadline: Instant) -> Result<Option<Admission>> {
+    /// [`Error::Timeout`] if no group admits this process within `timeout`; [`Error::Handshake`] with [`Refusal::GroupEnded`]; the errors of the store.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Admission>> {
         let key = self.list.process_key("admission", self.number);
+        let start = Instant::now();
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(start.elapsed());
             match self.list.store.get(&key, left.min(LOOK)) {
                 Ok(text) => return Admission::decode(&text).map(Some).ok_or_else(|| malformed(&key, &text)),
                 Err(error @ Error::Timeout { .. }) if left <= LOOK => return Err(error),

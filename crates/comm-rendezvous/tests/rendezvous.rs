@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{During, Error, Loss, Membership, Refusal, Result, Store};
 use comm_rendezvous::{Endpoint, Member, Rendezvous, WaitList, Watch, connect};
@@ -173,7 +173,7 @@ fn ranks_that_cannot_connect_name_the_culprit_and_not_each_other() {
 /// Joins a running group: waits for the admission, and takes part in its rendezvous.
 fn join_running(store: &dyn Store) -> Result<(usize, Vec<String>)> {
     let place = WaitList::new(store, 0, 0).enter(SOON)?;
-    let admission = place.wait(Instant::now() + SOON)?;
+    let admission = place.wait(SOON)?;
     let admission = admission.ok_or_else(|| Error::Internal("passed over".into()))?;
     let Membership { rank, size } = admission.membership;
     let mut member = member(rank, size);
@@ -218,11 +218,11 @@ fn a_process_that_has_left_is_not_admitted_and_one_that_was_passed_over_enters_a
     let place = list.enter(SOON).unwrap();
     // The second process is admitted by a leader that dies before it writes so.
     store.add(&format!("comm/{:016x}/0/join/admitted", 0), 2).unwrap();
-    assert_eq!(place.wait(Instant::now() + SOON).unwrap(), None);
+    assert_eq!(place.wait(SOON).unwrap(), None);
     let place = list.enter(SOON).unwrap();
     let admitted = list.admit(4, usize::MAX, SOON).unwrap().unwrap();
     assert_eq!((admitted.numbers.clone(), list.has_left(3).unwrap()), (vec![3], false));
-    let admission = place.wait(Instant::now() + SOON).unwrap().unwrap();
+    let admission = place.wait(SOON).unwrap().unwrap();
     assert_eq!(admission.membership, Membership { rank: 4, size: 5 });
     assert_eq!(admission.round, admitted.round);
     // It exits before the rendezvous.
@@ -236,9 +236,9 @@ fn processes_that_wait_for_a_group_that_has_ended_get_an_error() {
     let list = WaitList::new(&store, 0, 0);
     let place = list.enter(SOON).unwrap();
     list.close().unwrap();
-    let error = place.wait(Instant::now() + SOON).unwrap_err();
+    let error = place.wait(SOON).unwrap_err();
     assert!(matches!(error, Error::Handshake { refusal: Refusal::GroupEnded, .. }), "{error}");
-    let late = list.enter(SOON).unwrap().wait(Instant::now() + SOON).unwrap_err();
+    let late = list.enter(SOON).unwrap().wait(SOON).unwrap_err();
     assert!(matches!(late, Error::Handshake { refusal: Refusal::GroupEnded, .. }), "{late}");
 }
 

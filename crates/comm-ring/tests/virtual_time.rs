@@ -13,25 +13,12 @@ use comm_ring::schedule::Algorithm;
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
 use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
+use comm_sim::swarm::workload::COLLECTIVES;
 use fastrand::Rng;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a call may take after its deadline.
 const SLACK: Duration = Duration::from_millis(250);
-
-const COLLECTIVES: [Collective; 11] = [
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
-    Collective::Scan,
-    Collective::Exscan,
-    Collective::Barrier,
-];
 
 /// The element that `from` contributes for `to` at position `at`.
 fn element(from: usize, to: usize, at: usize) -> u64 {

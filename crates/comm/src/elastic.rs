@@ -1,7 +1,7 @@
 //! Groups that shrink when ranks are lost and grow when processes join.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{Comm, During, Error, Loss, Result, ShrinkOptions, Shrunk, Store};
 use comm_tcp::{Admission, Admitted, Rendezvous, WaitList, WaitingProcess};
@@ -76,7 +76,7 @@ pub struct ElasticGroup {
     first_round: u64,
     comm: Comm,
     is_newcomer: bool,
-    /// The store, on a rank that serves it or has used it.
+    /// The store, on rank 0 once it has used it or serves it.
     store: Option<RendezvousStore>,
 }
 
@@ -102,19 +102,16 @@ impl ElasticGroup {
 
     /// Waits until a running group has admitted this process and is connected to it.
     fn join_running(config: &Config) -> Result<Self> {
-        let start = Instant::now();
-        // A deadline beyond the range of the clock is never reached.
-        let deadline = start.checked_add(config.rendezvous_timeout).unwrap_or(start + FOREVER);
+        let begun = Begun::now(config, None);
         loop {
-            match Self::try_to_join(config, deadline) {
+            match Self::try_to_join(config, &begun) {
                 Ok(Some(group)) => return Ok(group),
                 Ok(None) => tracing::debug!("passed over by the group: waiting again"),
-                Err(error @ Error::Timeout { .. }) if is_over(deadline) => return Err(error),
                 Err(error @ (Error::Invalid(_) | Error::Handshake { .. })) => return Err(error),
-                Err(error) if is_over(deadline) => return Err(error),
+                Err(error) if begun.left().is_zero() => return Err(error),
                 Err(error) => {
                     tracing::info!(%error, "could not join the group: waiting again");
-                    std::thread::sleep(RETRY.min(deadline.saturating_duration_since(Instant::now())));
+                    std::thread::sleep(RETRY.min(begun.left()));
                 }
             }
         }
@@ -122,25 +119,26 @@ impl ElasticGroup {
 
     /// Waits for an admission, and takes part in its rendezvous. Returns `None` if the group has
     /// passed over this process.
-    fn try_to_join(config: &Config, deadline: Instant) -> Result<Option<Self>> {
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let waiting = Config { rendezvous_timeout: left(), ..config.clone() };
+    fn try_to_join(config: &Config, begun: &Begun<'_>) -> Result<Option<Self>> {
+        let waiting = Config { rendezvous_timeout: begun.left(), ..config.clone() };
         let store = RendezvousStore::open(&Begun::now(&waiting, None))?;
-        let place = WaitList::new(&*store.store, config.job, config.round).enter(left())?;
-        let Some(Admission { round, membership, timeout, .. }) = place.wait(deadline)? else {
+        let place = WaitList::new(&*store.store, config.job, config.round).enter(begun.left())?;
+        let Some(Admission { round, membership, timeout, .. }) = place.wait(begun.left())? else {
             return Ok(None);
         };
         let joined = Config {
             rank: membership.rank,
             world_size: membership.size,
-            rendezvous_timeout: timeout.min(left()),
+            rendezvous_timeout: timeout.min(begun.left()),
             round,
             join: false,
-            ..waiting.clone()
+            ..waiting
         };
         let comm = Begun::now(&joined, None).meet(&store)?;
         finish(place);
-        Ok(Some(Self { first_round: config.round, comm, config: joined, is_newcomer: true, store: None }))
+        let first_round = config.round;
+        let config = Config { rendezvous_timeout: config.rendezvous_timeout, ..joined };
+        Ok(Some(Self { first_round, comm, config, is_newcomer: true, store: None }))
     }
 
     /// Returns the communicator of the present group. Calls on a clone fail after
@@ -301,13 +299,6 @@ impl ElasticGroup {
         self.comm = shrunk.comm.clone();
         Ok(shrunk)
     }
-}
-
-/// A time that can be added to any instant.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
-
-fn is_over(deadline: Instant) -> bool {
-    Instant::now() >= deadline
 }
 
 /// Leaves the list of waiting processes. The group no longer looks at it, so errors do not matter.

@@ -256,7 +256,7 @@ impl<'a> Begun<'a> {
     }
 
     /// Returns the rest of the rendezvous timeout.
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.config.rendezvous_timeout.saturating_sub(self.start.elapsed())
     }
 

@@ -23,12 +23,21 @@ const JOB_ID: &str = "COMM_JOB_ID";
 const STORE: &str = "COMM_STORE";
 /// The number of times that the ranks have been restarted.
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
+/// Whether the process joins the group of the others.
+const JOIN: &str = "COMM_JOIN";
 
-/// Set for a process that joins the group of the others.
-pub(super) const JOIN: &str = "COMM_JOIN";
-
-const RESERVED: [&str; 9] =
-    [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, JOB_ID, STORE, RESTART_COUNT];
+const RESERVED: [&str; 10] = [
+    RANK,
+    WORLD_SIZE,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    MASTER_ADDR,
+    MASTER_PORT,
+    JOB_ID,
+    STORE,
+    RESTART_COUNT,
+    JOIN,
+];
 
 /// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
@@ -46,8 +55,9 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Returns the variables of a rank. All ranks run on this machine, so `LOCAL_RANK` is `RANK`.
-    pub(super) fn variables(&self, rank: usize) -> [(&'static str, String); RESERVED.len()] {
+    /// Returns the variables of a rank, which `joins` the group of the others if it replaces a lost
+    /// one. All ranks run on this machine, so `LOCAL_RANK` is `RANK`.
+    pub(super) fn variables(&self, rank: usize, joins: bool) -> [(&'static str, String); RESERVED.len()] {
         [
             (RANK, rank.to_string()),
             (WORLD_SIZE, self.ranks.to_string()),
@@ -58,6 +68,7 @@ impl Job {
             (JOB_ID, format!("{:x}", self.id)),
             (STORE, "launcher".to_owned()),
             (RESTART_COUNT, self.restarts.to_string()),
+            (JOIN, u8::from(joins).to_string()),
         ]
     }
 
@@ -84,11 +95,11 @@ mod tests {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let store = "[::1]:4321".parse().expect("an address");
         let job = Job { ranks: 4, restarts: 1, store, id, secret: Some("hush".into()), devices: None };
-        let variables = job.variables(2);
+        let variables = job.variables(2, true);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(
             variables.each_ref().map(|(_, value)| value.as_str()),
-            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher", "1"]
+            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher", "1", "1"]
         );
         for name in RESERVED {
             assert!(matches!(check_not_reserved(name.as_ref()), Err(LaunchError::ReservedVariable(_))));

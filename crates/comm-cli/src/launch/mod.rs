@@ -39,7 +39,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 ///
 /// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
 /// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID` with a
-/// random nonzero number in hexadecimal, and `COMM_STORE=launcher`. The launcher serves the store
+/// random nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher serves the store
 /// at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of
 /// ranks is empty.
 ///
@@ -313,22 +313,35 @@ impl Launch {
     fn start_all(&self, job: &Job, supervisor: &mut Supervisor) -> Result<Vec<Source>, LaunchError> {
         let mut outputs = Vec::new();
         for rank in 0..self.ranks {
-            let not_started = |source| self.not_started(rank, source);
-            let mut process = RankProcess::spawn(&mut self.command(job, rank)).map_err(not_started)?;
-            outputs.extend(outputs_of(&mut process, rank));
-            supervisor.add(process).map_err(not_started)?;
+            let (process, sources) = self.spawn(job, rank, false)?;
+            outputs.extend(sources);
+            supervisor.add(process).map_err(|source| self.not_started(rank, source))?;
         }
         Ok(outputs)
     }
 
-    fn command(&self, job: &Job, rank: usize) -> Command {
+    /// Starts a rank, and returns its outputs, if they are to be relayed.
+    fn spawn(
+        &self,
+        job: &Job,
+        rank: usize,
+        joins: bool,
+    ) -> Result<(RankProcess, impl Iterator<Item = Source> + use<>), LaunchError> {
+        let process = RankProcess::spawn(&mut self.command(job, rank, joins));
+        let mut process = process.map_err(|source| self.not_started(rank, source))?;
+        let stdout = process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout));
+        let stderr = process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr));
+        Ok((process, stdout.into_iter().chain(stderr)))
+    }
+
+    fn command(&self, job: &Job, rank: usize, joins: bool) -> Command {
         let mut command = Command::new(&self.program);
         // A rank is not in the foreground process group, so reading from the terminal would stop
         // it.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.envs(self.threads()).envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
-        command.envs(job.variables(rank)).envs(job.device(rank));
+        command.envs(job.variables(rank, joins)).envs(job.device(rank));
         if self.tag_output {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -342,13 +355,6 @@ impl Launch {
             _ => LaunchError::Spawn { rank, program, source },
         }
     }
-}
-
-/// Returns the outputs of a process, if they are to be relayed.
-fn outputs_of(process: &mut RankProcess, rank: usize) -> impl Iterator<Item = Source> + use<> {
-    let stdout = process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout));
-    let stderr = process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr));
-    stdout.into_iter().chain(stderr)
 }
 
 /// A launch whose ranks run.
@@ -371,12 +377,8 @@ impl Running<'_> {
 
 impl Events for Running<'_> {
     fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError> {
-        let mut command = self.launch.command(self.job, rank);
-        command.env(environment::JOIN, "1");
-        let not_started = |source| self.launch.not_started(rank, source);
-        let mut process = RankProcess::spawn(&mut command).map_err(not_started)?;
-        let outputs = outputs_of(&mut process, rank).collect();
-        self.relay(outputs)?;
+        let (process, outputs) = self.launch.spawn(self.job, rank, true)?;
+        self.relay(outputs.collect())?;
         Ok(process)
     }
 

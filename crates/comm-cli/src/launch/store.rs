@@ -31,5 +31,6 @@ fn config(job: NonZeroU64, secret: Option<&OsStr>) -> comm::Result<StoreConfig> 
 /// Lets processes that wait to join the group know that it has ended.
 pub(super) fn close_wait_list(job: &Job) -> comm::Result<()> {
     let store = TcpStore::connect(job.store, config(job.id, job.secret.as_deref())?, CONNECT_TIMEOUT)?;
+    // The environment of a launch always describes the first round.
     WaitList::new(&store, job.id.get(), 0).close()
 }

@@ -113,6 +113,16 @@ fn a_failed_rank_of_an_elastic_launch_is_replaced_a_limited_number_of_times() {
 }
 
 #[test]
+fn ranks_of_a_launch_inside_a_process_that_joined_do_not_join() {
+    let launch = commctl()
+        .args(["run", "-n", "2", "sh", "-c", r#"[ "$COMM_JOIN" = 0 ]"#])
+        .env("COMM_JOIN", "1")
+        .output()
+        .expect("commctl");
+    assert_eq!(launch.status.code(), Some(0), "{launch:?}");
+}
+
+#[test]
 fn a_replacement_that_fails_after_the_job_has_succeeded_came_too_late() {
     let mut launched = launch(&["-n", "2", "--elastic", "2:2"], JOINING);
     let pids = launched.pids(2);

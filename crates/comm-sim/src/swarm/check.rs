@@ -98,8 +98,9 @@ struct Blame {
     /// The ranks that may be named: those of earlier faults, and those that did not get beyond
     /// their first call, because they could not connect.
     ranks: BTreeSet<usize>,
-    /// Whether a clock jumped so far that a deadline passed too early, or a stop or a cut has ended
-    /// so late that the ranks were still catching up at the deadline. Then any rank may be late.
+    /// Whether a clock jumped so far that a deadline passed too early, or a long stop or cut has
+    /// ended so late that the ranks were still catching up at the deadline. Then any rank may be
+    /// late.
     all_may_be_late: bool,
 }
 
@@ -124,7 +125,7 @@ impl Blame {
         let has_just_ended = |&(at, incident): &(Duration, Incident)| match incident {
             Incident::Stop { lasting, .. } | Incident::Cut { lasting, .. } => {
                 let end = at.saturating_add(lasting);
-                end <= time && time < end.saturating_add(plan.timeout / 2)
+                lasting >= plan.timeout / 2 && end <= time && time < end.saturating_add(plan.timeout / 2)
             }
             _ => false,
         };

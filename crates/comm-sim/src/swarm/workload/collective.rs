@@ -6,7 +6,8 @@ use crate::exact::{self, Small};
 use crate::random::Random;
 use crate::swarm::SwarmRank;
 
-const COLLECTIVES: [Collective; 11] = [
+/// The collectives whose blocks all have the same length.
+pub const COLLECTIVES: [Collective; 11] = [
     Collective::AllReduce,
     Collective::Reduce,
     Collective::Broadcast,

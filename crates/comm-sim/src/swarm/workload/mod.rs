@@ -8,6 +8,7 @@ use comm_core::{Collective, Comm, Error, Result};
 use super::SwarmRank;
 use crate::network::NetworkFabric;
 use crate::random::Random;
+pub use collective::COLLECTIVES;
 use collective::CollectiveCall;
 use messages::Messages;
 
