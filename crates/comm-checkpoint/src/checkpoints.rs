@@ -83,9 +83,9 @@ impl Checkpoints {
     /// [`Error::Exists`] if there already is a checkpoint of the step whose files are all present
     /// with the right length (any other is replaced); [`Error::Mismatch`] and [`Error::Coverage`],
     /// on every rank, if the states of the ranks are inconsistent; [`Error::Io`] on a rank that
-    /// cannot write and [`Error::Peer`] on the others; [`Error::Comm`], after which the checkpoint is
-    /// complete or absent. After any other error there is none of this step. If an earlier [`Checkpoints::save_async`] failed, its error is
-    /// returned instead and nothing is saved.
+    /// cannot write and [`Error::Peer`] on the others; [`Error::Comm`], after which the checkpoint
+    /// is complete or absent. After any other error there is none of this step. If an earlier
+    /// [`Checkpoints::save_async`] failed, its error is returned instead and nothing is saved.
     pub fn save(&mut self, step: u64, state: &State<'_>) -> Result<()> {
         self.join()?;
         save::save(&self.comm, &self.folder, self.options, step, state)

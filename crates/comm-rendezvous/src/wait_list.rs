@@ -181,7 +181,8 @@ impl WaitingProcess<'_> {
     /// end tells the group not to wait for this process.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no group admits this process within `timeout`; [`Error::Handshake`] with [`Refusal::GroupEnded`]; the errors of the store.
+    /// [`Error::Timeout`] if no group admits this process within `timeout`; [`Error::Handshake`]
+    /// with [`Refusal::GroupEnded`]; the errors of the store.
     pub fn wait(&self, timeout: Duration) -> Result<Option<Admission>> {
         let key = self.list.process_key("admission", self.number);
         let start = Instant::now();

@@ -157,6 +157,16 @@ fn the_most_distant_deadline_is_accepted() {
 }
 
 #[test]
+fn a_call_whose_data_keeps_moving_ends_at_its_deadline() {
+    let outcomes = world(2, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        let comm = comm.with_timeout(Duration::from_millis(1));
+        comm.all_reduce(&mut vec![1.0_f32; 16 << 20], ReduceOp::Sum)
+    });
+    // The rank that is first past its deadline ends the call on the other.
+    assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
+}
+
+#[test]
 fn an_abort_from_another_thread_ends_the_call_on_every_rank() {
     for _ in 0..20 {
         let (network, others_failed) = (InProcessConfig::default(), Barrier::new(4));

@@ -39,9 +39,9 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 ///
 /// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
 /// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID` with a
-/// random nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher serves the store
-/// at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input of
-/// ranks is empty.
+/// random nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher
+/// serves the store at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The
+/// standard input of ranks is empty.
 ///
 /// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
 /// each start (see [`Launch::random_secret`]), and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with

@@ -7,6 +7,9 @@ use crate::RingConfig;
 /// The largest pause between two announcements of a call that stays blocked.
 const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 
+/// The number of times that data moves between two looks at the clock in a call that never sleeps.
+const MOVES_PER_CHECK: u32 = 64;
+
 /// The times of the current call.
 ///
 /// They count from the first wait that does not end immediately, because reading the clock would
@@ -18,6 +21,7 @@ pub(super) struct Clock {
     /// The time before the deadline at which all ranks are asked for their state.
     answers_within: Duration,
     times: Option<Times>,
+    moves: u32,
 }
 
 /// The instants at which something is due.
@@ -35,13 +39,20 @@ impl Clock {
     #[inline]
     pub(super) fn new(timeout: Duration, config: &RingConfig) -> Self {
         let answers_within = config.diagnosis.min(timeout / 2);
-        Self { timeout, announce_after: config.announce_after, answers_within, times: None }
+        Self { timeout, announce_after: config.announce_after, answers_within, times: None, moves: 0 }
     }
 
     /// Whether the call has waited.
     #[inline]
     pub(super) const fn has_started(&self) -> bool {
         self.times.is_some()
+    }
+
+    /// Counts a wait after which data has moved. Returns whether the deadline must be checked.
+    #[inline]
+    pub(super) const fn is_check_due(&mut self) -> bool {
+        self.moves = self.moves.wrapping_add(1);
+        self.moves.is_multiple_of(MOVES_PER_CHECK)
     }
 
     /// Returns the times, which count from `now` if the clock has not started.

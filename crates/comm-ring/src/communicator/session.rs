@@ -115,6 +115,9 @@ impl<T: Transport> Session<T> {
                 Progress::Blocked { moved } => {
                     if moved {
                         self.waiter.moved(|| self.data.now());
+                        if clock.is_check_due() {
+                            self.check_while_moving(clock)?;
+                        }
                     }
                     let idle = self.waiter.idle(|| self.data.now());
                     if !clock.has_started()
@@ -136,6 +139,30 @@ impl<T: Transport> Session<T> {
         }
     }
 
+    /// Applies the deadline to a call whose data moves so steadily that this rank never sleeps.
+    #[cold]
+    fn check_while_moving(&mut self, clock: &mut Clock) -> Result<(), Stop> {
+        let now = self.data.now_roughly();
+        self.poll_control(now)?;
+        self.keep_deadline(clock, now).map(drop)
+    }
+
+    /// Asks all ranks for their state shortly before the deadline, and fails at the deadline.
+    /// Returns whether it has asked.
+    fn keep_deadline(&mut self, clock: &mut Clock, now: Instant) -> Result<bool, Stop> {
+        let timeout = clock.timeout;
+        let times = clock.start(now);
+        if times.must_ask(now) {
+            times.asked(now);
+            self.ask_all();
+            return Ok(true);
+        }
+        if times.is_over(now) {
+            return Err(self.timeout(timeout).into());
+        }
+        Ok(false)
+    }
+
     /// Sleeps until data can move, a control message arrives, or an instant of the clock is due.
     fn sleep(&mut self, clock: &mut Clock) -> Result<(), Stop> {
         let mut control = self.control.arm()?;
@@ -150,16 +177,10 @@ impl<T: Transport> Session<T> {
             return Ok(());
         }
         let now = self.data.now();
-        let timeout = clock.timeout;
-        let times = clock.start(now);
-        if times.must_ask(now) {
-            times.asked(now);
-            self.ask_all();
+        if self.keep_deadline(clock, now)? {
             return Ok(());
         }
-        if times.is_over(now) {
-            return Err(self.timeout(timeout).into());
-        }
+        let times = clock.start(now);
         if times.must_announce(now) {
             self.announce();
             times.announced(now);
