@@ -83,35 +83,50 @@ pub(crate) fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8])
     M::read(comm, buffer.as_view()?, all)
 }
 
-/// Replaces words with those of rank 0.
-fn broadcast<M: Kernels>(comm: &Comm<M>, words: &mut [u64]) -> Result<()> {
+/// Replaces words with those of rank `root`.
+fn broadcast<M: Kernels>(comm: &Comm<M>, root: usize, words: &mut [u64]) -> Result<()> {
     let mut buffer = M::allocate(comm, DType::U64, words.len())?;
     M::write(comm, buffer.as_view_mut()?, bytemuck::cast_slice(words))?;
-    comm.broadcast(0, &mut buffer)?;
+    comm.broadcast(root, &mut buffer)?;
     Ok(M::read(comm, buffer.as_view()?, bytemuck::cast_slice_mut(words))?)
 }
 
-/// Broadcasts the options of rank 0 and the order, as slots, in which it registered its parameters.
+/// The rank whose options and order all ranks use.
+#[derive(Debug)]
+pub(crate) struct Leader {
+    pub(crate) rank: usize,
+    /// The order of slots in buckets on this rank, which matters only on the leader.
+    pub(crate) order: Vec<usize>,
+}
+
+impl Leader {
+    /// Returns rank 0, with buckets in the reverse order of registration.
+    pub(crate) fn first(parameters: &ParameterSet) -> Self {
+        Self { rank: 0, order: parameters.slots().iter().rev().copied().collect() }
+    }
+}
+
+/// Broadcasts the options and the order of the leader.
 pub(crate) fn agree_on_options<M: Kernels>(
     comm: &Comm<M>,
     options: Options,
     parameters: &ParameterSet,
+    leader: &Leader,
 ) -> Result<(Options, Vec<usize>)> {
     let mut words = options.to_words();
-    broadcast(comm, &mut words)?;
-    let order = agree_on_order(comm, parameters.slots(), parameters.len())?;
-    Ok((options.with_words(words), order))
+    broadcast(comm, leader.rank, &mut words)?;
+    Ok((options.with_words(words), agree_on_order(comm, leader, parameters.len())?))
 }
 
-/// Broadcasts the first `count` slots of rank 0's `order`, padded with slots that do not exist.
+/// Broadcasts the first `count` slots of the leader's order, padded with slots that do not exist.
 pub(crate) fn agree_on_order<M: Kernels>(
     comm: &Comm<M>,
-    order: &[usize],
+    leader: &Leader,
     count: usize,
 ) -> Result<Vec<usize>> {
-    let mut slots: Vec<u64> = order.iter().map(|&slot| slot as u64).collect();
+    let mut slots: Vec<u64> = leader.order.iter().map(|&slot| slot as u64).collect();
     slots.resize(count, u64::MAX);
-    broadcast(comm, &mut slots)?;
+    broadcast(comm, leader.rank, &mut slots)?;
     Ok(slots.into_iter().map(|slot| usize::try_from(slot).unwrap_or(usize::MAX)).collect())
 }
 

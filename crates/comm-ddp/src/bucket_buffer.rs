@@ -21,6 +21,8 @@ pub(crate) struct BucketBuffer<M: Kernels> {
     padded: usize,
     /// The number of elements of the status.
     status: usize,
+    /// The block of the rank before this one, if this rank gets its averages, too.
+    neighbor: Option<M::Buffer>,
 }
 
 /// The collective that averages buckets.
@@ -29,7 +31,17 @@ pub(crate) enum BucketCollective {
     /// Every rank gets all averages.
     AllReduce,
     /// Each rank gets the averages of its block. The other blocks are unspecified.
-    ReduceScatter,
+    ReduceScatter {
+        /// Whether each rank then sends its averages to the next rank.
+        replicates: bool,
+    },
+}
+
+impl BucketCollective {
+    /// Returns whether a rank updates only its block of a bucket.
+    pub(crate) const fn is_sharded(self) -> bool {
+        matches!(self, Self::ReduceScatter { .. })
+    }
 }
 
 /// The settings with which a bucket is averaged.
@@ -72,11 +84,15 @@ impl<M: Kernels> BucketBuffer<M> {
         status: usize,
         collective: BucketCollective,
     ) -> Result<Self> {
-        let padded = match collective {
-            BucketCollective::AllReduce => gradients,
-            BucketCollective::ReduceScatter => gradients.next_multiple_of(comm.size()),
+        let size = comm.size();
+        let (padded, replicates) = match collective {
+            BucketCollective::AllReduce => (gradients, false),
+            BucketCollective::ReduceScatter { replicates } => {
+                (gradients.next_multiple_of(size), replicates && size > 1 && gradients > 0)
+            }
         };
-        Ok(Self { buffer: M::allocate(comm, dtype, padded + status)?, gradients, padded, status })
+        let neighbor = replicates.then(|| M::allocate(comm, dtype, padded / size)).transpose()?;
+        Ok(Self { buffer: M::allocate(comm, dtype, padded + status)?, gradients, padded, status, neighbor })
     }
 
     /// Returns the number of elements of gradients.
@@ -93,6 +109,11 @@ impl<M: Kernels> BucketBuffer<M> {
     pub(crate) fn gradients(&mut self) -> Elements<'_, M> {
         let range = 0..self.gradients;
         self.elements(range)
+    }
+
+    /// Returns the averages of the block of the rank before this one, if this rank gets them.
+    pub(crate) fn neighbor_mut(&mut self) -> Result<Option<M::ViewMut<'_>>> {
+        self.neighbor.as_mut().map(AsViewMut::as_view_mut).transpose()
     }
 
     /// Returns a range of elements.
@@ -138,14 +159,26 @@ impl<M: Kernels> BucketBuffer<M> {
         if let Some(BucketHook { hook, index, is_last }) = launch.hook {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             hook.average(comm, &mut GradBucket::new(&mut self, index, is_last))?;
-        } else if launch.collective == BucketCollective::ReduceScatter && self.status == 0 {
+        } else if launch.collective.is_sharded() && self.status == 0 {
             M::zero(comm, self.elements(self.gradients..self.padded).into_view()?)?;
             comm.reduce_scatter_in_place(&mut self.elements(0..self.padded), ReduceOp::Avg)?;
         } else {
             let range = 0..self.padded + self.status;
             comm.all_reduce(&mut self.elements(range), ReduceOp::Avg)?;
         }
+        self.send_to_neighbor(comm)?;
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
+    }
+
+    /// Sends the averages of this rank's block to the next rank, if ranks get those of the rank
+    /// before them.
+    fn send_to_neighbor(&mut self, comm: &Comm<M>) -> Result<()> {
+        let block = self.block(comm);
+        let Some(neighbor) = &mut self.neighbor else { return Ok(()) };
+        let (rank, size, len) = (comm.rank(), comm.size(), block.len());
+        let (mut send, mut recv) = (vec![0; size], vec![0; size]);
+        (send[(rank + 1) % size], recv[(rank + size - 1) % size]) = (len, len);
+        comm.all_to_all_v(&Elements::<M>::new(&mut self.buffer, block), &send, &mut Whole(neighbor), &recv)
     }
 
     /// Records whether gradients are finite, and multiplies them by the factor of this rank.
@@ -206,6 +239,17 @@ impl<M: Kernels> AsViewMut<M> for Elements<'_, M> {
 
     fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>> {
         M::get_mut(self.buffer.as_view_mut()?, self.range.clone()).ok_or_else(outside)
+    }
+}
+
+/// A whole buffer, whose type is known at run time.
+struct Whole<'b, M: Kernels>(&'b mut M::Buffer);
+
+impl<M: Kernels> AsViewMut<M> for Whole<'_, M> {
+    type Element = Erased;
+
+    fn as_view_mut(&mut self) -> Result<M::ViewMut<'_>> {
+        self.0.as_view_mut()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Data parallel training in any memory.
 
-use comm_core::{AsViewMut, Comm, Host, Kernels, ReduceOp, wire};
+use comm_core::{AsViewMut, Comm, Host, Kernels, Membership, ReduceOp, wire};
 
-use crate::agreement::{agree_on_options, agree_on_order, all_gather, check_parameters};
+use crate::agreement::{Leader, agree_on_options, agree_on_order, all_gather, check_parameters};
 use crate::bucket_buffer::BucketCollective;
 use crate::consensus::minority;
 use crate::packed::{self, Packed};
@@ -73,15 +73,17 @@ impl<M: Kernels> DataParallel<M> {
     /// # Errors
     /// As [`DataParallel::new`].
     pub fn over(comm: Comm<M>, parameters: ParameterSet, options: Options) -> Result<Self> {
-        Self::with_collective(comm, parameters, options, BucketCollective::AllReduce)
+        let leader = Leader::first(&parameters);
+        Self::with_collective(comm, parameters, options, (|_| BucketCollective::AllReduce, &leader))
     }
 
-    /// Does the same as [`DataParallel::over`] with another collective.
+    /// Does the same as [`DataParallel::over`] with the options and the order of buckets of any
+    /// rank, and with a collective that depends on these options.
     pub(crate) fn with_collective(
         comm: Comm<M>,
         parameters: ParameterSet,
         options: Options,
-        collective: BucketCollective,
+        (collective, leader): (fn(&Options) -> BucketCollective, &Leader),
     ) -> Result<Self> {
         // Ranks are compared first: if only one has a wrong type, all should get an error instead
         // of waiting.
@@ -89,10 +91,20 @@ impl<M: Kernels> DataParallel<M> {
         for parameter in parameters.sorted().iter().filter(|parameter| !parameter.is_frozen()) {
             ReduceOp::Avg.check(parameter.dtype()).map_err(comm_core::Error::from)?;
         }
-        let (options, mut order) = agree_on_options(&comm, options, &parameters)?;
-        order.reverse();
-        let plan = BucketPlan::new(parameters.sorted(), &order, options.limits);
-        let reducer = Reducer::new(&comm, plan, collective, options.check_finite, options.clock)?;
+        let (options, order) = agree_on_options(&comm, options, &parameters, leader)?;
+        Self::assemble(comm, parameters, options, (collective, &order))
+    }
+
+    /// Creates what a rank needs, without communication. All ranks have the same options, and the
+    /// same order of slots in buckets.
+    pub(crate) fn assemble(
+        comm: Comm<M>,
+        parameters: ParameterSet,
+        options: Options,
+        (collective, order): (fn(&Options) -> BucketCollective, &[usize]),
+    ) -> Result<Self> {
+        let plan = BucketPlan::new(parameters.sorted(), order, options.limits);
+        let reducer = Reducer::new(&comm, plan, collective(&options), options.check_finite, options.clock)?;
         let rebuild = if options.follow_first_step { Rebuild::AfterFirstStep } else { Rebuild::Settled };
         let written = vec![false; parameters.len()];
         let unit = unit_of(options.typical_weight);
@@ -117,6 +129,11 @@ impl<M: Kernels> DataParallel<M> {
     #[must_use]
     pub const fn parameters(&self) -> &ParameterSet {
         &self.parameters
+    }
+
+    /// Returns the rank of this process, and the number of ranks.
+    pub(crate) fn member(&self) -> Membership {
+        Membership { rank: self.comm.rank(), size: self.comm.size() }
     }
 
     /// Returns the assignment of gradients to buckets.
@@ -156,11 +173,30 @@ impl<M: Kernels> DataParallel<M> {
             let (plan, memory) = self.reducer.plan_and_buffer_mut(bucket)?;
             packed::broadcast(&self.comm, 0, (&self.parameters, plan, bucket), memory, values)?;
         }
-        self.broadcast_frozen(values)
+        self.broadcast_frozen(0, values)
+    }
+
+    /// Sends the parameters of rank `root` to the buckets of all ranks, for
+    /// [`DataParallel::copy_staged`]. Those that are in no bucket are copied at once.
+    pub(crate) fn stage_parameters<V: AsViewMut<M>>(&mut self, root: usize, values: &mut [V]) -> Result<()> {
+        for bucket in 0..self.plan().buckets().len() {
+            let (plan, memory) = self.reducer.plan_and_buffer_mut(bucket)?;
+            packed::stage(&self.comm, root, (&self.parameters, plan, bucket), memory, values)?;
+        }
+        self.broadcast_frozen(root, values)
+    }
+
+    /// Copies the parameters that the buckets hold.
+    pub(crate) fn copy_staged<V: AsViewMut<M>>(&mut self, values: &mut [V]) -> Result<()> {
+        for bucket in 0..self.plan().buckets().len() {
+            let (plan, memory) = self.reducer.plan_and_buffer_mut(bucket)?;
+            packed::unpack(&self.comm, (&self.parameters, plan, bucket), memory, values)?;
+        }
+        Ok(())
     }
 
     /// Broadcasts the parameters that are in no bucket.
-    fn broadcast_frozen<V: AsViewMut<M>>(&mut self, values: &mut [V]) -> Result<()> {
+    fn broadcast_frozen<V: AsViewMut<M>>(&mut self, root: usize, values: &mut [V]) -> Result<()> {
         let registered = self.parameters.slots().iter().map(|slot| &self.parameters.sorted()[*slot]);
         let frozen = registered.zip(values).filter(|(parameter, _)| parameter.is_frozen());
         let (parameters, mut values): (Vec<_>, Vec<_>) =
@@ -168,7 +204,8 @@ impl<M: Kernels> DataParallel<M> {
         if parameters.is_empty() {
             return Ok(());
         }
-        packed::broadcast_once(&self.comm, &ParameterSet::new(parameters)?, self.options.limits, &mut values)
+        let set = ParameterSet::new(parameters)?;
+        packed::broadcast_once(&self.comm, root, (&set, self.options.limits), &mut values)
     }
 
     /// Starts a step: one or more backward passes, then one average. The gradients of this rank
@@ -259,7 +296,8 @@ impl<M: Kernels> DataParallel<M> {
     /// Agrees on the order of gradients in later steps, after the first step.
     pub(crate) fn learn_order(&mut self) -> Result<()> {
         if matches!(self.rebuild, Rebuild::AfterFirstStep) {
-            let order = agree_on_order(&self.comm, self.reducer.queue().order(), self.parameters.len());
+            let leader = Leader { rank: 0, order: self.reducer.queue().order().to_vec() };
+            let order = agree_on_order(&self.comm, &leader, self.parameters.len());
             self.rebuild = Rebuild::Pending(order.map_err(|error| self.reducer.poison(error))?);
         }
         Ok(())

@@ -11,7 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// [`Error::Comm`], [`Error::Mismatch`], [`Error::HookMismatch`], [`Error::Hook`],
 /// [`Error::Disagreement`], [`Error::Setting`], [`Error::Refused`], [`Error::Exhausted`],
-/// [`Error::GraphChanged`], [`Error::Diverged`], [`Error::Abandoned`] and [`Error::Poisoned`]
+/// [`Error::GraphChanged`], [`Error::Diverged`], [`Error::StateLost`], [`Error::Abandoned`] and
+/// [`Error::Poisoned`]
 /// concern all ranks. The others are errors in the arguments of this rank: nothing was sent and
 /// nothing has changed.
 #[derive(Clone, thiserror::Error)]
@@ -139,6 +140,20 @@ pub enum Error {
         /// The ranks that cannot take part.
         ranks: Vec<usize>,
     },
+    /// The state of former ranks is lost: neither they nor the ranks with the copies of their state
+    /// are left. Every rank gets this error. The others still have the last complete state of their
+    /// own, but training can continue only from a checkpoint, with
+    /// [`ZeroOptimizer::new`](crate::ZeroOptimizer::new) and
+    /// [`ZeroOptimizer::state`](crate::ZeroOptimizer::state).
+    #[error("the state of the optimizer on the former {} is lost, and no rank has a copy: load a checkpoint", list(.ranks))]
+    StateLost {
+        /// The ranks in the group whose state the other ranks have.
+        ranks: Vec<usize>,
+    },
+    /// This process has joined a running group, and has no state until
+    /// [`ZeroOptimizer::rejoin`](crate::ZeroOptimizer::rejoin) has returned.
+    #[error("this rank has no state yet: call `rejoin` first")]
+    NotJoined,
     /// The next step of local training accesses the parameters, so it cannot be skipped.
     #[error("the next step sends or applies parameters and cannot be skipped")]
     SyncDue,

@@ -50,7 +50,7 @@
 //! | `broadcast_buffers` | [`DataParallel::register_buffers`], then [`broadcast_buffers`](DataParallel::broadcast_buffers) or [`average_buffers`](DataParallel::average_buffers) |
 //! | `requires_grad=False` | [`Parameter::frozen`] |
 //! | `Join`, `throw_on_early_termination` | [`DataParallel::join`], [`Divisor`], [`Uneven`], [`Step::request_stop`] |
-//! | `ZeroRedundancyOptimizer` | [`ZeroOptimizer`] |
+//! | `ZeroRedundancyOptimizer` | [`ZeroOptimizer`], which continues after ranks were lost with [`ZeroOptimizer::rejoin`] |
 //! | parameter groups, schedulers of learning rates | [`ZeroOptimizer::new`], [`ZeroOptimizer::settings_mut`] |
 //! | `SyncBatchNorm` | [`BatchStatistics`] |
 //! | `clip_grad_norm_`, `GradScaler` | [`Averaged::clip_norm`], [`LossScaler`] with [`Averaged::is_finite`] |
@@ -65,6 +65,7 @@ mod batch_norm;
 mod bucket_buffer;
 mod bucket_ranges;
 mod buffers;
+mod claim;
 mod codec;
 mod consensus;
 mod data_parallel;
@@ -80,7 +81,9 @@ mod parameters;
 mod plan;
 mod ready;
 mod reducer;
+mod rejoin;
 mod sampler;
+mod shard_state;
 mod sharded_averages;
 mod shards;
 mod static_graph;
@@ -88,6 +91,7 @@ mod status;
 mod step;
 mod stragglers;
 mod timeline;
+mod transfer;
 mod zero;
 
 pub use agreement::{check_parameters, check_parameters_by};

@@ -29,6 +29,10 @@ pub struct Options {
     /// these parameters only in the first step, and a step that deviates fails with
     /// [`Error::GraphChanged`](crate::Error::GraphChanged) on every rank.
     pub static_graph: bool,
+    /// Whether each rank also keeps a copy of the state of the rank before it, for
+    /// [`ZeroOptimizer::rejoin`](crate::ZeroOptimizer::rejoin), which describes the cost. Only
+    /// [`ZeroOptimizer`](crate::ZeroOptimizer) uses this.
+    pub replicate_state: bool,
     /// The lateness from which [`Stragglers`](crate::Stragglers) counts a rank as late in a step.
     pub late_after: Duration,
     /// The clock of [`Timeline`](crate::Timeline) and of [`Stragglers`](crate::Stragglers).
@@ -71,6 +75,7 @@ impl Options {
         uneven: Uneven::Continue,
         check_finite: false,
         static_graph: false,
+        replicate_state: false,
         late_after: Duration::from_millis(20),
         clock: Instant::now,
     };
@@ -83,6 +88,7 @@ impl Options {
         uneven: Uneven,
         check_finite: bool,
         static_graph: bool,
+        replicate_state: bool,
         late_after: Duration,
         clock: Clock
     );
@@ -97,7 +103,8 @@ impl Options {
         let flags = self.follow_first_step as u64
             | (self.check_finite as u64) << 1
             | (matches!(self.uneven, Uneven::Refuse) as u64) << 2
-            | (self.static_graph as u64) << 3;
+            | (self.static_graph as u64) << 3
+            | (self.replicate_state as u64) << 4;
         let BucketLimits { first_bytes, bytes } = self.limits;
         let late_after = self.late_after.as_nanos() as u64;
         let (number, typical_weight) = (number.to_bits(), self.typical_weight.to_bits());
@@ -121,6 +128,7 @@ impl Options {
             uneven: if flags & 4 == 0 { Uneven::Continue } else { Uneven::Refuse },
             check_finite: flags & 2 != 0,
             static_graph: flags & 8 != 0,
+            replicate_state: flags & 16 != 0,
             late_after: Duration::from_nanos(late_after),
             ..self
         }
@@ -146,6 +154,7 @@ mod tests {
             base,
             Options { divisor: Divisor::Number(3.5), check_finite: true, ..base },
             Options { divisor: Divisor::Ranks, uneven: Uneven::Refuse, ..Options::DEFAULT },
+            Options { replicate_state: true, ..base },
             Options { static_graph: true, late_after: Duration::from_secs(3), ..Options::DEFAULT },
         ];
         for theirs in options {

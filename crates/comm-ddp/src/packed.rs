@@ -70,18 +70,18 @@ impl<M: Kernels> Packed<M> {
     }
 }
 
-/// Sends the values of rank 0 to all, through memory for one message at a time.
+/// Sends the values of rank `root` to all, through memory for one message at a time.
 pub(crate) fn broadcast_once<M: Kernels, V: AsViewMut<M>>(
     comm: &Comm<M>,
-    set: &ParameterSet,
-    limits: BucketLimits,
+    root: usize,
+    (set, limits): (&ParameterSet, BucketLimits),
     values: &mut [V],
 ) -> Result<()> {
     let plan = BucketPlan::new(set.sorted(), &[], limits);
     for (number, bucket) in plan.buckets().iter().enumerate() {
         let mut memory =
             BucketBuffer::new(comm, bucket.dtype(), bucket.len(), 0, BucketCollective::AllReduce)?;
-        broadcast(comm, 0, (set, &plan, number), &mut memory, values)?;
+        broadcast(comm, root, (set, &plan, number), &mut memory, values)?;
     }
     Ok(())
 }
@@ -97,12 +97,22 @@ pub(crate) fn broadcast<M: Kernels, V: AsViewMut<M>>(
     memory: &mut BucketBuffer<M>,
     values: &mut [V],
 ) -> Result<()> {
-    let is_root = comm.rank() == root;
-    if is_root {
+    stage(comm, root, bucket, memory, values)?;
+    if comm.rank() == root { Ok(()) } else { unpack(comm, bucket, memory, values) }
+}
+
+/// Sends the values of a bucket of rank `root` to the memory of the bucket on all ranks.
+pub(crate) fn stage<M: Kernels, V: AsViewMut<M>>(
+    comm: &Comm<M>,
+    root: usize,
+    bucket: BucketOf<'_>,
+    memory: &mut BucketBuffer<M>,
+    values: &mut [V],
+) -> Result<()> {
+    if comm.rank() == root {
         pack(comm, bucket, memory, values)?;
     }
-    comm.broadcast(root, &mut memory.gradients())?;
-    if is_root { Ok(()) } else { unpack(comm, bucket, memory, values) }
+    Ok(comm.broadcast(root, &mut memory.gradients())?)
 }
 
 fn pack<M: Kernels, V: AsViewMut<M>>(
@@ -116,7 +126,8 @@ fn pack<M: Kernels, V: AsViewMut<M>>(
     })
 }
 
-fn unpack<M: Kernels, V: AsViewMut<M>>(
+/// Copies the values of a bucket from its memory.
+pub(crate) fn unpack<M: Kernels, V: AsViewMut<M>>(
     comm: &Comm<M>,
     bucket: BucketOf<'_>,
     memory: &BucketBuffer<M>,

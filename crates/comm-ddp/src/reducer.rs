@@ -34,8 +34,10 @@ pub(crate) struct Reducer<M: Kernels> {
     found_infinite: Option<Arc<AtomicBool>>,
     /// The parameters that this rank uses in every step, by slot, if ranks no longer exchange them.
     expected: Option<Vec<bool>>,
-    /// A digest that must be equal on all ranks, for [`BucketCollective::ReduceScatter`].
+    /// A digest that must be equal on all ranks, if buckets are sharded.
     pub(crate) digest: Option<u32>,
+    /// Whether the copy of the state of the rank before this one must be sent again.
+    pub(crate) lacks_replica: bool,
     /// The time at which the last status was complete.
     synchronized: Option<Instant>,
     began: Instant,
@@ -84,6 +86,7 @@ impl<M: Kernels> Reducer<M> {
             found_infinite: check_finite.then(Arc::default),
             expected: None,
             digest: None,
+            lacks_replica: false,
             synchronized: None,
             began: clock(),
             clock,
@@ -145,7 +148,7 @@ impl<M: Kernels> Reducer<M> {
     fn status_layout(&self) -> StatusLayout {
         StatusLayout {
             ranks: self.comm.size(),
-            has_digest: self.collective == BucketCollective::ReduceScatter,
+            has_digest: self.collective.is_sharded(),
             parameters: if self.expected.is_some() { 0 } else { self.plan.locations().len() },
         }
     }
@@ -270,7 +273,11 @@ impl<M: Kernels> Reducer<M> {
     pub(crate) fn scale(&mut self, factor: f64) -> Result<()> {
         let comm = self.comm.clone();
         for bucket in 0..self.plan.buckets().len() {
-            M::scale(&comm, self.buffer_mut(bucket)?.gradients().into_view()?, factor)?;
+            let buffer = self.buffer_mut(bucket)?;
+            M::scale(&comm, buffer.gradients().into_view()?, factor)?;
+            if let Some(neighbor) = buffer.neighbor_mut()? {
+                M::scale(&comm, neighbor, factor)?;
+            }
         }
         Ok(())
     }
@@ -344,7 +351,8 @@ impl<M: Kernels> Reducer<M> {
     /// ready.
     fn status_to_send(&self) -> Status {
         let mut status = self.status.clone();
-        if self.collective == BucketCollective::ReduceScatter {
+        status.lacks_replica = self.lacks_replica;
+        if self.collective.is_sharded() {
             status.digest = Some(self.digest.unwrap_or_default());
         }
         let since = |synchronized| (self.clock)().saturating_duration_since(synchronized);

@@ -1,7 +1,8 @@
 //! The averages of a step of a sharded optimizer.
 
-use comm_core::{AsViewMut, Host, HostViewMut, Kernels, ReduceOp};
+use comm_core::{AsViewMut, Host, HostViewMut, Kernels, Membership, ReduceOp};
 
+use crate::shard_state::{before, block_of};
 use crate::shards::{Shards, inconsistent};
 use crate::{Averaged, Error, Optimizer, ParameterSet, Result, Scalar};
 
@@ -16,8 +17,15 @@ pub struct ShardedAverages<'a, T: Scalar, O> {
 }
 
 impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
-    pub(crate) const fn new(averaged: Averaged<'a>, shards: &'a mut Shards<T, O>) -> Self {
-        Self { averaged, shards }
+    /// Creates the averages of a step. If any rank needs the state of the rank before it, this is a
+    /// collective.
+    pub(crate) fn new(averaged: Averaged<'a>, shards: &'a mut Shards<T, O>) -> Result<Self> {
+        if averaged.status.lacks_replica {
+            let owner = &mut *averaged.owner;
+            let refreshed = shards.refresh_replica(&owner.comm, owner.reducer.plan());
+            refreshed.map_err(|error| owner.reducer.poison(error))?;
+        }
+        Ok(Self { averaged, shards })
     }
 
     /// Returns the L2 norm of all gradients together, computed in `f64`. It is not finite if any
@@ -136,49 +144,92 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
 
     /// Updates the parameters, whose memory `access` passes to the function that it receives.
     fn update_slots(&mut self, access: Access<'_>) -> Result<()> {
-        self.shards.steps += 1;
-        for bucket in 0..self.shards.parts.len() {
-            if let Err(error) = self.update_block(bucket, access) {
-                self.averaged.owner.abandon();
-                return Err(error);
+        let buckets = self.averaged.owner.plan().buckets().len();
+        self.shards.begin_update();
+        for bucket in 0..buckets {
+            self.update_blocks(bucket, access).map_err(|error| self.abandon(error))?;
+            if bucket + 1 < buckets {
+                // The next block is updated while this one is sent.
+                self.averaged.owner.reducer.share(bucket);
             }
-            // The next block is updated while this one is sent.
-            self.averaged.owner.reducer.share(bucket);
         }
-        self.shards.has_masters = true;
-        let owner = &mut *self.averaged.owner;
-        for bucket in 0..self.shards.parts.len() {
-            owner.reducer.wait_shared(bucket)?;
-            for &slot in owner.plan().buckets()[bucket].slots() {
-                let shared = owner.reducer.view(&owner.plan().locations()[slot])?;
-                let mut copied = Ok(());
-                let accessed = access(slot, &mut |value| copied = Host::copy(&owner.comm, value, shared));
-                if let Err(error) = accessed.and_then(|()| Ok(copied?)) {
-                    owner.abandon();
-                    return Err(error);
-                }
+        self.shards.complete_blocks();
+        if let Some(last) = buckets.checked_sub(1) {
+            self.averaged.owner.reducer.share(last);
+        }
+        if self.shards.replicates {
+            // Until this rank has all blocks, it must be able to return to the last update.
+            (0..buckets).try_for_each(|bucket| self.averaged.owner.reducer.wait_shared(bucket))?;
+        }
+        self.shards.commit();
+        for bucket in 0..buckets {
+            if !self.shards.replicates {
+                self.averaged.owner.reducer.wait_shared(bucket)?;
             }
+            self.copy_parameters(bucket, access).map_err(|error| self.abandon(error))?;
+        }
+        self.shards.complete_parameters();
+        Ok(())
+    }
+
+    fn abandon(&mut self, error: Error) -> Error {
+        self.averaged.owner.abandon();
+        error
+    }
+
+    /// Copies the parameters of a bucket from its memory.
+    fn copy_parameters(&self, bucket: usize, access: Access<'_>) -> Result<()> {
+        let owner = &*self.averaged.owner;
+        for &slot in owner.plan().buckets()[bucket].slots() {
+            let shared = owner.reducer.view(&owner.plan().locations()[slot])?;
+            let mut copied = Ok(());
+            access(slot, &mut |value| copied = Host::copy(&owner.comm, value, shared))?;
+            copied?;
         }
         Ok(())
     }
 
-    /// Updates this rank's block of a bucket, and leaves the new values in the bucket.
-    fn update_block(&mut self, bucket: usize, access: Access<'_>) -> Result<()> {
+    /// Updates this rank's block of a bucket, and leaves the new values in the bucket. Also updates
+    /// the copy of the state of the rank before this one.
+    fn update_blocks(&mut self, bucket: usize, access: Access<'_>) -> Result<()> {
+        self.update_block(bucket, Holder::Own, access)?;
+        if self.shards.parameters_are_shared && self.shards.state.has_replica {
+            self.update_block(bucket, Holder::Neighbor, access)?;
+        }
+        Ok(())
+    }
+
+    fn update_block(&mut self, bucket: usize, holder: Holder, access: Access<'_>) -> Result<()> {
         let (owner, used) = (&mut *self.averaged.owner, &self.averaged.status.used);
-        let Shards { optimizers, parts, steps, has_masters } = &mut *self.shards;
-        for part in &mut parts[bucket] {
-            let mut gradient =
-                owner.reducer.buffer_mut(bucket)?.elements(part.located.clone()).into_view()?;
+        let neighbor = Membership { rank: before(owner.member()), ..owner.member() };
+        let neighbor = block_of(&owner.plan().buckets()[bucket], neighbor);
+        let Shards { optimizers, state, next, replicates, .. } = &mut *self.shards;
+        let state = if *replicates { next } else { state };
+        let (step, has_masters) = (state.steps + 1, state.has_masters);
+        let parts = match holder {
+            Holder::Own => state.own.get_mut(bucket),
+            Holder::Neighbor => state.neighbor.get_mut(bucket),
+        };
+        for part in parts.into_iter().flatten() {
+            let buffer = owner.reducer.buffer_mut(bucket)?;
+            let gradient = match holder {
+                Holder::Own => Some(buffer.elements(part.located.clone()).into_view()?),
+                Holder::Neighbor => buffer.neighbor_mut()?.and_then(|block| {
+                    let start = part.located.start - neighbor.start;
+                    block.get_mut(start..start + part.located.len())
+                }),
+            };
+            let mut gradient = gradient.ok_or_else(inconsistent)?;
             let mut updated = Err(inconsistent());
             access(part.slot, &mut |value| {
-                let Some(value) = value.get_mut(part.elements.clone()) else { return };
-                let read = if *has_masters { Ok(()) } else { part.read_master(&owner.comm, value.as_view()) };
+                let Some(value) = value.into_read_only().get(part.elements.clone()) else { return };
+                let read = if has_masters { Ok(()) } else { part.read_master(&owner.comm, value) };
                 updated = read.and_then(|()| {
                     if used.get(part.slot) == Some(&true) {
-                        let optimizer = (&optimizers[part.slot], *steps);
+                        let optimizer = (&optimizers[part.slot], step);
                         part.update(&owner.comm, optimizer, value, gradient.reborrow())
                     } else {
-                        Ok(Host::copy(&owner.comm, gradient.reborrow(), value.into_read_only())?)
+                        Ok(Host::copy(&owner.comm, gradient.reborrow(), value)?)
                     }
                 });
             })?;
@@ -186,6 +237,14 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
         }
         Ok(())
     }
+}
+
+/// The rank whose block is updated.
+#[derive(Debug, Clone, Copy)]
+enum Holder {
+    Own,
+    /// The rank before this one.
+    Neighbor,
 }
 
 /// Passes the memory of the parameter of a slot to the function that it receives.

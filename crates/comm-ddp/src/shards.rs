@@ -1,35 +1,28 @@
 //! The parts of parameters that a rank updates, and their state.
 
-use std::ops::Range;
-
-use comm_core::{Comm, DType, Host, HostView, HostViewMut, Kernels};
+use comm_core::{Comm, DType, Membership};
 
 use crate::consensus::digest;
-use crate::{Bucket, DataParallel, Error, Optimizer, Parameter, Result, Scalar};
+use crate::shard_state::{Content, ShardState};
+use crate::transfer::{Copies, Transfer};
+use crate::{BucketPlan, DataParallel, Error, Optimizer, Parameter, Result, Scalar};
 
 /// The optimizers, and the state of this rank's blocks.
 #[derive(Debug)]
 pub(crate) struct Shards<T, O> {
     /// The optimizer of each slot.
     pub(crate) optimizers: Vec<O>,
-    /// The parts of parameters in this rank's block of each bucket.
-    pub(crate) parts: Vec<Vec<Part<T>>>,
-    pub(crate) steps: u64,
-    /// Whether [`Part::master`] holds the values of 16-bit parameters.
-    pub(crate) has_masters: bool,
-}
-
-/// The part of a parameter that is in this rank's block of a bucket.
-#[derive(Debug)]
-pub(crate) struct Part<T> {
-    pub(crate) slot: usize,
-    /// Its elements within the parameter.
-    pub(crate) elements: Range<usize>,
-    /// Its elements within the bucket.
-    pub(crate) located: Range<usize>,
-    pub(crate) states: Vec<Vec<T>>,
-    /// The values that the optimizer updates, if the parameter has 16 bits. Otherwise empty.
-    pub(crate) master: Vec<T>,
+    /// The state after the last update.
+    pub(crate) state: ShardState<T>,
+    /// With copies, the state that an update computes. Ranks keep the last one until all are able
+    /// to complete the update, because some may have to go back to it.
+    pub(crate) next: ShardState<T>,
+    /// Whether each rank keeps a copy of the state of the rank before it.
+    pub(crate) replicates: bool,
+    /// Whether the parameters of all ranks have the same bits, because an update has shared them.
+    pub(crate) parameters_are_shared: bool,
+    /// Whether the parameters of this rank are those after the last update.
+    pub(crate) has_parameters: bool,
 }
 
 /// A part of the state of an optimizer that this rank holds, for checkpoints.
@@ -56,12 +49,11 @@ pub(crate) fn check_type<T: Scalar>(parameter: &Parameter) -> Result<()> {
 impl<T: Scalar, O: Optimizer<T>> Shards<T, O> {
     /// Creates the shards of this rank, with zeroed state.
     pub(crate) fn new(replicas: &DataParallel, optimizers: Vec<O>) -> Self {
-        let of_bucket = |bucket: &Bucket| {
-            let slots = bucket.slots().iter().copied();
-            slots.filter_map(|slot| Part::new(replicas, bucket, slot, &optimizers[slot])).collect()
-        };
-        let parts = replicas.plan().buckets().iter().map(of_bucket).collect();
-        Self { optimizers, parts, steps: 0, has_masters: false }
+        let member = replicas.member();
+        let replicates = replicas.options.replicate_state;
+        let state = ShardState::new(replicas.plan(), member, &optimizers, replicates);
+        let next = ShardState::empty(member);
+        Self { optimizers, state, next, replicates, parameters_are_shared: false, has_parameters: true }
     }
 
     /// Returns a digest of all settings.
@@ -72,19 +64,19 @@ impl<T: Scalar, O: Optimizer<T>> Shards<T, O> {
 
     /// Gives each part as many states as its optimizer has.
     pub(crate) fn resize_states(&mut self) {
-        for part in self.parts.iter_mut().flatten() {
-            let states = self.optimizers[part.slot].state_names().len();
-            part.states.resize_with(states, || vec![T::zeroed(); part.located.len()]);
-        }
+        self.state.resize(&self.optimizers);
+        self.next.resize(&self.optimizers);
     }
 
-    /// Returns the state of all parts.
+    /// Returns the state of all parts. The copy on the next rank is no longer valid, because the
+    /// caller can change the state.
     pub(crate) fn state<'s>(
         &'s mut self,
         parameters: &'s [Parameter],
     ) -> impl Iterator<Item = StateShard<'s, T>> {
-        let Self { optimizers, parts, .. } = self;
-        parts.iter_mut().flatten().flat_map(move |part| {
+        let Self { optimizers, state, .. } = self;
+        state.has_replica = false;
+        state.own.iter_mut().flatten().flat_map(move |part| {
             let (parameter, start) = (&parameters[part.slot], part.elements.start);
             let names = optimizers[part.slot].state_names().iter().copied();
             let master = (!part.master.is_empty()).then_some(("master", &mut part.master));
@@ -92,61 +84,67 @@ impl<T: Scalar, O: Optimizer<T>> Shards<T, O> {
             named.map(move |(state, values)| StateShard { parameter, state, start, values })
         })
     }
-}
 
-impl<T: Scalar> Part<T> {
-    /// Creates the part of a parameter in this rank's block of its bucket, if there is one.
-    fn new(
-        replicas: &DataParallel,
-        bucket: &Bucket,
-        slot: usize,
-        optimizer: &impl Optimizer<T>,
-    ) -> Option<Self> {
-        let comm = &replicas.comm;
-        let length = bucket.len().div_ceil(comm.size());
-        let block = length * comm.rank()..length * (comm.rank() + 1);
-        let whole = &replicas.plan().locations()[slot].elements;
-        let located = whole.start.max(block.start)..whole.end.min(block.end);
-        if located.is_empty() {
-            return None;
-        }
-        let zeros = vec![T::zeroed(); located.len()];
-        let master = if bucket.dtype() == T::DTYPE { Vec::new() } else { zeros.clone() };
-        let states = vec![zeros; optimizer.state_names().len()];
-        let elements = located.start - whole.start..located.end - whole.start;
-        Some(Self { slot, elements, located, states, master })
+    /// Returns whether this rank needs the state of the rank before it. Before the first update it
+    /// does not: the parameters of the ranks may differ until then, so each updates its own block.
+    pub(crate) const fn lacks_replica(&self) -> bool {
+        let is_replicated = self.replicates && self.state.member.size > 1;
+        is_replicated && self.parameters_are_shared && !self.state.has_replica
     }
 
-    /// Copies the values of a 16-bit parameter.
-    pub(crate) fn read_master(&mut self, comm: &Comm, value: HostView<'_>) -> Result<()> {
-        if self.master.is_empty() {
-            return Ok(());
-        }
-        Ok(Host::copy(comm, HostViewMut::new(&mut self.master), value)?)
+    /// Gives each rank a copy of the state of the rank before it. This is a collective.
+    pub(crate) fn refresh_replica(&mut self, comm: &Comm, plan: &BucketPlan) -> Result<()> {
+        let Membership { size, .. } = self.state.member;
+        let sources: Vec<usize> = (0..size).collect();
+        let transfer = Transfer { plan, former_size: size, sources: &sources, copies: Copies::Neighbor };
+        let mut copy = ShardState::empty(self.state.member);
+        copy.neighbor.clone_from(&self.state.neighbor);
+        self.state.has_replica = false;
+        transfer.run(comm, Some(&mut self.state), &mut copy)?;
+        self.state.neighbor = copy.neighbor;
+        self.state.has_replica = true;
+        Ok(())
     }
 
-    /// Updates the elements of the parameter that this part covers, and replaces its gradient,
-    /// which has the same type, by the new values.
-    pub(crate) fn update(
-        &mut self,
-        comm: &Comm,
-        (optimizer, step): (&impl Optimizer<T>, u64),
-        value: HostViewMut<'_>,
-        mut gradient: HostViewMut<'_>,
-    ) -> Result<()> {
-        let mut states: Vec<&mut [T]> = self.states.iter_mut().map(|state| &mut state[..]).collect();
-        if self.master.is_empty() {
-            let (Some(value), Some(gradient)) = (value.into_elements(), gradient.into_elements()) else {
-                return Err(inconsistent());
-            };
-            optimizer.update(step, value, gradient, &mut states);
-            gradient.copy_from_slice(value);
-            return Ok(());
+    /// Returns the state that an update changes: without copies, the only one.
+    pub(crate) const fn updated_mut(&mut self) -> &mut ShardState<T> {
+        if self.replicates { &mut self.next } else { &mut self.state }
+    }
+
+    /// Begins an update.
+    pub(crate) fn begin_update(&mut self) {
+        if self.replicates {
+            self.next.copy_from(&self.state);
+        } else {
+            self.has_parameters = false;
         }
-        let mut wide = vec![T::zeroed(); self.master.len()];
-        Host::copy(comm, HostViewMut::new(&mut wide), gradient.as_view())?;
-        optimizer.update(step, &mut self.master, &wide, &mut states);
-        Ok(Host::copy(comm, gradient.reborrow(), HostView::new(&self.master))?)
+        self.updated_mut().content = Content::Partial;
+    }
+
+    /// Records that all blocks of this rank are updated, before it shares the last of them. Once a
+    /// rank has the blocks of all others, it therefore knows that they can complete the update.
+    pub(crate) const fn complete_blocks(&mut self) {
+        let has_replica = self.parameters_are_shared && self.state.has_replica;
+        let state = self.updated_mut();
+        state.steps += 1;
+        state.has_masters = true;
+        state.has_replica = has_replica;
+        state.content = Content::Complete;
+    }
+
+    /// Makes the update final, when this rank has the blocks of all others. Then it still has to
+    /// copy the parameters.
+    pub(crate) const fn commit(&mut self) {
+        if self.replicates {
+            std::mem::swap(&mut self.state, &mut self.next);
+            self.next.content = Content::Partial;
+        }
+        self.has_parameters = false;
+    }
+
+    /// Records that this rank has all parameters of the last update.
+    pub(crate) const fn complete_parameters(&mut self) {
+        (self.has_parameters, self.parameters_are_shared) = (true, true);
     }
 }
 

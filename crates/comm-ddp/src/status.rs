@@ -18,6 +18,8 @@ pub(crate) struct Status {
     pub(crate) is_finite: bool,
     /// Whether this rank uses other parameters than expected.
     pub(crate) deviates: bool,
+    /// Whether this rank needs the state of the rank before it.
+    pub(crate) lacks_replica: bool,
     /// The time from the last status to the end of backward, zero if there was none.
     pub(crate) time: Duration,
     /// A digest of the settings that all ranks must share, if there are any.
@@ -39,6 +41,8 @@ pub(crate) struct GroupStatus {
     pub(crate) is_finite: bool,
     /// Whether any rank uses other parameters than expected.
     pub(crate) deviates: bool,
+    /// Whether any rank needs the state of the rank before it.
+    pub(crate) lacks_replica: bool,
     /// Whether the digests of ranks differ.
     pub(crate) digests_differ: bool,
     /// The time of each rank; `None` without a batch.
@@ -48,7 +52,7 @@ pub(crate) struct GroupStatus {
 }
 
 /// The number of elements before those of the ranks.
-const HEAD: usize = 5;
+const HEAD: usize = 6;
 
 /// The number of elements of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +87,7 @@ impl Status {
             stops: false,
             is_finite: true,
             deviates: false,
+            lacks_replica: false,
             time: Duration::ZERO,
             digest: None,
             used: Vec::new(),
@@ -93,7 +98,7 @@ impl Status {
     /// decoded.
     pub(crate) fn to_bytes(&self, rank: usize, ranks: usize, dtype: DType) -> Vec<u8> {
         let flag = |flag| f64::from(u8::from(flag));
-        let head = [self.is_active, self.stops, !self.is_finite, self.deviates].map(flag);
+        let head = [self.is_active, self.stops, !self.is_finite, self.deviates, self.lacks_replica].map(flag);
         // Each rank has an element of its own. It is zero without a batch.
         let mut of_ranks = vec![0.0; ranks];
         if self.is_active {
@@ -132,6 +137,7 @@ impl GroupStatus {
             stops: element(2) != 0.0,
             is_finite: element(3) == 0.0,
             deviates: element(4) != 0.0,
+            lacks_replica: element(5) != 0.0,
             digests_differ: (HEAD + ranks..layout.used()).any(is_mixed),
             times: (0..ranks).map(time).collect(),
             used: elements.iter().skip(layout.used()).map(|mark| *mark != 0.0).collect(),
@@ -151,6 +157,7 @@ mod tests {
             stops: rank == 2,
             is_finite: rank != 4,
             deviates: rank == 0,
+            lacks_replica: rank == 1,
             time: Duration::from_millis(125 * rank as u64),
             digest: Some(if rank == 3 { 0x8000_0005 } else { 5 }),
             used: vec![rank == 3, false, true],
@@ -171,6 +178,7 @@ mod tests {
                 stops: true,
                 is_finite: false,
                 deviates: true,
+                lacks_replica: true,
                 digests_differ: true,
                 times: Vec::new(),
                 used: vec![true, false, true],

@@ -2,7 +2,9 @@
 
 use comm_core::{AsView, AsViewMut, Comm, Element};
 
+use crate::agreement::Leader;
 use crate::bucket_buffer::BucketCollective;
+use crate::rejoin::Incoming;
 use crate::shards::{self, Shards};
 use crate::{
     CommHook, DataParallel, Optimizer, Options, Parameter, ParameterSet, Result, Scalar, ShardedAverages,
@@ -54,10 +56,13 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct ZeroOptimizer<T: Scalar, O> {
-    replicas: DataParallel,
-    shards: Shards<T, O>,
+    pub(crate) replicas: DataParallel,
+    pub(crate) shards: Shards<T, O>,
+    /// The state in another group that this rank has received, if it does not know whether all
+    /// ranks have.
+    pub(crate) incoming: Option<Box<Incoming<T>>>,
     /// Whether settings may have changed since the last step.
-    is_modified: bool,
+    pub(crate) is_modified: bool,
 }
 
 impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
@@ -90,11 +95,11 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         let optimizers: Vec<O> = parameters.sorted().iter().map(optimizer).collect();
         // The blocks of the state follow the buckets, so these must not change.
         let options = options.follow_first_step(false);
-        let replicas =
-            DataParallel::with_collective(comm, parameters, options, BucketCollective::ReduceScatter)?;
+        let leader = Leader::first(&parameters);
+        let replicas = DataParallel::with_collective(comm, parameters, options, (reduce_scatter, &leader))?;
         replicas.parameters().sorted().iter().try_for_each(shards::check_type::<T>)?;
         let shards = Shards::new(&replicas, optimizers);
-        Ok(Self { replicas, shards, is_modified: true })
+        Ok(Self { replicas, shards, incoming: None, is_modified: true })
     }
 
     /// Returns the parameters.
@@ -123,7 +128,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// # Errors
     /// As [`DataParallel::step`].
     pub fn step(&mut self) -> Result<ZeroStep<'_, T, O>> {
-        self.apply_settings();
+        self.prepare_step();
         Ok(ZeroStep { step: self.replicas.step()?, shards: &mut self.shards })
     }
 
@@ -133,7 +138,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// # Errors
     /// As [`DataParallel::step_with_weight`].
     pub fn step_with_weight(&mut self, weight: f64) -> Result<ZeroStep<'_, T, O>> {
-        self.apply_settings();
+        self.prepare_step();
         Ok(ZeroStep { step: self.replicas.step_with_weight(weight)?, shards: &mut self.shards })
     }
 
@@ -142,9 +147,9 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// # Errors
     /// As [`DataParallel::join`].
     pub fn join(&mut self) -> Result<Option<ShardedAverages<'_, T, O>>> {
-        self.apply_settings();
+        self.prepare_step();
         let averaged = self.replicas.join()?;
-        Ok(averaged.map(|averaged| ShardedAverages::new(averaged, &mut self.shards)))
+        averaged.map(|averaged| ShardedAverages::new(averaged, &mut self.shards)).transpose()
     }
 
     /// Returns the settings of each parameter for changes, for example of the learning rate of all
@@ -174,10 +179,19 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
     }
 
+    /// Prepares what goes with the status of the next step.
+    fn prepare_step(&mut self) {
+        self.apply_settings();
+        self.replicas.reducer.lacks_replica = self.shards.lacks_replica();
+    }
+
     /// Applies changes of settings.
-    fn apply_settings(&mut self) {
+    pub(crate) fn apply_settings(&mut self) {
         if std::mem::take(&mut self.is_modified) {
             self.shards.resize_states();
+            if let Some(incoming) = &mut self.incoming {
+                incoming.state.resize(&self.shards.optimizers);
+            }
             self.replicas.reducer.digest = Some(self.shards.digest());
         }
     }
@@ -217,14 +231,15 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
     /// Returns the number of updates so far.
     #[must_use]
     pub const fn steps(&self) -> u64 {
-        self.shards.steps
+        self.shards.state.steps
     }
 
     /// Sets the number of updates so far, for a run that is resumed. Unless it is zero, the values
     /// of 16-bit parameters are those that [`ZeroOptimizer::state`] gives access to.
     pub const fn set_steps(&mut self, steps: u64) {
-        self.shards.steps = steps;
-        self.shards.has_masters = steps > 0;
+        let Shards { state, parameters_are_shared, .. } = &mut self.shards;
+        (state.steps, state.has_masters, state.has_replica) = (steps, steps > 0, false);
+        *parameters_are_shared = false;
     }
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
@@ -240,7 +255,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
 #[must_use = "a step averages nothing until it is finished"]
 pub struct ZeroStep<'a, T: Scalar, O> {
     step: Step<'a>,
-    shards: &'a mut Shards<T, O>,
+    pub(crate) shards: &'a mut Shards<T, O>,
 }
 
 impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
@@ -297,6 +312,11 @@ impl<'a, T: Scalar, O: Optimizer<T>> ZeroStep<'a, T, O> {
     /// # Errors
     /// As [`Step::finish`].
     pub fn finish(self) -> Result<ShardedAverages<'a, T, O>> {
-        Ok(ShardedAverages::new(self.step.finish()?, self.shards))
+        ShardedAverages::new(self.step.finish()?, self.shards)
     }
+}
+
+/// Returns the collective that leaves on each rank its block of a bucket.
+pub(crate) const fn reduce_scatter(options: &Options) -> BucketCollective {
+    BucketCollective::ReduceScatter { replicates: options.replicate_state }
 }
