@@ -46,9 +46,12 @@ fn bits(block: &mut [Vec<Part<f32>>]) -> Vec<u32> {
 #[test]
 fn after_every_step_a_rank_has_the_exact_state_of_the_rank_before_it() {
     fn check<V: Element, O: Optimizer<f32>>(of: fn(f32) -> V, optimizer: fn() -> O) {
-        for size in [2, 3, 4, 5] {
+        for (size, has_hook) in [(2, false), (3, false), (4, false), (5, false), (3, true)] {
             let ranks = comm::threads::run(size, |comm| {
                 let mut zero = ZeroOptimizer::new(&comm, set::<V>(), options(), |_| optimizer()).unwrap();
+                if has_hook {
+                    zero.register_comm_hook(crate::CastHook::bf16()).unwrap();
+                }
                 // Ranks may begin with different parameters: each updates its own block of them.
                 let mut tensors = values(comm.rank() as u64, of);
                 let mut after_steps = Vec::new();

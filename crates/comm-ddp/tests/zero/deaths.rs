@@ -48,7 +48,8 @@ fn live<V: Value, O: Settings>(fabric: NetworkFabric, clock: &VirtualClock) -> C
 
 /// Runs `n` ranks, of which some die before an operation: pairs of a rank and its operation.
 fn run<V: Value, O: Settings>(n: usize, seed: u64, deaths: &[(usize, u64)]) -> Vec<Course<V>> {
-    network::run(n, seed, &FaultPlan::calm(), |fabric, clock| {
+    let plan = if seed.is_multiple_of(2) { FaultPlan::calm() } else { FaultPlan::rough() };
+    network::run(n, seed, &plan, |fabric, clock| {
         for (_, operation) in deaths.iter().filter(|(rank, _)| *rank == fabric.group().rank()) {
             let own = clock.clone();
             clock.before_operation(*operation, move || own.die());
@@ -127,6 +128,34 @@ fn the_others_continue_after_deaths_at_many_operations() {
         check_deaths::<bf16, Sgd>(4, 97),
     ] {
         println!("{tally:?}");
-        assert!(tally.continued > 50 && tally.continued > tally.lost, "{tally:?}");
+        assert!(tally.continued > 20, "{tally:?}");
     }
+}
+
+/// Two ranks die at random operations, many of them while the others rejoin without the first.
+#[test]
+fn the_others_continue_after_two_deaths() {
+    let (mut references, mut tally, mut double) = (References::<bf16>::new(), Tally::default(), 0);
+    for seed in 0..140 {
+        let mut draws = 0;
+        let mut random = |limit: u64| {
+            draws += 1;
+            comm_core::wire::digest([seed, draws]) % limit
+        };
+        let n = 3 + random(3) as usize;
+        let first = random(n as u64) as usize;
+        let second = (first + 1 + random(n as u64 - 1) as usize) % n;
+        // After the second step, in a run of about 230 operations for each pair of ranks.
+        let operation = (n * n) as u64 * (100 + random(100));
+        // A rank that goes on makes several hundred operations to shrink and rejoin.
+        let deaths = [(first, operation), (second, operation + random(400))];
+        let courses = run::<bf16, AdamW>(n, seed, &deaths);
+        double += usize::from(courses.iter().filter(|course| course.is_dead).count() == 2);
+        // Ranks that follow each other may be lost together.
+        let are_apart = n > 3 && (first + 1) % n != second && (second + 1) % n != first;
+        let context = format!("seed {seed}: {deaths:?} of {n}");
+        tally.check::<bf16, AdamW>(courses, &mut references, (&context, !are_apart));
+    }
+    println!("{tally:?}, {double} with two deaths");
+    assert!(double > 60 && tally.continued > 30, "{tally:?}, {double}");
 }

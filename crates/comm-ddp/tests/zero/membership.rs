@@ -1,8 +1,8 @@
 //! Groups grow, lose several ranks, and refuse to continue without all state.
 
 use comm::Comm;
-use comm_core::ShrinkOptions;
-use comm_ddp::{AdamW, Error, Options, ParameterSet, Result, Sgd, ZeroOptimizer};
+use comm_core::{HostViewMut, ShrinkOptions};
+use comm_ddp::{AdamW, Error, Options, Parameter, ParameterSet, Result, Sgd, ZeroOptimizer, check_replicas};
 use half::bf16;
 
 use crate::on_ranks;
@@ -241,6 +241,44 @@ fn newcomers_may_register_parameters_in_another_order() {
     let expected = continue_run::<f32, AdamW>(2, None, 1..=3).pop().unwrap();
     assert!(ranks.iter().all(|(tensors, _)| *tensors == expected.tensors));
     assert!(whole(ranks.into_iter().map(|(_, parts)| parts)) == expected.state);
+}
+
+#[test]
+fn newcomers_get_frozen_parameters_and_those_of_other_types() {
+    on_ranks(3, |world| {
+        let set = || {
+            let frozen = Parameter::new::<f64>("frozen", [3]).frozen();
+            let half = Parameter::new::<bf16>("half", [7]);
+            ParameterSet::new([frozen, half, Parameter::new::<f32>("single", [5])]).unwrap()
+        };
+        let (mut frozen, mut half, mut single) = ([world.rank() as f64; 3], [bf16::ONE; 7], [1.0_f32; 5]);
+        let mut zero = match world.new_group(&[0, 1]).unwrap() {
+            Some(pair) => {
+                let options = Options::default().replicate_state(true);
+                let mut zero =
+                    ZeroOptimizer::<f32, _>::new(&pair, set(), options, |_| AdamW::new(0.1)).unwrap();
+                for _ in 0..3 {
+                    let mut step = zero.step().unwrap();
+                    step.ready(1, &[bf16::ONE; 7]).unwrap();
+                    step.ready(2, &[1.0_f32; 5]).unwrap();
+                    let values = [HostViewMut::new(&mut half), HostViewMut::new(&mut single)];
+                    step.finish().unwrap().update(values).unwrap();
+                }
+                zero
+            }
+            None => {
+                (half, single) = ([bf16::ZERO; 7], [0.0; 5]);
+                ZeroOptimizer::newcomer(&world, set(), Options::default(), |_| AdamW::new(0.1)).unwrap()
+            }
+        };
+        let values =
+            [HostViewMut::new(&mut frozen), HostViewMut::new(&mut half), HostViewMut::new(&mut single)];
+        zero.rejoin(&world, values).unwrap();
+        assert!(frozen == [0.0; 3] && half[0] != bf16::ZERO && single[0] != 0.0);
+        let digest = format!("{half:?} {single:?}");
+        check_replicas(&world, [("values", digest.as_bytes())]).unwrap();
+        assert!(zero.state().any(|shard| shard.state == "square" && shard.values.iter().all(|v| *v > 0.0)));
+    });
 }
 
 /// A rank is lost while the others rejoin; they do so again without it.

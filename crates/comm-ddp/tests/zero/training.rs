@@ -348,6 +348,8 @@ impl<V: Value, O: Settings> Run<V, O> {
             match self.zero.rejoin(&self.comm, &mut self.tensors) {
                 Err(Error::Comm(_)) => {}
                 outcome => {
+                    // A group that failed before its first update may be known to some ranks only.
+                    self.groups.retain(|(from, _)| *from != self.zero.steps());
                     self.groups.push((self.zero.steps(), self.comm.size()));
                     return outcome;
                 }
