@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use comm::ddp::{BlockCodec, LocalOptions};
 
 use digits::optimizer::Rule;
-use digits::train::Settings;
+use digits::train::{Settings, StateLayout};
 
 /// Recognises handwritten digits with a small network that several processes train together
 ///
@@ -70,6 +70,11 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["diloco", "trace"])]
     pub(crate) elastic: bool,
 
+    /// Divide the state of the optimizer among the ranks (ZeRO). With --elastic, each rank also
+    /// keeps a copy of the part of another
+    #[arg(long, conflicts_with = "diloco")]
+    pub(crate) zero: bool,
+
     /// File for a plot of the loss
     #[arg(long, value_name = "FILE", default_value = "out/digits-loss.svg")]
     pub(crate) svg: PathBuf,
@@ -119,6 +124,11 @@ impl Args {
             rule,
             seed: self.seed,
             local: None,
+            state: match (self.zero, self.elastic) {
+                (false, _) => StateLayout::Replicated,
+                (true, false) => StateLayout::Sharded,
+                (true, true) => StateLayout::ShardedWithCopies,
+            },
         }
     }
 }
@@ -160,6 +170,15 @@ mod tests {
         assert_eq!(local(&line).unwrap(), Some(expected));
         assert!(local(&["digits", "--codec", "int4"]).is_err());
         assert!(local(&["digits", "--diloco", "30", "--trace", "t.json"]).is_err());
+    }
+
+    #[test]
+    fn sharded_state_is_copied_if_ranks_may_fail() {
+        let state = |line: &[&str]| Args::try_parse_from(line).unwrap().settings().state;
+        assert_eq!(state(&["digits"]), StateLayout::Replicated);
+        assert_eq!(state(&["digits", "--elastic"]), StateLayout::Replicated);
+        assert_eq!(state(&["digits", "--zero"]), StateLayout::Sharded);
+        assert_eq!(state(&["digits", "--zero", "--elastic"]), StateLayout::ShardedWithCopies);
     }
 
     #[test]

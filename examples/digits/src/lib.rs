@@ -3,6 +3,7 @@
 //! The binary of the same name is the program. This library contains its parts, so that tests can
 //! run them without processes.
 
+mod agreement;
 pub mod chart;
 pub mod data;
 pub mod error;

@@ -3,9 +3,9 @@
 //! Backward writes gradients to memory of its caller, last layer first, so that they can be sent
 //! while those of the layers below are computed.
 
-use comm::ddp::Step;
+use comm::ddp::{Step, ZeroStep};
 
-use crate::{data::Batch, matmul::Matrix, real::Real};
+use crate::{data::Batch, matmul::Matrix, optimizer::Update, real::Real};
 
 /// Fully connected layers with rectified linear units between them. Computes one logit per class.
 #[derive(Debug, Clone)]
@@ -57,6 +57,19 @@ impl<T: Real> Gradients<T> for Step<'_> {
 
     fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error> {
         self.overwrite(index)
+    }
+
+    fn ready(&mut self, index: usize) -> Result<(), Self::Error> {
+        self.mark_ready(index)
+    }
+}
+
+/// The same with a sharded optimizer.
+impl<T: Real> Gradients<T> for ZeroStep<'_, T, Update> {
+    type Error = comm::ddp::Error;
+
+    fn memory(&mut self, index: usize) -> Result<&mut [T], Self::Error> {
+        self.gradient_mut(index)
     }
 
     fn ready(&mut self, index: usize) -> Result<(), Self::Error> {

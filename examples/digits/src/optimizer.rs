@@ -1,5 +1,6 @@
 //! The optimizers SGD and AdamW, with PyTorch's formulas and settings.
 
+use comm::ddp;
 use num_traits::Float;
 
 use crate::real::Real;
@@ -31,59 +32,84 @@ impl Rule {
     pub const ADAM_W: Self = Self::AdamW { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.01 };
 }
 
+/// An update rule with its learning rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Update {
+    rule: Rule,
+    learning_rate: f64,
+}
+
+impl Update {
+    /// Creates an update.
+    #[must_use]
+    pub const fn new(rule: Rule, learning_rate: f64) -> Self {
+        Self { rule, learning_rate }
+    }
+}
+
+/// The state is one or two running means. SGD uses the first as its momentum buffer.
+impl<T: Real> ddp::Optimizer<T> for Update {
+    fn state_names(&self) -> &'static [&'static str] {
+        match self.rule {
+            Rule::Sgd { .. } => &["first"],
+            Rule::AdamW { .. } => &["first", "second"],
+        }
+    }
+
+    fn update(&self, step: u64, weights: &mut [T], gradient: &[T], states: &mut [&mut [T]]) {
+        match (self.rule, states) {
+            (Rule::Sgd { momentum }, [velocity]) => {
+                sgd((weights, velocity), gradient, self.learning_rate, momentum);
+            }
+            (Rule::AdamW { betas, epsilon, weight_decay }, [first, second]) => {
+                let steps = i32::try_from(step).unwrap_or(i32::MAX);
+                let adam = AdamWStep::new(self.learning_rate, betas, epsilon, weight_decay, steps);
+                adam.apply(weights, gradient, first, second);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// An update rule with its state for every parameter.
 #[derive(Debug, Clone)]
 pub struct Optimizer<T> {
-    rule: Rule,
-    learning_rate: f64,
-    steps: i32,
-    memory: Vec<Memory<T>>,
-}
-
-/// The running means of one parameter. SGD uses the first as its momentum buffer.
-#[derive(Debug, Clone)]
-struct Memory<T> {
-    first: Vec<T>,
-    second: Vec<T>,
+    update: Update,
+    steps: u64,
+    /// The states of each parameter.
+    states: Vec<Vec<Vec<T>>>,
 }
 
 impl<T: Real> Optimizer<T> {
     /// Creates an optimizer for parameters of these lengths, in this order.
-    pub fn new(rule: Rule, learning_rate: f64, lengths: impl IntoIterator<Item = usize>) -> Self {
-        let second = |len| if matches!(rule, Rule::AdamW { .. }) { vec![T::zero(); len] } else { Vec::new() };
-        let memory = |len| Memory { first: vec![T::zero(); len], second: second(len) };
-        Self { rule, learning_rate, steps: 0, memory: lengths.into_iter().map(memory).collect() }
+    pub fn new(update: Update, lengths: impl IntoIterator<Item = usize>) -> Self {
+        let states = ddp::Optimizer::<T>::state_names(&update).len();
+        let zeros = |len| vec![vec![T::zero(); len]; states];
+        Self { update, steps: 0, states: lengths.into_iter().map(zeros).collect() }
     }
 
     /// Returns the number of updates so far.
-    pub const fn steps(&self) -> i32 {
+    pub const fn steps(&self) -> u64 {
         self.steps
     }
 
     /// Sets the number of updates so far.
-    pub const fn set_steps(&mut self, steps: i32) {
+    pub const fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
     }
 
-    /// Returns the running means, equally many on all ranks.
-    pub fn memory_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
-        self.memory.iter_mut().flat_map(|memory| [&mut memory.first[..], &mut memory.second[..]])
+    /// Returns the states of all parameters, equally many on all ranks.
+    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        self.states.iter_mut().flatten().map(|state| &mut state[..])
     }
 
     /// Updates every parameter once. Pass the parameters in the order of construction, each with
     /// its gradient.
     pub fn step<'a>(&mut self, parameters: impl IntoIterator<Item = (&'a mut [T], &'a [T])>) {
-        self.steps = self.steps.saturating_add(1);
-        for (memory, (weights, gradient)) in self.memory.iter_mut().zip(parameters) {
-            match self.rule {
-                Rule::Sgd { momentum } => {
-                    memory.sgd(weights, gradient, self.learning_rate, momentum);
-                }
-                Rule::AdamW { betas, epsilon, weight_decay } => {
-                    let adam = AdamWStep::new(self.learning_rate, betas, epsilon, weight_decay, self.steps);
-                    memory.adam_w(weights, gradient, &adam);
-                }
-            }
+        self.steps += 1;
+        for (states, (weights, gradient)) in self.states.iter_mut().zip(parameters) {
+            let mut states: Vec<&mut [T]> = states.iter_mut().map(|state| &mut state[..]).collect();
+            ddp::Optimizer::update(&self.update, self.steps, weights, gradient, &mut states);
         }
     }
 }
@@ -98,6 +124,19 @@ struct AdamWStep<T> {
     second_correction_sqrt: T,
 }
 
+fn sgd<T: Real>(
+    (weights, velocity): (&mut [T], &mut [T]),
+    gradient: &[T],
+    learning_rate: f64,
+    momentum: f64,
+) {
+    let (learning_rate, momentum) = (T::from_f64(learning_rate), T::from_f64(momentum));
+    for ((weight, velocity), &slope) in weights.iter_mut().zip(velocity).zip(gradient) {
+        *velocity = momentum * *velocity + slope;
+        *weight -= learning_rate * *velocity;
+    }
+}
+
 impl<T: Real> AdamWStep<T> {
     fn new(rate: f64, (beta1, beta2): (f64, f64), epsilon: f64, weight_decay: f64, steps: i32) -> Self {
         Self {
@@ -109,24 +148,14 @@ impl<T: Real> AdamWStep<T> {
             second_correction_sqrt: T::from_f64((1.0 - beta2.powi(steps)).sqrt()),
         }
     }
-}
 
-impl<T: Real> Memory<T> {
-    fn sgd(&mut self, weights: &mut [T], gradient: &[T], learning_rate: f64, momentum: f64) {
-        let (learning_rate, momentum) = (T::from_f64(learning_rate), T::from_f64(momentum));
-        for ((weight, velocity), &slope) in weights.iter_mut().zip(&mut self.first).zip(gradient) {
-            *velocity = momentum * *velocity + slope;
-            *weight -= learning_rate * *velocity;
-        }
-    }
-
-    fn adam_w(&mut self, weights: &mut [T], gradient: &[T], step: &AdamWStep<T>) {
-        let memory = self.first.iter_mut().zip(&mut self.second);
-        for ((weight, (first, second)), &slope) in weights.iter_mut().zip(memory).zip(gradient) {
-            *first = step.beta1 * *first + (T::one() - step.beta1) * slope;
-            *second = step.beta2 * *second + (T::one() - step.beta2) * slope * slope;
-            let scale = Float::sqrt(*second) / step.second_correction_sqrt + step.epsilon;
-            *weight = *weight * step.keep - step.step_size * *first / scale;
+    fn apply(&self, weights: &mut [T], gradient: &[T], first: &mut [T], second: &mut [T]) {
+        let means = first.iter_mut().zip(second);
+        for ((weight, (first, second)), &slope) in weights.iter_mut().zip(means).zip(gradient) {
+            *first = self.beta1 * *first + (T::one() - self.beta1) * slope;
+            *second = self.beta2 * *second + (T::one() - self.beta2) * slope * slope;
+            let scale = Float::sqrt(*second) / self.second_correction_sqrt + self.epsilon;
+            *weight = *weight * self.keep - self.step_size * *first / scale;
         }
     }
 }
@@ -137,7 +166,7 @@ mod tests {
 
     fn run(rule: Rule, gradients: &[f64]) -> f64 {
         let mut weight = [1.0];
-        let mut optimizer = Optimizer::new(rule, 0.1, [1]);
+        let mut optimizer = Optimizer::new(Update::new(rule, 0.1), [1]);
         for gradient in gradients {
             optimizer.step([(weight.as_mut_slice(), [*gradient].as_slice())]);
         }

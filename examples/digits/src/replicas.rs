@@ -1,15 +1,17 @@
-//! Two ways to train replicas together: averaged gradients, and local training.
+//! The ways to train replicas together: averaged gradients, with whole or sharded state of the
+//! optimizer, and local training.
 
 use std::time::{Duration, Instant};
 
 use comm::Comm;
-use comm::ddp::{BucketLimits, DataParallel, LocalOptions, LocalTraining, Options, ParameterSet, Timeline};
+use comm::ddp::{BucketLimits, DataParallel, LocalTraining, Options, ParameterSet, Timeline, ZeroOptimizer};
 
 use crate::data::Batch;
 use crate::error::Result;
 use crate::model::{Gradients, Mlp, Pass};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Update};
 use crate::real::Real;
+use crate::train::{Settings, StateLayout};
 
 /// The limits of buckets. The defaults are meant for models a hundred times as large; with these
 /// smaller limits, each layer has its own bucket.
@@ -20,6 +22,8 @@ const LIMITS: BucketLimits = BucketLimits::DEFAULT.first_bytes(4 << 10).bytes(64
 pub(crate) enum Replicas<T: Real> {
     /// Gradients are averaged in every step.
     DataParallel { replicas: Box<DataParallel>, timelines: Vec<Timeline> },
+    /// Gradients are averaged in every step, and each rank has a part of the optimizer's state.
+    Sharded { zero: Box<ZeroOptimizer<T, Update>>, timelines: Vec<Timeline> },
     /// Each rank uses its own gradients, and parameters are synchronized once in many steps.
     Local { training: Box<LocalTraining<T>>, gradients: OwnGradients<T> },
 }
@@ -57,36 +61,73 @@ pub(crate) struct StepReport {
     pub(crate) waiting: Duration,
 }
 
+impl StepReport {
+    fn new(loss: impl Real, timeline: &Timeline) -> Self {
+        let (communicating, waiting) = (timeline.communicating(), timeline.exposed());
+        Self { loss: loss.widen(), communicating, waiting }
+    }
+}
+
+fn options(settings: &Settings) -> Options {
+    Options::default().limits(LIMITS).replicate_state(settings.state == StateLayout::ShardedWithCopies)
+}
+
 impl<T: Real> Replicas<T> {
     /// Prepares the ranks for training, with the weights of rank 0. Collective.
     pub(crate) fn new(
         comm: &Comm,
         parameters: ParameterSet,
-        local: Option<LocalOptions>,
+        settings: &Settings,
         model: &mut Mlp<T>,
     ) -> Result<Self> {
-        if let Some(options) = local {
+        if let Some(options) = settings.local {
             let training = LocalTraining::new(comm, parameters, options, model.parameters_mut())?;
             let gradients = model.parameters().map(|p| vec![T::zero(); p.numbers.len()]).collect();
             return Ok(Self::Local { training: Box::new(training), gradients: OwnGradients(gradients) });
         }
-        let mut replicas = DataParallel::new(comm, parameters, Options::default().limits(LIMITS))?;
+        if settings.state.is_sharded() {
+            let update = settings.update();
+            let mut zero = ZeroOptimizer::new(comm, parameters, options(settings), |_| update)?;
+            zero.broadcast_parameters(model.parameters_mut())?;
+            return Ok(Self::Sharded { zero: Box::new(zero), timelines: Vec::new() });
+        }
+        let mut replicas = DataParallel::new(comm, parameters, options(settings))?;
         replicas.broadcast_parameters(model.parameters_mut())?;
         Ok(Self::DataParallel { replicas: Box::new(replicas), timelines: Vec::new() })
     }
 
-    /// Averages the gradients of another group of ranks, whose weights are equal. Collective.
+    /// Does the same as [`Replicas::new`] while the other ranks call [`Replicas::replace`].
+    pub(crate) fn join(
+        comm: &Comm,
+        parameters: ParameterSet,
+        settings: &Settings,
+        model: &mut Mlp<T>,
+    ) -> Result<Self> {
+        if !settings.state.is_sharded() {
+            return Self::new(comm, parameters, settings, model);
+        }
+        let update = settings.update();
+        let mut zero = ZeroOptimizer::newcomer(comm, parameters, options(settings), |_| update)?;
+        zero.rejoin(comm, model.parameters_mut())?;
+        Ok(Self::Sharded { zero: Box::new(zero), timelines: Vec::new() })
+    }
+
+    /// Averages the gradients of another group of ranks, whose weights are equal unless the state
+    /// of the optimizer is sharded. Collective.
     pub(crate) fn replace(
         &mut self,
         comm: &Comm,
         parameters: ParameterSet,
+        settings: &Settings,
         model: &mut Mlp<T>,
     ) -> Result<()> {
-        let Self::DataParallel { replicas, .. } = Self::new(comm, parameters, None, model)? else {
-            return Ok(());
-        };
-        if let Self::DataParallel { replicas: former, .. } = self {
-            *former = replicas;
+        match self {
+            Self::DataParallel { replicas, .. } => {
+                **replicas = DataParallel::new(comm, parameters, options(settings))?;
+                replicas.broadcast_parameters(model.parameters_mut())?;
+            }
+            Self::Sharded { zero, .. } => zero.rejoin(comm, model.parameters_mut())?,
+            Self::Local { .. } => {}
         }
         Ok(())
     }
@@ -100,10 +141,16 @@ impl<T: Real> Replicas<T> {
                 let loss = model.backward(pass, batch, &mut step)?;
                 let averaged = step.finish()?;
                 optimizer.step(model.parameters_mut().zip(averaged.iter()?));
-                let timeline = averaged.timeline().clone();
-                let (communicating, waiting) = (timeline.communicating(), timeline.exposed());
-                timelines.push(timeline);
-                Ok(StepReport { loss: loss.widen(), communicating, waiting })
+                timelines.push(averaged.timeline().clone());
+                Ok(StepReport::new(loss, averaged.timeline()))
+            }
+            Self::Sharded { zero, timelines } => {
+                let mut step = zero.step()?;
+                let loss = model.backward(pass, batch, &mut step)?;
+                let mut averages = step.finish()?;
+                averages.update(model.parameters_mut())?;
+                timelines.push(averages.averaged().timeline().clone());
+                Ok(StepReport::new(loss, averages.averaged().timeline()))
             }
             Self::Local { training, gradients } => {
                 let loss = model.backward(pass, batch, gradients)?;
@@ -143,16 +190,17 @@ impl<T: Real> Replicas<T> {
     /// Returns the timelines of all steps with averaged gradients so far.
     pub(crate) fn timelines(&self) -> &[Timeline] {
         match self {
-            Self::DataParallel { timelines, .. } => timelines,
+            Self::DataParallel { timelines, .. } | Self::Sharded { timelines, .. } => timelines,
             Self::Local { .. } => &[],
         }
     }
 
     /// Returns the bytes of gradients that each of `ranks` ranks has sent. In an all-reduce, a rank
-    /// sends one part to every other rank to be reduced, and later its reduced part to each.
+    /// sends one part to every other rank to be reduced, and later its reduced part to each. With
+    /// sharded state, the second part has weights; those of copies are not counted.
     pub(crate) fn bytes_sent(&self, ranks: usize) -> u64 {
         match self {
-            Self::DataParallel { timelines, .. } => {
+            Self::DataParallel { timelines, .. } | Self::Sharded { timelines, .. } => {
                 let buckets = timelines.iter().flat_map(|timeline| &timeline.buckets);
                 buckets.map(|bucket| (2 * (ranks - 1) * bucket.bytes / ranks) as u64).sum()
             }

@@ -121,7 +121,8 @@ pub(crate) fn title(comm: &Comm, args: &Args, settings: &Settings) -> String {
             .trim_end()
             .to_owned()
     });
+    let zero = if settings.state.is_sharded() && settings.local.is_none() { ", ZeRO" } else { "" };
     format!(
-        "{ranks} rank{plural} x {batch_size} images per step, {dtype}, {rule} with learning rate {rate}{local}"
+        "{ranks} rank{plural} x {batch_size} images per step, {dtype}, {rule} with learning rate {rate}{zero}{local}"
     )
 }

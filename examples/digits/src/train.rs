@@ -8,10 +8,11 @@ use comm::ddp::{
 };
 use comm::{Comm, ReduceOp};
 
+use crate::agreement::{Agreement, agree_on_position, copy_state};
 use crate::data::{Batch, CLASSES, Images, PIXELS};
 use crate::error::{Error, Result};
 use crate::model::{Mlp, Pass, count_correct};
-use crate::optimizer::{Optimizer, Rule};
+use crate::optimizer::{Optimizer, Rule, Update};
 use crate::real::Real;
 use crate::replicas::{Replica, Replicas, StepReport};
 
@@ -31,6 +32,35 @@ pub struct Settings {
     pub seed: u64,
     /// Local training with these options, instead of averaged gradients.
     pub local: Option<LocalOptions>,
+    /// The ranks that hold the state of the optimizer. Local training ignores this.
+    pub state: StateLayout,
+}
+
+/// The ranks that hold the state of the optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateLayout {
+    /// Each rank holds all of it.
+    Replicated,
+    /// Each rank holds a part (ZeRO).
+    Sharded,
+    /// Each rank holds a part, and a copy of the part of the rank before it.
+    ShardedWithCopies,
+}
+
+impl StateLayout {
+    /// Returns whether a rank holds only a part.
+    #[must_use]
+    pub const fn is_sharded(self) -> bool {
+        !matches!(self, Self::Replicated)
+    }
+}
+
+impl Settings {
+    /// Returns the update rule with its learning rate.
+    #[must_use]
+    pub const fn update(&self) -> Update {
+        Update::new(self.rule, self.learning_rate)
+    }
 }
 
 /// The results of one epoch. Loss and accuracy are the same on every rank.
@@ -65,6 +95,8 @@ pub struct Trainer<T: Real> {
     batch: Batch<T>,
     /// The position in the data after the last complete step.
     position: SamplerState,
+    /// The number of steps of all epochs up to that position.
+    updates: u64,
     /// The results of this rank in the current epoch.
     sums: Sums,
 }
@@ -99,43 +131,6 @@ fn parameter_set<T: Real>(model: &Mlp<T>) -> Result<ParameterSet> {
     Ok(ParameterSet::new(model.parameters().map(|p| Parameter::new::<T>(p.name, p.shape)))?)
 }
 
-/// Gives every rank the state of the one that has completed the most steps. Returns the position in
-/// the data to continue at. A rank in epoch 0 has no state.
-fn catch_up<T: Real>(
-    comm: &Comm,
-    replica: &mut Replica<T>,
-    position: SamplerState,
-    images: usize,
-) -> Result<SamplerState> {
-    let Replica { model, optimizer, .. } = replica;
-    let own = [position.epoch, optimizer.steps() as u64, position.consumed as u64];
-    let mut all = vec![0; own.len() * comm.size()];
-    comm.all_gather(&own, &mut all)?;
-    let positions: Vec<[u64; 3]> = all.chunks_exact(3).map(|words| [words[0], words[1], words[2]]).collect();
-    let with_state = || positions.iter().enumerate().filter(|(_, [epoch, ..])| *epoch > 0);
-    // A rank that completed the last step of an epoch may be in the next one already. It evaluates
-    // again with those that have not.
-    let epoch = with_state().map(|(_, [epoch, ..])| *epoch).min().unwrap_or(1);
-    let ahead = |(_, [epoch, steps, _]): &(usize, &[u64; 3])| (*steps, *epoch);
-    let (root, &[root_epoch, steps, consumed]) =
-        with_state().rev().max_by_key(ahead).unwrap_or((0, &[epoch, 0, 0]));
-    // Received as a whole, so that a failure leaves the state of one step.
-    let mut state = Vec::new();
-    model.parameters_mut().chain(optimizer.memory_mut()).for_each(|part| state.extend_from_slice(part));
-    comm.broadcast(root, &mut state)?;
-    let mut rest = &state[..];
-    for part in model.parameters_mut().chain(optimizer.memory_mut()) {
-        let (received, others) = rest.split_at(part.len());
-        part.copy_from_slice(received);
-        rest = others;
-    }
-    optimizer.set_steps(steps as i32);
-    let mut position = SamplerState::default();
-    position.epoch = epoch;
-    position.consumed = if root_epoch > epoch { images } else { consumed as usize };
-    Ok(position)
-}
-
 impl<T: Real> Trainer<T> {
     /// Creates a replica with the weights of rank 0. Collective: every rank calls it.
     ///
@@ -143,7 +138,11 @@ impl<T: Real> Trainer<T> {
     /// [`Error::BatchTooLarge`] if an epoch has no full step; otherwise if the ranks cannot
     /// communicate.
     pub fn new(comm: &Comm, settings: Settings) -> Result<Self> {
-        Self::create(comm, settings, |_, _| Ok(SamplerState::default())).map(|(trainer, _)| trainer)
+        Self::create(comm, settings, |replica| {
+            let parameters = parameter_set(&replica.model)?;
+            let replicas = Replicas::new(comm, parameters, &settings, &mut replica.model)?;
+            Ok((replicas, Agreement { root: 0, steps: 0, position: SamplerState::default() }))
+        })
     }
 
     /// Creates a replica with the state of the rank that has completed the most steps, while the
@@ -152,17 +151,24 @@ impl<T: Real> Trainer<T> {
     /// # Errors
     /// As [`Trainer::new`].
     pub fn join(comm: &Comm, settings: Settings) -> Result<(Self, usize)> {
-        let (trainer, position) = Self::create(comm, settings, |comm, replica| {
-            catch_up(comm, replica, SamplerState::default(), Images::training().len())
+        let trainer = Self::create(comm, settings, |replica| {
+            let agreed = agree_on_position(comm, SamplerState::default(), 0, Images::training().len())?;
+            if !settings.state.is_sharded() {
+                copy_state(comm, replica, &agreed)?;
+            }
+            let parameters = parameter_set(&replica.model)?;
+            let replicas = Replicas::join(comm, parameters, &settings, &mut replica.model)?;
+            Ok((replicas, agreed))
         })?;
-        Ok((trainer, position.epoch as usize))
+        let epoch = trainer.position.epoch as usize;
+        Ok((trainer, epoch))
     }
 
     fn create(
         comm: &Comm,
         settings: Settings,
-        catch_up: impl FnOnce(&Comm, &mut Replica<T>) -> Result<SamplerState>,
-    ) -> Result<(Self, SamplerState)> {
+        begin: impl FnOnce(&mut Replica<T>) -> Result<(Replicas<T>, Agreement)>,
+    ) -> Result<Self> {
         let images = Images::training();
         let mut sampler = sampler(images.len(), comm, settings.seed);
         let (ranks, batch_size) = (comm.size(), settings.batch_size);
@@ -173,13 +179,13 @@ impl<T: Real> Trainer<T> {
         // seed.
         let model = Mlp::new(&SIZES, settings.seed.wrapping_add(comm.rank() as u64));
         let lengths = model.parameters().map(|parameter| parameter.numbers.len());
-        let optimizer = Optimizer::new(settings.rule, settings.learning_rate, lengths);
+        // Without parameters if the state is sharded.
+        let lengths = lengths.filter(|_| settings.local.is_some() || !settings.state.is_sharded());
+        let optimizer = Optimizer::new(settings.update(), lengths);
         let mut replica = Replica { model, optimizer, pass: Pass::default() };
-        let position = catch_up(comm, &mut replica)?;
+        let (replicas, Agreement { position, steps, .. }) = begin(&mut replica)?;
         sampler.restore(position)?;
-        let parameters = parameter_set(&replica.model)?;
-        let replicas = Replicas::new(comm, parameters, settings.local, &mut replica.model)?;
-        let trainer = Self {
+        Ok(Self {
             comm: comm.clone(),
             settings,
             images,
@@ -189,9 +195,9 @@ impl<T: Real> Trainer<T> {
             replicas,
             batch: Batch::default(),
             position,
+            updates: steps,
             sums: Sums::default(),
-        };
-        Ok((trainer, position))
+        })
     }
 
     /// Returns this rank's number in the present group.
@@ -225,6 +231,7 @@ impl<T: Real> Trainer<T> {
             self.images.fill(&mut self.batch, batch);
             let step: StepReport = self.replicas.step(&mut self.replica, &self.batch)?;
             self.position = self.sampler.state();
+            self.updates += 1;
             if self.sums.epoch != self.position.epoch {
                 self.sums = Sums { epoch: self.position.epoch, ..Sums::default() };
             }
@@ -251,11 +258,17 @@ impl<T: Real> Trainer<T> {
     /// If the ranks cannot communicate: then this may be called again with those that remain.
     pub fn continue_with(&mut self, comm: &Comm) -> Result<usize> {
         self.comm = comm.clone();
-        self.position = catch_up(comm, &mut self.replica, self.position, self.images.len())?;
+        let agreed = agree_on_position(comm, self.position, self.updates, self.images.len())?;
+        if !self.settings.state.is_sharded() {
+            copy_state(comm, &mut self.replica, &agreed)?;
+            (self.position, self.updates) = (agreed.position, agreed.steps);
+        }
+        let model = &mut self.replica.model;
+        self.replicas.replace(comm, parameter_set(model)?, &self.settings, model)?;
+        // Sharded state changes only when all ranks have it, and the position with it.
+        (self.position, self.updates) = (agreed.position, agreed.steps);
         self.sampler = sampler(self.images.len(), comm, self.settings.seed);
         self.sampler.restore(self.position)?;
-        let model = &mut self.replica.model;
-        self.replicas.replace(comm, parameter_set(model)?, model)?;
         Ok(self.position.epoch as usize)
     }
 
@@ -339,8 +352,14 @@ mod tests {
 
     use super::*;
 
-    const SETTINGS: Settings =
-        Settings { batch_size: 100, learning_rate: 0.05, rule: Rule::SGD, seed: 3, local: None };
+    const SETTINGS: Settings = Settings {
+        batch_size: 100,
+        learning_rate: 0.05,
+        rule: Rule::SGD,
+        seed: 3,
+        local: None,
+        state: StateLayout::Replicated,
+    };
 
     const SMALL_STEPS: Settings = Settings { batch_size: 20, ..SETTINGS };
 
@@ -365,9 +384,15 @@ mod tests {
 
     /// Trains until an epoch. Leaves in the middle of one, if a rank is to. Goes on after others
     /// have left. Returns the images of every step that was begun.
-    fn train_until(epochs: usize, leaves_after: Option<usize>, comm: &Comm) -> Vec<Begun> {
+    fn train_until(
+        epochs: usize,
+        leaves_after: Option<usize>,
+        comm: &Comm,
+        state: StateLayout,
+    ) -> Vec<Begun> {
         let (mut comm, mut group, mut begun) = (comm.clone(), 0, Vec::new());
-        let (mut trainer, mut epoch) = Trainer::<f32>::join(&comm, SMALL_STEPS).unwrap();
+        let (mut trainer, mut epoch) =
+            Trainer::<f32>::join(&comm, Settings { state, ..SMALL_STEPS }).unwrap();
         let mut position = trainer.position();
         while epoch <= epochs {
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -400,8 +425,13 @@ mod tests {
 
     #[test]
     fn every_image_of_an_epoch_is_used_once_when_ranks_leave() {
+        check_images(StateLayout::Replicated);
+        check_images(StateLayout::ShardedWithCopies);
+    }
+
+    fn check_images(state: StateLayout) {
         let leaves = [Some(7), None, Some(40), None];
-        let found = comm::threads::run(4, |comm| train_until(3, leaves[comm.rank()], &comm)).unwrap();
+        let found = comm::threads::run(4, |comm| train_until(3, leaves[comm.rank()], &comm, state)).unwrap();
         let begins: Vec<SamplerState> = found[1]
             .iter()
             .filter(|(_, _, images)| images.is_empty())

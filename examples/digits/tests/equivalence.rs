@@ -6,7 +6,7 @@
 use comm::Comm;
 use digits::optimizer::Rule;
 use digits::real::Real;
-use digits::train::{Settings, Trainer};
+use digits::train::{Settings, StateLayout, Trainer};
 
 const EPOCHS: usize = 6;
 const GLOBAL_BATCH: usize = 48;
@@ -31,7 +31,9 @@ fn rank_main<T: Real>(comm: &Comm, settings: Settings) -> Course {
 }
 
 fn course<T: Real>(ranks: usize, rule: Rule, learning_rate: f64) -> Course {
-    let settings = Settings { batch_size: GLOBAL_BATCH / ranks, learning_rate, rule, seed: 1, local: None };
+    let state = StateLayout::Replicated;
+    let settings =
+        Settings { batch_size: GLOBAL_BATCH / ranks, learning_rate, rule, seed: 1, local: None, state };
     let courses = comm::threads::run(ranks, |comm| rank_main::<T>(&comm, settings)).unwrap();
     assert!(courses.iter().all(|course| *course == courses[0]), "ranks differ");
     courses[0].clone()

@@ -99,15 +99,29 @@ fn the_table_has_a_row_per_epoch() {
     }
 }
 
+/// Returns epoch, loss and accuracy of every row.
+fn rows(printed: &str) -> Vec<String> {
+    let columns = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    printed.lines().filter(|line| line.starts_with(' ')).map(columns).collect()
+}
+
 #[test]
 fn equal_runs_end_alike() {
-    let outcome = |printed: String| -> Vec<String> {
-        let columns = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-        printed.lines().filter(|line| line.starts_with(' ')).map(columns).collect()
-    };
-    let run = || outcome(train("3", &["--epochs", "2", "--seed", "7"]));
+    let run = || rows(&train("3", &["--epochs", "2", "--seed", "7"]));
     let first = run();
     assert_eq!((first.len(), &first), (2, &run()));
+}
+
+#[test]
+fn sharded_state_gives_the_results_of_whole_state() {
+    for optimizer in ["sgd", "adamw"] {
+        // The sum of two numbers is the same in both orders.
+        let run = |more: &[&str]| {
+            rows(&train("2", &[&["--epochs", "3", "--seed", "7", "--optimizer", optimizer], more].concat()))
+        };
+        let whole = run(&[]);
+        assert_eq!((whole.len(), &whole), (3, &run(&["--zero"])));
+    }
 }
 
 #[test]
@@ -135,8 +149,18 @@ fn a_batch_that_leaves_no_full_step_is_refused() {
 
 #[test]
 fn the_other_ranks_learn_on_after_some_are_killed_and_others_replace_them() {
-    let svg = scratch("loss-elastic.svg");
-    let args = ["-n", "4", "--elastic", "--epochs", "500", "--svg", svg.to_str().unwrap()];
+    replace_every_rank(&[]);
+}
+
+#[test]
+fn ranks_with_sharded_state_are_killed_and_replaced_without_a_checkpoint() {
+    replace_every_rank(&["--zero", "--optimizer", "adamw"]);
+}
+
+/// Kills each of four ranks, after the one before was replaced.
+fn replace_every_rank(more: &[&str]) {
+    let svg = scratch(&format!("loss-elastic{}.svg", more.concat()));
+    let args = [&["-n", "4", "--elastic", "--epochs", "500", "--svg", svg.to_str().unwrap()], more].concat();
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_digits"));
     let mut launcher = launcher.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
