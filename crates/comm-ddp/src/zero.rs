@@ -31,7 +31,9 @@ use crate::{
 /// [`ReduceOrder::Deterministic`](comm_core::ReduceOrder::Deterministic) the bits that an
 /// all-reduce followed by the whole optimizer gives.
 ///
-/// After [`Error::Comm`](crate::Error::Comm) the parameters are unspecified, and every call fails.
+/// After [`Error::Comm`](crate::Error::Comm) the parameters are unspecified, and every call fails
+/// but [`ZeroOptimizer::rejoin`]. With it, the ranks that remain can go on without a checkpoint, if
+/// [`Options::replicate_state`] was set.
 ///
 /// ```
 /// use comm_ddp::{AdamW, Options, Parameter, ParameterSet, Result, ZeroOptimizer};
@@ -244,6 +246,9 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
 
     /// Returns the parts of the state that this rank holds. Those of all ranks cover every
     /// parameter once, so they can be saved as shards and read by another number of ranks.
+    ///
+    /// The copies of [`Options::replicate_state`] are made again in the next step, because the
+    /// caller can change the state.
     pub fn state(&mut self) -> impl Iterator<Item = StateShard<'_, T>> {
         self.apply_settings();
         self.shards.state(self.replicas.parameters().sorted())
