@@ -24,7 +24,7 @@ pub(crate) struct LocalRank {
 
 impl LocalRank {
     pub(crate) fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since((self.member.clock)())
     }
 
     /// Converts a failure that holds for all ranks to this rank's error.
@@ -41,7 +41,8 @@ impl LocalRank {
     }
 
     pub(crate) fn timeout(&self, waiting_for: Vec<usize>) -> Error {
-        Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Rendezvous }
+        let after = (self.member.clock)().saturating_duration_since(self.began);
+        Error::Timeout { waiting_for, after, during: During::Rendezvous }
     }
 
     /// Returns the error for a setting in which two ranks differ. This rank may be one of them.

@@ -1,7 +1,7 @@
 //! The identity of a rank in a rendezvous.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm_core::{DEFAULT_TIMEOUT, Membership, Result};
 
@@ -31,11 +31,13 @@ pub struct Member {
     /// An error fails the rendezvous on every rank. Ranks that already have a group can detect in
     /// it that one of them has died before it took part.
     pub check: Option<Arc<dyn Fn() -> Result<()> + Send + Sync>>,
+    /// The clock of the time limit: the system's, except in simulations.
+    pub clock: fn() -> Instant,
 }
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { rank, world_size, job, round, timeout, store_rank, settings, check } = self;
+        let Self { rank, world_size, job, round, timeout, store_rank, settings, check, clock: _ } = self;
         f.debug_struct("Member")
             .field("rank", rank)
             .field("world_size", world_size)
@@ -45,7 +47,7 @@ impl std::fmt::Debug for Member {
             .field("store_rank", store_rank)
             .field("settings", settings)
             .field("check", &check.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -55,7 +57,8 @@ impl Member {
     pub fn new(Membership { rank, size: world_size }: Membership) -> Self {
         let settings = Settings::default();
         let timeout = DEFAULT_TIMEOUT;
-        Self { rank, world_size, job: 0, round: 0, timeout, store_rank: None, settings, check: None }
+        let (store_rank, check, clock) = (None, None, Instant::now);
+        Self { rank, world_size, job: 0, round: 0, timeout, store_rank, settings, check, clock }
     }
 
     /// Returns the rank and the number of ranks.

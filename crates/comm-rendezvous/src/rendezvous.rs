@@ -1,7 +1,7 @@
 //! The course of a rendezvous: the choice of an attempt, its phases and its end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Refusal, Result, Store};
 
@@ -74,7 +74,7 @@ impl<'a> Rendezvous<'a> {
     ) -> Result<(Self, Vec<String>)> {
         Group::new(GroupId::WORLD, member.membership())?;
         member.settings.add(WORLD_SIZE, member.world_size);
-        let began = Instant::now();
+        let began = (member.clock)();
         // A deadline beyond the range of the clock is never reached.
         let deadline = began.checked_add(member.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
         let process = random_bytes().map_err(|error| Error::io("draw a random number", error))?;

@@ -37,6 +37,7 @@ pub mod network;
 mod queue;
 mod random;
 mod release;
+mod store_table;
 pub mod swarm;
 mod threads;
 pub mod verify;

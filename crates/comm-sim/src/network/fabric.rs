@@ -33,8 +33,8 @@ pub(super) struct Opening {
 /// The virtual time of a run, for the thread of one rank.
 #[derive(Debug, Clone)]
 pub struct VirtualClock {
-    rank: usize,
-    world: SharedWorld,
+    pub(super) rank: usize,
+    pub(super) world: SharedWorld,
 }
 
 impl VirtualClock {
@@ -60,10 +60,22 @@ impl VirtualClock {
         self.world.lock().ranks[self.rank].delayed
     }
 
-    /// Returns the number of operations of this rank on transports.
+    /// Returns the number of operations of this rank on transports and on the store.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.world.lock().ranks[self.rank].operations.count()
+        self.operations_of(self.rank)
+    }
+
+    /// Returns the number of operations of any rank.
+    #[must_use]
+    pub fn operations_of(&self, rank: usize) -> u64 {
+        self.world.lock().ranks.get(rank).map_or(0, |rank| rank.operations.count())
+    }
+
+    /// Returns the faults until now, and their times after the start.
+    #[must_use]
+    pub fn incidents(&self) -> Vec<(Duration, Incident)> {
+        self.world.lock().log.happened.clone()
     }
 
     /// Returns the virtual time since the start of the run.

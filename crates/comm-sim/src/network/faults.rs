@@ -47,6 +47,9 @@ impl World {
             Incident::Duplication { from, to } => {
                 self.tampering.push(Tampering { from, to, duplicates: true });
             }
+            Incident::StoreReset { rank } => self.reset_store_connections(rank),
+            Incident::StoreStall { lasting } => self.stall_store(lasting),
+            Incident::StoreEnd => self.end_store(),
         }
     }
 
@@ -87,6 +90,7 @@ impl World {
     fn kill(&mut self, rank: usize, lost_at: Duration) -> Option<Vec<(usize, usize)>> {
         let state = self.ranks.get_mut(rank).filter(|state| !state.dead)?;
         (state.dead, state.lost_at) = (true, lost_at);
+        self.leave_store(rank, lost_at.saturating_sub(self.now()));
         let member =
             |channel: usize| self.channels[channel].members.iter().position(|&member| member == rank);
         let channels = 0..self.channels.len();

@@ -71,6 +71,18 @@ pub enum Incident {
         /// The receiver.
         to: usize,
     },
+    /// The connections of a rank to the store break, and the store executes its wills.
+    StoreReset {
+        /// The rank.
+        rank: usize,
+    },
+    /// The store answers nothing for some time, and everything afterwards.
+    StoreStall {
+        /// The duration.
+        lasting: Duration,
+    },
+    /// The host of the store dies.
+    StoreEnd,
 }
 
 impl Incident {
@@ -82,7 +94,9 @@ impl Incident {
             | Self::Vanish { rank }
             | Self::Stop { rank, .. }
             | Self::Slow { rank, .. }
-            | Self::ClockJump { rank, .. } => vec![rank],
+            | Self::ClockJump { rank, .. }
+            | Self::StoreReset { rank } => vec![rank],
+            Self::StoreStall { .. } | Self::StoreEnd => Vec::new(),
             Self::Break { between: (from, to) }
             | Self::Cut { from, to, .. }
             | Self::Corruption { from, to }
@@ -111,11 +125,14 @@ impl fmt::Display for Incident {
             Self::Duplication { from, to } => {
                 write!(f, "the next bytes from rank {from} to rank {to} arrive twice")
             }
+            Self::StoreReset { rank } => write!(f, "the connections of rank {rank} to the store break"),
+            Self::StoreStall { lasting } => write!(f, "the store answers nothing for {lasting:?}"),
+            Self::StoreEnd => f.write_str("the store ends"),
         }
     }
 }
 
-/// A defect that no correct transport has, for tests that a check can fail.
+/// A defect that no correct transport or store has, for tests that a check can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Defect {
@@ -129,10 +146,19 @@ pub enum Defect {
     LostCredit,
     /// A byte of some sends changes, and no checksum detects it.
     FlippedByte,
+    /// The store loses the last wills of ranks.
+    LostWill,
+    /// The store compares and sets in two operations.
+    SplitCompareSet,
+    /// The store sets some keys that do not hold the expected value.
+    Overwrite,
 }
 
 impl Defect {
-    /// All defects.
+    /// All defects of transports.
     pub const ALL: [Self; 5] =
         [Self::WrongRank, Self::EarlyEnd, Self::NoEnd, Self::LostCredit, Self::FlippedByte];
+
+    /// All defects of the store.
+    pub const OF_STORE: [Self; 3] = [Self::LostWill, Self::SplitCompareSet, Self::Overwrite];
 }

@@ -103,6 +103,8 @@ pub fn simulate<T: Send>(
         result
     });
     let mut world = world.lock();
+    // The actions that did not run own the world.
+    world.ranks.iter_mut().for_each(|rank| rank.operations.actions.clear());
     let deadlocked = world.turns.take().map(|turns| turns.deadlocked).unwrap_or_default();
     let (log, open_transports) = (std::mem::take(&mut world.log), world.open_transports);
     let Log { entries, happened, digest } = log;

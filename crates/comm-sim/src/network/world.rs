@@ -10,6 +10,7 @@ use super::fabric::Opening;
 use super::faults::{Cut, reset, tampered};
 use super::link::{Link, Packet, Payload};
 use super::simulation::Log;
+use super::store::StoreState;
 use super::turns::{Operations, Thread, Turns};
 use super::{Defect, FaultPlan};
 use crate::random::Random;
@@ -29,6 +30,7 @@ pub(super) struct World {
     /// The bytes to change or to duplicate.
     pub(super) tampering: Vec<Tampering>,
     pub(super) log: Log,
+    pub(super) store: StoreState,
     /// The channels that wait for members.
     pub(super) openings: Vec<Opening>,
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
@@ -100,6 +102,8 @@ pub(super) enum Event {
     Heal,
     /// Two ranks find that they cannot reach each other.
     Unreachable { a: usize, b: usize },
+    /// The store finds that it cannot reach a rank.
+    LostClient { rank: usize },
 }
 
 /// The number of operations of all ranks from which a run is made to end soon.
@@ -124,6 +128,7 @@ impl Event {
             Self::Resume { rank } => [6, rank, 0, 0],
             Self::Heal => [7, 0, 0, 0],
             Self::Unreachable { a, b } => [8, a, b, 0],
+            Self::LostClient { rank } => [9, rank, 0, 0],
         }
     }
 }
@@ -141,6 +146,7 @@ impl World {
             cuts: Vec::new(),
             tampering: Vec::new(),
             log: Log::default(),
+            store: StoreState::default(),
             openings: Vec::new(),
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
@@ -246,6 +252,7 @@ impl World {
             Event::Resume { .. } => {}
             Event::Heal => self.wake_all(),
             Event::Unreachable { a, b } => self.lose_contact(a, b),
+            Event::LostClient { rank } => self.reset_store_connections(rank),
         }
     }
 
@@ -257,6 +264,11 @@ impl World {
     /// keep it from ending soon.
     pub(super) fn is_long(&self) -> bool {
         self.ranks.iter().map(|rank| rank.operations.count()).sum::<u64>() > LONG
+    }
+
+    /// Returns true once in `n` times on average.
+    pub(super) fn one_in(&mut self, n: usize) -> bool {
+        self.random.one_in(n)
     }
 
     /// Returns the number of bytes to move now, at most `most`. If it is zero by chance, some time

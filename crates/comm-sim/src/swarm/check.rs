@@ -1,6 +1,6 @@
 //! The properties that hold in every run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -65,10 +65,9 @@ pub(super) fn check(plan: &Plan, simulation: &Simulation<Record>) -> Result<(), 
     let violated = |property, text| Err(Violation { property, text });
     let mistakes = results.iter().flat_map(|record| record.mistakes.iter().map(move |it| (record.rank, it)));
     let mut mistakes: Vec<_> = mistakes.collect();
-    mistakes.sort_by_key(|(_, mistake)| !mistake.is_panic);
+    mistakes.sort_by_key(|(_, mistake)| mistake.property);
     if let Some((rank, mistake)) = mistakes.first() {
-        let property = if mistake.is_panic { Property::NoPanic } else { Property::RightResults };
-        return violated(property, format!("rank {rank}: {}", mistake.text));
+        return violated(mistake.property, format!("rank {rank}: {}", mistake.text));
     }
     if !deadlocked.is_empty() {
         return violated(Property::NoDeadlock, format!("{deadlocked:?}"));
@@ -79,6 +78,7 @@ pub(super) fn check(plan: &Plan, simulation: &Simulation<Record>) -> Result<(), 
     }
     check_errors(plan, simulation, &living)?;
     check_agreement(&living)?;
+    check_facts(&living)?;
     if *open_transports > 0 {
         return violated(Property::NoLeak, open_transports.to_string());
     }
@@ -150,7 +150,7 @@ fn is_harmless(plan: &Plan, incidents: &[&Incident]) -> bool {
 fn check_errors(plan: &Plan, simulation: &Simulation<Record>, living: &[&Record]) -> Result<(), Violation> {
     for record in living {
         for call in &record.calls {
-            let Some(error) = &call.error else { continue };
+            let Some(error) = call.error.as_ref().filter(|_| call.kind != CallKind::Timed) else { continue };
             let blame = Blame::at(call.ended, plan, simulation);
             if !blame.ranks.contains(&record.rank) {
                 check_error(record, call, error, &blame)?;
@@ -206,6 +206,21 @@ fn check_agreement(living: &[&Record]) -> Result<(), Violation> {
             if let Some((own, theirs)) = groups.clone().find(|(own, theirs)| own != theirs) {
                 let ranks = (record.rank, other.rank);
                 return violated(format!("rank {}: {own:?}, rank {}: {theirs:?}", ranks.0, ranks.1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that living ranks have recorded equal facts.
+fn check_facts(living: &[&Record]) -> Result<(), Violation> {
+    let mut first: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for record in living {
+        for (name, value) in &record.facts {
+            let (rank, theirs) = *first.entry(name).or_insert((record.rank, value));
+            if theirs != value {
+                let text = format!("{name}: {theirs} for rank {rank}, {value} for rank {}", record.rank);
+                return Err(Violation { property: Property::Agreement, text });
             }
         }
     }

@@ -118,7 +118,7 @@ pub fn run_plan(plan: &Plan, program: &RankProgram<'_>) -> Result<PassedRun, Box
         // The outcome of every call was recorded.
         let ended = catch_unwind(AssertUnwindSafe(|| drop(program(fabric, &rank))));
         if let Err(panic) = ended {
-            rank.add_mistake(message(&panic).to_owned(), true);
+            rank.violate(Property::NoPanic, message(&panic));
         }
         rank.into_record()
     });

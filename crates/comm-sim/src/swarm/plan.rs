@@ -32,10 +32,16 @@ pub enum FaultKind {
     Corruption,
     /// See [`Incident::Duplication`].
     Duplication,
+    /// See [`Incident::StoreReset`].
+    StoreReset,
+    /// See [`Incident::StoreStall`].
+    StoreStall,
+    /// See [`Incident::StoreEnd`].
+    StoreEnd,
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// All kinds that concern transports.
     pub const ALL: [Self; 10] = [
         Self::Death,
         Self::Vanish,
@@ -48,6 +54,10 @@ impl FaultKind {
         Self::Corruption,
         Self::Duplication,
     ];
+
+    /// All kinds that concern a rendezvous.
+    pub const OF_RENDEZVOUS: [Self; 6] =
+        [Self::Death, Self::Vanish, Self::Stop, Self::StoreReset, Self::StoreStall, Self::StoreEnd];
 }
 
 /// The most bytes on a link that the frames of a failed group may fill.
@@ -65,6 +75,8 @@ pub struct Knobs {
     pub faults: Vec<FaultKind>,
     /// The largest number of faults of a run.
     pub faults_max: usize,
+    /// The largest number of the operation of a rank before which a fault happens, at least 8.
+    pub operations_max: u64,
     /// The time limit of a call; see [`SwarmRank::timeout`](super::SwarmRank::timeout).
     pub timeout: Duration,
     /// The time that a call may take after its deadline.
@@ -82,6 +94,7 @@ impl Default for Knobs {
             steps: 1..=8,
             faults: FaultKind::ALL.to_vec(),
             faults_max: 3,
+            operations_max: 1 << 10,
             timeout: Duration::from_secs(5),
             slack: Duration::from_secs(1),
             checksums: true,
@@ -95,6 +108,7 @@ impl Knobs {
         ranks: RangeInclusive<usize>,
         steps: RangeInclusive<usize>,
         faults_max: usize,
+        operations_max: u64,
         timeout: Duration,
         slack: Duration,
         checksums: bool
@@ -178,7 +192,7 @@ impl Plan {
         let faults = (0..count)
             .map(|_| {
                 let kind = enabled[draw.random.below(enabled.len())];
-                let moment = draw.moment(ranks);
+                let moment = draw.moment(ranks, knobs.operations_max);
                 PlannedFault { kind, moment, incidents: draw.incidents(kind, ranks) }
             })
             .collect();
@@ -266,11 +280,11 @@ impl Draw {
         plan
     }
 
-    fn moment(&mut self, ranks: usize) -> Moment {
+    fn moment(&mut self, ranks: usize, operations_max: u64) -> Moment {
         if self.random.one_in(4) {
             return Moment::After(self.duration(Duration::from_micros(10), Duration::from_secs(1)));
         }
-        let magnitude = 3 + self.random.below(8);
+        let magnitude = 3 + self.random.below(operations_max.max(8).ilog2() as usize - 2);
         let operation = 1 + self.random.below(1 << magnitude) as u64;
         Moment::Operation { rank: self.random.below(ranks), operation }
     }
@@ -295,6 +309,9 @@ impl Draw {
             FaultKind::ClockJump => vec![Incident::ClockJump { rank, by: brief }],
             FaultKind::Corruption => vec![Incident::Corruption { from: rank, to: other }],
             FaultKind::Duplication => vec![Incident::Duplication { from: rank, to: other }],
+            FaultKind::StoreReset => vec![Incident::StoreReset { rank }],
+            FaultKind::StoreStall => vec![Incident::StoreStall { lasting: brief }],
+            FaultKind::StoreEnd => vec![Incident::StoreEnd],
         }
     }
 

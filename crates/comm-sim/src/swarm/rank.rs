@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use comm_core::{Comm, Error, Result, ShrinkOptions};
 
+use super::check::Property;
 use super::plan::{Moment, Plan, PlannedFault};
 use crate::network::{Incident, VirtualClock};
 use crate::random::mix;
@@ -29,13 +30,15 @@ pub(super) struct Record {
     pub(super) groups: Vec<GroupRecord>,
     /// The errors that the program found in results, and panics.
     pub(super) mistakes: Vec<Mistake>,
+    /// The names and values of facts that must be equal on all ranks.
+    pub(super) facts: Vec<(String, String)>,
 }
 
-/// A mistake that a program found.
+/// A violation that a program found.
 #[derive(Debug, Clone)]
 pub(super) struct Mistake {
+    pub(super) property: Property,
     pub(super) text: String,
-    pub(super) is_panic: bool,
 }
 
 /// A group of a rank.
@@ -66,6 +69,8 @@ pub(super) struct CallRecord {
 pub(super) enum CallKind {
     /// A call whose errors name the ranks at fault.
     Call,
+    /// A call whose errors the program checks.
+    Timed,
     /// Messages, which wait for ranks that may wait for others, and which other messages end.
     Messages,
     /// Creates a smaller group, in which all that are not at fault go on.
@@ -152,6 +157,19 @@ impl<'a> SwarmRank<'a> {
         self.recorded(CallKind::Call, name.into(), limit, call)
     }
 
+    /// Makes a call that must end within its time limit, and whose error the program checks.
+    ///
+    /// # Errors
+    /// The error of the call.
+    pub fn timed<R>(
+        &self,
+        name: impl Into<String>,
+        limit: Duration,
+        call: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.recorded(CallKind::Timed, name.into(), limit, call)
+    }
+
     /// Exchanges messages within a time limit. If they fail, [`Error::PeerLost`] must name a rank
     /// that is at fault. Other errors need only be due to a fault: a message that times out names
     /// its sender, which may itself wait, and ends the messages of other ranks.
@@ -215,14 +233,22 @@ impl<'a> SwarmRank<'a> {
 
     /// Records a wrong result, with which the run fails.
     pub fn wrong(&self, text: impl Into<String>) {
-        self.add_mistake(text.into(), false);
+        self.violate(Property::RightResults, text);
     }
 
-    pub(super) fn add_mistake(&self, text: String, is_panic: bool) {
+    /// Records a fact. Ranks that live and record a fact of the same name must record the same
+    /// value.
+    pub fn agree(&self, name: impl Into<String>, value: impl Into<String>) {
+        self.record().facts.push((name.into(), value.into()));
+    }
+
+    /// Records that a property does not hold, with which the run fails.
+    pub fn violate(&self, property: Property, text: impl Into<String>) {
+        let text = text.into();
         self.clock.log(format!("is wrong: {text}"));
         // The results of a dead rank reach nobody.
         if !self.clock.is_dead() {
-            self.record().mistakes.push(Mistake { text, is_panic });
+            self.record().mistakes.push(Mistake { property, text });
         }
     }
 }
