@@ -12,6 +12,9 @@ use crate::settings::{Difference, Settings};
 /// The interval between two calls of [`Member::check`].
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The largest number of keys in one request to the store.
+const KEYS_PER_CHECK: usize = 64;
+
 /// The key of the settings that all ranks must share.
 const SETTINGS: &str = "settings";
 
@@ -59,6 +62,15 @@ fn departed(rank: usize) -> String {
 
 fn key(job: u64, round: u64, number: u64, name: &str) -> String {
     format!("comm/{job:016x}/{round}/{number}/{name}")
+}
+
+/// The end of a wait for the end of a phase.
+enum Ended {
+    Outcome(Outcome),
+    /// The check of this rank has failed.
+    CheckFailed(Failure),
+    /// All ranks have taken part, and the last one has not ended the phase.
+    AllTookPart,
 }
 
 /// One rendezvous attempt, as seen by one rank.
@@ -144,12 +156,11 @@ impl Attempt<'_> {
         if usize::try_from(count).ok() == Some(self.local.member.world_size) {
             return self.complete(phase);
         }
-        let key = self.phase_key(phase);
-        match self.get_checking(&key) {
-            Ok(Ok(text)) => parse(&key, &text),
-            Ok(Err(failure)) => self.fail(phase, failure),
+        match self.await_end(phase) {
+            Ok(Ended::Outcome(outcome)) => Ok(outcome),
+            Ok(Ended::CheckFailed(failure)) => self.fail(phase, failure),
+            Ok(Ended::AllTookPart) => self.complete(phase),
             Err(Error::Timeout { .. }) => match self.missing(phase)? {
-                // All ranks took part, but the last one has not ended the phase.
                 missing if missing.is_empty() => self.complete(phase),
                 ranks => self.fail(phase, Failure::Missing { ranks }),
             },
@@ -157,20 +168,43 @@ impl Attempt<'_> {
         }
     }
 
-    /// Waits until a key exists, and returns its value, or the failure that the check of this rank
-    /// has found in the meantime.
-    fn get_checking(&self, key: &str) -> Result<std::result::Result<Vec<u8>, Failure>> {
-        let Some(check) = &self.local.member.check else {
-            return self.store.get(key, self.local.left()).map(Ok);
-        };
+    /// Returns whether all ranks have taken part in a phase.
+    fn have_all_taken_part(&self, phase: Phase) -> Result<bool> {
+        let keys: Vec<String> =
+            (0..self.local.member.world_size).map(|rank| self.rank_key(phase, rank)).collect();
+        for part in keys.chunks(KEYS_PER_CHECK) {
+            if !self.store.check(&part.iter().map(String::as_str).collect::<Vec<_>>())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until a phase has ended.
+    ///
+    /// The last rank to take part ends it. In case that it has stopped or died before that, each
+    /// rank looks for all ranks after half of its time, half of the rest, and so on: at
+    /// its deadline, it could not distinguish that rank from those that wait like itself.
+    fn await_end(&self, phase: Phase) -> Result<Ended> {
+        let key = self.phase_key(phase);
+        let check = self.local.member.check.as_ref();
+        let mut next_look = self.local.left() / 2;
         loop {
-            if let Err(error) = check() {
-                return Ok(Err(Failure::of(&error, self.local.member.rank)));
+            if let Some(Err(error)) = check.map(|check| check()) {
+                return Ok(Ended::CheckFailed(Failure::of(&error, self.local.member.rank)));
             }
             let left = self.local.left();
-            match self.store.get(key, left.min(CHECK_INTERVAL)) {
+            let until_look = left.saturating_sub(next_look).max(CHECK_INTERVAL);
+            let interval = if check.is_some() { CHECK_INTERVAL } else { until_look };
+            match self.store.get(&key, left.min(interval)) {
                 Err(Error::Timeout { .. }) if left > CHECK_INTERVAL => {}
-                other => return other.map(Ok),
+                other => return parse(&key, &other?).map(Ended::Outcome),
+            }
+            if self.local.left() <= next_look {
+                next_look /= 2;
+                if self.have_all_taken_part(phase)? {
+                    return Ok(Ended::AllTookPart);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use comm_core::Error;
+use comm_core::{Error, Loss};
 
 use crate::settings::escape;
 
@@ -35,6 +35,10 @@ impl Failure {
     /// Returns the failure that an error of this rank means for all ranks.
     pub(crate) fn of(error: &Error, rank: usize) -> Self {
         match error {
+            // The store still serves other ranks, so only the connection of this rank broke.
+            Error::PeerLost { loss: Loss::Store(_), .. } => {
+                Self::Aborted { rank, reason: escape(&error.to_string()) }
+            }
             Error::PeerLost { peer, .. } => Self::Lost { rank: *peer },
             Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
                 Self::Missing { ranks: waiting_for.clone() }

@@ -155,7 +155,8 @@ impl<'a> Rendezvous<'a> {
         let outcome = if store_rank == Some(rank) {
             let learns = |other: &usize| *other != rank && !failure.is_absent(*other);
             let others: Vec<usize> = (0..world_size).filter(learns).collect();
-            attempt.await_departures(&others, LATE_TIMEOUT.min(self.local.left()))
+            // Also after the deadline of this rank: the others reach theirs at about the same time.
+            attempt.await_departures(&others, LATE_TIMEOUT)
         } else {
             attempt.depart()
         };
@@ -222,6 +223,7 @@ impl<'a> Rendezvous<'a> {
     /// Makes the next attempt the current one, unless another rank has done so.
     fn advance(&self) -> Result<()> {
         if self.local.left().is_zero() {
+            self.depart(&Failure::Missing { ranks: Vec::new() });
             return Err(self.local.timeout(Vec::new()));
         }
         let (now, next) = (self.number.to_string(), (self.number + 1).to_string());
