@@ -182,9 +182,9 @@ impl Attempt<'_> {
 
     /// Waits until a phase has ended.
     ///
-    /// The last rank to take part ends it. In case that it has stopped or died before that, each
-    /// rank looks for all ranks after half of its time, half of the rest, and so on: at
-    /// its deadline, it could not distinguish that rank from those that wait like itself.
+    /// The last rank to take part ends it. In case that rank has stopped or died, each rank looks
+    /// for all ranks after half of its time, half of the rest, and so on: at its deadline, it could
+    /// not distinguish that rank from those that wait as it does.
     fn await_end(&self, phase: Phase) -> Result<Ended> {
         let key = self.phase_key(phase);
         let check = self.local.member.check.as_ref();
