@@ -44,7 +44,7 @@ The last column lists properties:
 
 const CROSSOVERS: &str = "\
 The selection depends on the links, so the tables of selected algorithms are examples. They use the closed forms of the costs,
-which `comm-ring/tests/costs.rs` compares with a simulation of the steps.
+which `comm-ring/tests/all/costs.rs` compares with a simulation of the steps.
 ";
 
 /// Returns the page, and adds the drawings to `files`.

@@ -1,8 +1,6 @@
 //! The conformance suite of communicators, with every algorithm over in-process channels.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
 use comm_core::{Collective, Comm};
@@ -19,7 +17,7 @@ fn names(collective: Collective) -> Vec<&'static str> {
 
 /// Ranks with small segments, which check every `step`-th combination with every row of the table.
 fn create(ranks: usize, network: &InProcessConfig, step: usize) -> Vec<HostMember> {
-    let mut config = common::small_segments();
+    let mut config = crate::common::small_segments();
     config.announce_after = Duration::from_millis(10);
     comm_sim::run_each(InProcessFabric::with_config(ranks, network), |fabric| {
         let mut features = Features::default();

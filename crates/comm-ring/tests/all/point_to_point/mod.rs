@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod background;
-#[path = "../common/mod.rs"]
-mod common;
 mod exchange;
 mod failures;
 mod hostile;
@@ -37,13 +35,13 @@ fn tight() -> RingConfig {
 }
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    common::world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)
+    crate::common::world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)
 }
 
 /// Runs on every network, with small limits.
 fn run_everywhere(ranks: usize, rank: impl Fn(Comm) + Sync) {
     for network in networks() {
-        common::world(ranks, &network, &tight(), |comm| {
+        crate::common::world(ranks, &network, &tight(), |comm| {
             rank(comm.clone());
             // Without this barrier, a rank that leaves on a busy machine might not report it to a
             // slow one in time.

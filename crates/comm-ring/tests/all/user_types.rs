@@ -2,17 +2,15 @@
 //! between ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::common::{lengths, small_segments};
 use bytemuck::{Pod, Zeroable};
 use comm_core::{Collective, Comm, Element, Error, Operator, Plain, ReduceOp, ReduceOrder, Shape};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::{InProcessConfig, Release};
-use common::{lengths, small_segments};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 
@@ -135,7 +133,9 @@ fn dribbling() -> InProcessConfig {
 }
 
 fn world<R: Send>(ranks: usize, network: &InProcessConfig, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
-    common::world(ranks, network, &small_segments(), |comm| rank(comm.with_timeout(Duration::from_secs(60))))
+    crate::common::world(ranks, network, &small_segments(), |comm| {
+        rank(comm.with_timeout(Duration::from_secs(60)))
+    })
 }
 
 fn in_all_worlds(rank: impl Fn(Comm) + Sync) {
@@ -222,7 +222,7 @@ fn shares_of_structs_may_differ_and_many_buffers_may_travel_together() {
 #[test]
 fn large_structs_and_large_messages_of_structs_arrive_in_parts() {
     for ranks in [2, 3] {
-        common::world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
+        crate::common::world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
             let page = |rank: usize| {
                 let mut page = Page::zeroed();
                 let all = page.0.as_flattened_mut().iter_mut().enumerate();

@@ -2,14 +2,12 @@
 //! members.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{contributions, reduced, virtual_world};
 use comm_core::{Comm, During, Error, Fabric, Link, LinkModel, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig};
-use common::{contributions, reduced, virtual_world};
 
 /// Returns a configuration that differs between ranks.
 fn different(rank: usize) -> RingConfig {

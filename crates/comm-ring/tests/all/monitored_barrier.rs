@@ -1,14 +1,12 @@
 //! A barrier that some ranks do not reach names exactly these, on every rank that reached it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::virtual_world;
 use comm_core::{Comm, Error, Result};
 use comm_ring::RingConfig;
 use comm_sim::network::VirtualClock;
-use common::virtual_world;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SEEDS: u64 = 20;

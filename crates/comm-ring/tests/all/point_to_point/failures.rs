@@ -9,8 +9,8 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process;
 use comm_sim::network::{FaultPlan, VirtualClock};
 
+use super::{payload, run};
 use crate::common::{virtual_world, virtual_world_on};
-use crate::{payload, run};
 
 #[track_caller]
 fn assert_lost<R>(result: Result<R, Error>, rank: usize) -> Loss {
@@ -106,7 +106,7 @@ fn an_unreceived_send_times_out_and_ends_messages_but_not_collectives() {
 fn messages_of_a_rank_that_left_can_be_received() {
     for seed in 0..20 {
         let plan = if seed % 2 == 0 { FaultPlan::calm() } else { FaultPlan::rough() };
-        virtual_world_on(&plan, 3, seed, &crate::tight(), |comm, _| {
+        virtual_world_on(&plan, 3, seed, &super::tight(), |comm, _| {
             if comm.rank() == 1 {
                 return comm.send(0, 1, &payload(1, 1, 20)).unwrap();
             }
@@ -156,13 +156,13 @@ fn with_a_death(others: impl Fn(&Comm, &(dyn Fn() + Sync)) + Sync) {
     in_process::run(3, &in_process::InProcessConfig::default(), |fabric| {
         let timeout = Duration::from_secs(20);
         if fabric.group().rank() < 2 {
-            let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
+            let communicator = RingCommunicator::new(fabric, super::tight(), timeout).unwrap();
             others(&Comm::new(communicator).with_timeout(timeout), &|| {
                 together.wait();
             });
         } else {
             // The channels of a rank that never sends a goodbye.
-            let channels: Vec<_> = crate::hostile::channels(&fabric);
+            let channels: Vec<_> = super::hostile::channels(&fabric);
             together.wait();
             drop(channels);
         }
@@ -203,13 +203,13 @@ fn every_rank_names_the_killed_rank_and_no_other() {
         let errors = in_process::run(4, &in_process::InProcessConfig::default(), |fabric| {
             let rank = fabric.group().rank();
             if rank == 3 {
-                let channels: Vec<_> = crate::hostile::channels(&fabric);
+                let channels: Vec<_> = super::hostile::channels(&fabric);
                 connected.wait();
                 drop(channels);
                 return None;
             }
             let timeout = Duration::from_secs(20);
-            let communicator = RingCommunicator::new(fabric, crate::tight(), timeout).unwrap();
+            let communicator = RingCommunicator::new(fabric, super::tight(), timeout).unwrap();
             let comm = Comm::new(communicator).with_timeout(timeout);
             connected.wait();
             if rank == 2 && in_collective {
@@ -264,7 +264,7 @@ fn connect(comm: &Comm, clock: &VirtualClock) {
 #[test]
 fn a_death_in_a_ring_of_messages_is_named_by_every_rank() {
     for seed in 0..40 {
-        virtual_world_on(&plan(seed), 5, seed, &crate::tight(), |comm, clock| {
+        virtual_world_on(&plan(seed), 5, seed, &super::tight(), |comm, clock| {
             let (rank, size) = (comm.rank(), comm.size());
             connect(&comm, clock);
             for round in 0.. {
@@ -290,7 +290,7 @@ fn a_death_in_a_ring_of_messages_is_named_by_every_rank() {
 #[test]
 fn a_death_that_a_message_shows_is_named_by_ranks_in_a_collective() {
     for seed in 0..40 {
-        virtual_world_on(&plan(seed), 4, seed, &crate::tight(), |comm, clock| {
+        virtual_world_on(&plan(seed), 4, seed, &super::tight(), |comm, clock| {
             connect(&comm, clock);
             match comm.rank() {
                 3 => {

@@ -5,7 +5,7 @@ use std::thread;
 use comm_core::{Comm, ReduceOp, Source};
 use fastrand::Rng;
 
-use crate::{payload, run, run_everywhere};
+use super::{payload, run, run_everywhere};
 
 #[test]
 fn threads_of_one_rank_receive_different_tags() {

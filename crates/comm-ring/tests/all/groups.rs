@@ -2,17 +2,15 @@
 //! ranks disagree.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::Barrier;
 use std::time::Duration;
 
+use crate::common::{contributions, virtual_world, virtual_world_on, world};
 use comm_core::{ChannelId, ChannelKind, Comm, Error, Fabric, GroupId, ReduceOp, Result, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::AlteredFabric;
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
 use comm_sim::network::FaultPlan;
-use common::{contributions, virtual_world, virtual_world_on, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)

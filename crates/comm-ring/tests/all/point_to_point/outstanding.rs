@@ -8,7 +8,7 @@ use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
 use fastrand::Rng;
 
-use crate::{common, networks, payload, run, tight};
+use super::{networks, payload, run, tight};
 
 /// The lengths and tags of the messages from one rank to another, which both can compute.
 fn plan(seed: u64, from: usize, to: usize) -> Vec<(u64, usize)> {
@@ -65,7 +65,7 @@ fn all_to_all(comm: &Comm, seed: u64) {
 fn every_rank_sends_to_every_rank_in_any_order() {
     for ranks in [1, 2, 3, 5, 8] {
         for (at, network) in networks().into_iter().enumerate() {
-            common::world(ranks, &network, &tight(), |comm| {
+            crate::common::world(ranks, &network, &tight(), |comm| {
                 all_to_all(&comm, (ranks * 10 + at) as u64);
             });
         }
@@ -116,7 +116,7 @@ fn a_flood_waits_at_the_sender() {
     // A message uses its 32 bytes plus 64 of a credit of 1 MiB.
     const MOST: usize = (1 << 20) / 96;
     let sent = AtomicUsize::new(0);
-    common::virtual_world(2, 0, &RingConfig::default(), |comm, _| {
+    crate::common::virtual_world(2, 0, &RingConfig::default(), |comm, _| {
         if comm.rank() == 0 {
             for number in 0..MESSAGES {
                 comm.send(1, number % 3, &[number; 4]).unwrap();
@@ -163,7 +163,7 @@ fn a_large_message_and_small_ones_pass_each_other() {
 #[test]
 fn a_dropped_handle_completes_all_the_same() {
     let default = RingConfig::default();
-    common::world(2, &InProcessConfig::default(), &default, |comm| {
+    crate::common::world(2, &InProcessConfig::default(), &default, |comm| {
         if comm.rank() == 0 {
             drop(comm.recv_async(1, 2, vec![0_u8; 5]).unwrap());
             // Dropping the last clone waits for pending operations.

@@ -1,13 +1,11 @@
 //! Tests of reductions that the conformance suite of communicators does not cover.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::{contributions, reductions, small_segments, world};
 use comm_core::{Collective, Comm, Error, Link, LinkModel, ReduceOp};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
-use common::{contributions, reductions, small_segments, world};
 use float8::F8E5M2;
 
 /// A handle for every algorithm of a collective, and its name.

@@ -1,18 +1,16 @@
 //! Collectives in the background.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::common::{contributions, reductions, world};
 use comm_core::{AsViewMut, Comm, Error, HostViewMut, ReduceOp, Result, Worker};
 use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
-use common::{contributions, reductions, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     world(ranks, &InProcessConfig::default(), &RingConfig::default(), rank)

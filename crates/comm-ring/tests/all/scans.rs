@@ -1,13 +1,11 @@
 //! Prefix reductions: the order of their sums, and refusals.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::{small_segments, world};
 use comm_core::{Collective, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
-use common::{small_segments, world};
 
 /// Numbers whose sums are rounded, so that the order of addition is visible.
 fn rough(rank: usize, len: usize) -> Vec<f32> {

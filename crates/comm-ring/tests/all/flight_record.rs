@@ -2,15 +2,13 @@
 //! communicator that fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::virtual_world;
 use comm_core::{CallState, Collective, Comm, Error, FlightRecord, FlightSink, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::network::{self, FaultPlan, VirtualClock};
-use common::virtual_world;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -1,14 +1,12 @@
 //! Averages of 16-bit floats: no intermediate overflow, and an error within the documented bound.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{lengths, small_segments, world};
 use comm_core::{Collective, Comm, Element, HostView, ReduceOp, ReduceOrder};
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
-use common::{lengths, small_segments, world};
 use half::{bf16, f16};
 use proptest::prelude::*;
 

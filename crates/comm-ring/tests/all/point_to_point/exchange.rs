@@ -2,7 +2,7 @@
 
 use comm_core::{ANY_TAG, Comm, DType, Error, Invalid, Received, Source};
 
-use crate::{payload, run, run_everywhere};
+use super::{payload, run, run_everywhere};
 
 /// Rank 0 sends a message and gets it back.
 fn ping_pong(comm: &Comm, len: usize) {

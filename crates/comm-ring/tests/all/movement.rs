@@ -1,13 +1,11 @@
 //! The selection of algorithms for collectives that move data.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::world;
 use comm_core::{Collective, LinkModel};
 use comm_ring::RingConfig;
 use comm_ring::choose::{CallShape, choose};
 use comm_sim::in_process::InProcessConfig;
-use common::world;
 
 #[test]
 fn an_algorithm_for_equal_shares_is_refused_where_counts_are_given() {

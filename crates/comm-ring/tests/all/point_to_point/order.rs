@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use comm_core::{ANY_TAG, Source, TagMatch};
 
-use crate::{payload, run, run_everywhere};
+use super::{payload, run, run_everywhere};
 
 #[test]
 fn messages_between_two_ranks_do_not_overtake() {

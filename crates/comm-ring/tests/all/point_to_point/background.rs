@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Error, Invalid, Source, Work};
 
-use crate::{networks, payload, run, run_everywhere, tight};
+use super::{networks, payload, run, run_everywhere, tight};
 
 #[test]
 fn a_receive_that_no_message_matched_is_cancelled_with_the_last_handle() {

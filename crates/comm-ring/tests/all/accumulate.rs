@@ -2,17 +2,15 @@
 //! rounded once at the end.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{lengths, small_segments};
 use comm_core::{
     Accumulate, Collective, Comm, Element, Error, HostView, Link, LinkModel, ReduceOp, ReduceOrder,
 };
 use comm_ring::RingConfig;
 use comm_ring::schedule::Algorithm;
 use comm_sim::in_process::InProcessConfig;
-use common::{lengths, small_segments};
 use half::{bf16, f16};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
@@ -69,7 +67,7 @@ fn assert_bits<T: Element>(got: &[T], wanted: &[T], what: &str) {
 /// Runs `rank` on every rank of every world, with a handle whose calls keep partial sums in `f32`.
 fn in_all_worlds(rank: impl Fn(Comm) + Sync) {
     for ranks in WORLDS {
-        common::world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
+        crate::common::world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
             rank(comm.with_accumulate(Accumulate::F32).with_timeout(Duration::from_secs(60)));
         });
     }
@@ -186,7 +184,7 @@ fn bf16_reductions_are_bit_identical_to_f32_reductions_rounded_once() {
 
 #[test]
 fn a_sum_that_every_hop_would_round_is_rounded_once() {
-    common::world(4, &InProcessConfig::default(), &small_segments(), |comm| {
+    crate::common::world(4, &InProcessConfig::default(), &small_segments(), |comm| {
         let contribution = if comm.rank() == 0 { 2048.0 } else { 1.0 };
         let sum = |comm: &Comm, name| {
             let mut buffer = [f16::from_f32(contribution); 5];
@@ -224,7 +222,7 @@ fn an_average_of_equal_numbers_is_this_number_without_sums_in_f32_at_any_length(
     let mut config = RingConfig::default();
     config.links = Some(LinkModel::uniform(Link { latency: 0.0, overhead: 0.0, per_byte: 1e-9 }, 1e-10));
     for ranks in [1, 2, 4, 8] {
-        common::world(ranks, &InProcessConfig::default(), &config, |comm| {
+        crate::common::world(ranks, &InProcessConfig::default(), &config, |comm| {
             for len in [1, 100, 10_000, 300_000] {
                 let mut average = vec![f16::from_f32(10_000.0); len];
                 comm.all_reduce(&mut average, ReduceOp::Avg).unwrap();
@@ -253,7 +251,7 @@ fn a_deterministic_order_holds_in_f32_too() {
 #[test]
 fn ranks_that_keep_sums_in_unlike_types_get_a_desync_that_names_both() {
     for ranks in [2, 3, 5] {
-        let errors = common::world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
+        let errors = crate::common::world(ranks, &InProcessConfig::default(), &small_segments(), |comm| {
             let accumulate = if comm.rank() == 1 { Accumulate::F32 } else { Accumulate::Native };
             let comm = comm.with_accumulate(accumulate);
             // The setting may differ between ranks in calls that it does not affect.

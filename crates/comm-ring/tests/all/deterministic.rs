@@ -2,13 +2,11 @@
 //! in their last bits.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::world;
 use comm_core::{Collective, Comm, Element, Error, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
 use comm_ring::schedule::{Algorithm, TABLE};
 use comm_sim::in_process::InProcessConfig;
-use common::world;
 use half::{bf16, f16};
 
 const WORLDS: [usize; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 13];

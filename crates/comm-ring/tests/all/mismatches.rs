@@ -1,13 +1,11 @@
 //! Every pair of different calls ends in a desync that names both, on every rank.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::virtual_world;
 use comm_core::{Comm, Error, ReduceOp, Result};
 use comm_ring::RingConfig;
-use common::virtual_world;
 
 /// The number of correct calls before the mismatch.
 const GOOD: usize = 20;

@@ -1,8 +1,6 @@
 //! Failures: every rank gets an error that names the cause, and nothing hangs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,12 +8,12 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{virtual_world, world};
 use comm_core::{ChannelId, ChannelKind, Comm, Desync, Error, Fabric, ReduceOp, Result, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport, Release};
 use comm_sim::network::VirtualClock;
 use comm_sim::{AlteredFabric, AlteredTransport};
-use common::{virtual_world, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm, &VirtualClock) -> R + Sync) -> Vec<R> {
     virtual_world(ranks, 0, &RingConfig::default(), rank)

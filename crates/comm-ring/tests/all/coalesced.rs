@@ -1,15 +1,13 @@
 //! Many buffers in one collective.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{contributions, reductions, world};
 use comm_core::{Comm, Desync, Error, ReduceOp, ReduceOrder};
 use comm_ring::RingConfig;
 use comm_sim::exact::Small;
 use comm_sim::in_process::InProcessConfig;
-use common::{contributions, reductions, world};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 

@@ -1,15 +1,13 @@
 //! Leaving a group: the last calls are compared, and ranks that do not leave are named.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{virtual_world, world};
 use comm_core::{Comm, Error, Invalid, Loss, ReduceOp, Result};
 use comm_ring::RingConfig;
 use comm_sim::in_process::InProcessConfig;
 use comm_sim::network::VirtualClock;
-use common::{virtual_world, world};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm, &VirtualClock) -> R + Sync) -> Vec<R> {
     virtual_world(ranks, 0, &RingConfig::default(), rank)
