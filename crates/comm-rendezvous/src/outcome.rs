@@ -111,6 +111,11 @@ impl FromStr for Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+    use std::sync::Arc;
+
+    use comm_core::During;
+
     use super::*;
 
     #[test]
@@ -129,6 +134,13 @@ mod tests {
         for outcome in outcomes {
             assert_eq!(outcome.encode().parse(), Ok(outcome));
         }
+    }
+
+    #[test]
+    fn a_rank_that_loses_the_store_names_itself_to_the_others() {
+        let loss = Loss::Store(Arc::new(ErrorKind::ConnectionReset.into()));
+        let error = Error::PeerLost { peer: 0, during: During::Rendezvous, loss };
+        assert!(matches!(Failure::of(&error, 1), Failure::Aborted { rank: 1, .. }));
     }
 
     #[test]

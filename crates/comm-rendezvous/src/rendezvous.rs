@@ -193,10 +193,14 @@ impl<'a> Rendezvous<'a> {
             self.number = self.current()?;
             // This precedes the claim, because a death between the two would otherwise go
             // undetected.
-            let presence = self.attempt().register_last_will()?;
-            self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.local), presence)));
+            self.register()?;
             let holder = self.attempt().claim()?;
             let attempted = if holder == self.local.process {
+                // A will that was executed before the claim had no effect, and is gone. One that is
+                // executed from now on ends the attempt.
+                if self.watch.as_ref().is_some_and(|watch| watch.is_broken()) {
+                    self.register()?;
+                }
                 self.join_attempt(record)?
             } else {
                 self.supersede(holder, &mut rivals)?;
@@ -207,6 +211,13 @@ impl<'a> Rendezvous<'a> {
                 Attempted::Retry => self.advance()?,
             }
         }
+    }
+
+    /// Registers the last will of this process in the current attempt.
+    fn register(&mut self) -> Result<()> {
+        let presence = self.attempt().register_last_will()?;
+        self.watch = presence.map(|presence| Arc::new(Watch::new(Arc::clone(&self.local), presence)));
+        Ok(())
     }
 
     fn number_key(&self) -> String {

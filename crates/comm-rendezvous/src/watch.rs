@@ -33,6 +33,12 @@ impl Watch {
         WatchGuard { watch: self, presence }
     }
 
+    /// Returns whether the connection to the store is broken, so that the last will is gone.
+    pub(crate) fn is_broken(&self) -> bool {
+        let presence = self.presence.read().unwrap_or_else(PoisonError::into_inner);
+        presence.as_ref().is_some_and(|presence| matches!(presence.poll(), Err(Error::Io { .. })))
+    }
+
     /// Closes the connection to the store once no [`WatchGuard`] is left.
     pub(crate) fn close(&self) {
         *self.presence.write().unwrap_or_else(PoisonError::into_inner) = None;

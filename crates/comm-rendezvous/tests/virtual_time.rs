@@ -34,6 +34,12 @@ fn outcomes(size: usize, prepare: impl Fn(&VirtualClock, usize) -> bool + Sync) 
     })
 }
 
+/// Plans a fault of a rank before one of its operations on the store.
+fn plan(clock: &VirtualClock, operation: u64, fault: Incident) {
+    let own = clock.clone();
+    clock.before_operation(operation, move || own.inject(fault));
+}
+
 fn assert_waits_for(outcome: &Result<()>, expected: &[usize]) {
     match outcome {
         Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, expected),
@@ -54,9 +60,7 @@ fn a_rank_that_stops_before_it_ends_a_phase_is_named_alone() {
     for operation in 4..=11 {
         let outcomes = outcomes(3, |clock, rank| {
             if rank == 2 {
-                let own = clock.clone();
-                let stop = Incident::Stop { rank, lasting: 4 * TIMEOUT };
-                clock.before_operation(operation, move || own.inject(stop));
+                plan(clock, operation, Incident::Stop { rank, lasting: 4 * TIMEOUT });
             }
             true
         });
@@ -66,14 +70,41 @@ fn a_rank_that_stops_before_it_ends_a_phase_is_named_alone() {
 }
 
 #[test]
-fn a_rank_whose_connection_to_the_store_breaks_is_named_by_the_rank_that_serves_it() {
+fn a_rank_whose_connection_to_the_store_breaks_after_its_claim_is_lost() {
     let outcomes = outcomes(2, |clock, rank| {
         if rank == 1 {
-            let own = clock.clone();
-            clock.before_operation(3, move || own.inject(Incident::StoreReset { rank }));
+            plan(clock, 4, Incident::StoreReset { rank });
         }
         true
     });
-    assert!(matches!(outcomes[0], Err(Error::Aborted { by: 1, .. })), "{outcomes:?}");
-    assert!(matches!(outcomes[1], Err(Error::PeerLost { peer: 0, .. })), "{outcomes:?}");
+    assert!(matches!(outcomes[0], Err(Error::PeerLost { peer: 1, .. })), "{outcomes:?}");
+    assert!(outcomes[1].is_err(), "{outcomes:?}");
+}
+
+#[test]
+fn a_rank_whose_connection_to_the_store_broke_before_its_claim_takes_part() {
+    let outcomes = outcomes(2, |clock, rank| {
+        if rank == 1 {
+            plan(clock, 3, Incident::StoreReset { rank });
+        }
+        true
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn the_death_of_a_rank_is_noticed_although_its_connection_to_the_store_broke_before_its_claim() {
+    // From the first operation after its new registration to the last one of the first phase.
+    for operation in 5..=8 {
+        let outcomes = outcomes(3, |clock, rank| {
+            if rank == 2 {
+                plan(clock, 3, Incident::StoreReset { rank });
+                plan(clock, operation, Incident::Death { rank });
+            }
+            true
+        });
+        for outcome in &outcomes[..2] {
+            assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{operation}: {outcomes:?}");
+        }
+    }
 }
