@@ -1,6 +1,7 @@
 //! Runs random programs of the communicator on faulty networks in virtual time.
 
 mod program;
+mod rendezvous;
 mod summary;
 
 use std::io::Write;
@@ -8,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use comm_cli::__private::progress::Progress;
-use comm_sim::swarm::{self, Knobs, Watchdog};
+use comm_core::Result as CommResult;
+use comm_sim::network::NetworkFabric;
+use comm_sim::swarm::{self, Knobs, PassedRun, SwarmRank, Watchdog};
 
 use crate::error::{Error, Result};
 use crate::{commands, places};
@@ -16,9 +19,9 @@ use summary::Summary;
 
 /// Run random programs on faulty networks in virtual time, and check the properties of every run.
 ///
-/// A seed determines a run: the number of ranks, the network, the faults, the calls, and the order
-/// of threads. If a property does not hold, a smaller run is searched that fails in the same way,
-/// and its log is printed.
+/// A seed determines two runs, one of a communicator and one of a rendezvous through a store: the
+/// number of ranks, the network, the faults, the calls, and the order of threads. If a property
+/// does not hold, a smaller run is searched that fails in the same way, and its log is printed.
 #[derive(Debug, Args)]
 pub(crate) struct Swarm {
     /// Run only this seed, and print its log
@@ -29,13 +32,31 @@ pub(crate) struct Swarm {
     #[arg(long, value_name = "SEED")]
     first: Option<u64>,
 
-    /// The number of runs
+    /// The number of seeds
     #[arg(long, conflicts_with = "seconds")]
     runs: Option<u64>,
 
     /// The time after which no run begins
     #[arg(long, default_value_t = 20)]
     seconds: u64,
+}
+
+/// A program that every seed runs, and the limits of its runs.
+struct Program {
+    knobs: Knobs,
+    run: fn(NetworkFabric, &SwarmRank<'_>) -> CommResult<()>,
+}
+
+impl Program {
+    fn all() -> [Self; 2] {
+        let communicator = Self { knobs: Knobs::default(), run: program::run };
+        [communicator, Self { knobs: rendezvous::knobs(), run: rendezvous::run }]
+    }
+
+    fn run(&self, seed: u64) -> Result<PassedRun> {
+        let passed = swarm::run_seed(seed, &self.knobs, &self.run);
+        passed.map_err(|failure| Error::Swarm { seed, failure })
+    }
 }
 
 /// The real time after which a run is reported as hanging: a thousand times that of a usual run.
@@ -51,18 +72,18 @@ impl Swarm {
 
     fn run_all(&self, out: &mut impl Write) -> Result<()> {
         let first = self.first.map_or_else(seed_of_commit, Ok)?;
-        let (knobs, watchdog) = (Knobs::default(), Watchdog::new(HANGS_AFTER));
+        let (programs, watchdog) = (Program::all(), Watchdog::new(HANGS_AFTER));
         let (steps, seconds) = self.runs.map_or((self.seconds, true), |runs| (runs, false));
         let progress = Progress::with_estimate(usize::try_from(steps).unwrap_or(usize::MAX));
-        let (start, mut summary, mut done) = (Instant::now(), Summary::default(), 0);
+        let (start, mut summary, mut done, mut seeds) = (Instant::now(), Summary::default(), 0, 0);
         while done < steps {
-            let seed = first.wrapping_add(summary.runs());
-            watchdog.begin(seed);
-            match swarm::run_seed(seed, &knobs, &program::run) {
-                Ok(passed) => summary.add(&passed),
-                Err(failure) => return Err(Error::Swarm { seed, failure }),
+            let seed = first.wrapping_add(seeds);
+            for program in &programs {
+                watchdog.begin(seed);
+                summary.add(&program.run(seed)?);
             }
-            let next = if seconds { start.elapsed().as_secs() } else { summary.runs() };
+            seeds += 1;
+            let next = if seconds { start.elapsed().as_secs() } else { seeds };
             (done..next.min(steps)).for_each(|_| progress.done(|| ()));
             progress.at(format!("{} runs", summary.runs()));
             done = next;
@@ -73,20 +94,20 @@ impl Swarm {
     }
 }
 
-/// Runs one seed, and prints its log.
+/// Runs one seed, and prints its logs.
 fn show(seed: u64, out: &mut impl Write) -> Result<()> {
-    let knobs = Knobs::default();
     let watchdog = Watchdog::new(HANGS_AFTER);
-    watchdog.begin(seed);
-    // Printed first, because the run may hang.
-    write!(out, "{}", swarm::Plan::draw(seed, &knobs))?;
-    out.flush()?;
-    let passed =
-        swarm::run_seed(seed, &knobs, &program::run).map_err(|failure| Error::Swarm { seed, failure })?;
-    for entry in &passed.log {
-        writeln!(out, "{entry}")?;
+    for program in Program::all() {
+        watchdog.begin(seed);
+        // Printed first, because the run may hang.
+        write!(out, "{}", swarm::Plan::draw(seed, &program.knobs))?;
+        out.flush()?;
+        let passed = program.run(seed)?;
+        for entry in &passed.log {
+            writeln!(out, "{entry}")?;
+        }
+        writeln!(out, "all properties hold; digest {:016x}", passed.digest)?;
     }
-    writeln!(out, "all properties hold; digest {:016x}", passed.digest)?;
     Ok(())
 }
 

@@ -56,6 +56,9 @@ const fn name(incident: &Incident) -> &'static str {
         Incident::ClockJump { .. } => "clock jumps",
         Incident::Corruption { .. } => "corruptions",
         Incident::Duplication { .. } => "duplications",
+        Incident::StoreReset { .. } => "resets of the store",
+        Incident::StoreStall { .. } => "stalls of the store",
+        Incident::StoreEnd => "ends of the store",
         _ => "other",
     }
 }

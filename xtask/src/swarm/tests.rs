@@ -4,7 +4,7 @@ use comm_core::Result;
 use comm_sim::network::{Defect, NetworkFabric};
 use comm_sim::swarm::{self, FaultKind, Knobs, Plan, Property, SwarmRank};
 
-use super::program;
+use super::{Program, program, rendezvous};
 
 /// The number of runs in which every planted defect must be found.
 const BUDGET: u64 = 200;
@@ -23,8 +23,9 @@ fn runs_until_found(
 
 #[test]
 fn a_seed_reproduces_every_operation() {
-    for seed in 0..30 {
-        let run = |seed| swarm::run_seed(seed, &Knobs::default(), &program::run).unwrap();
+    for (program, seed) in Program::all().iter().flat_map(|program| (0..30).map(move |seed| (program, seed)))
+    {
+        let run = |seed| program.run(seed).unwrap();
         let (first, second) = (run(seed), run(seed));
         assert_eq!(first, second, "seed {seed}");
         assert_ne!(first.digest, run(seed + 1).digest, "seed {seed}");
@@ -35,6 +36,14 @@ fn a_seed_reproduces_every_operation() {
 fn every_defect_of_a_network_is_found() {
     for defect in Defect::ALL {
         let (runs, property) = runs_until_found(&Knobs::default().defect(defect), program::run);
+        println!("{defect:?}: found in run {runs}, by {property:?}");
+    }
+}
+
+#[test]
+fn every_defect_of_a_store_is_found() {
+    for defect in Defect::OF_STORE {
+        let (runs, property) = runs_until_found(&rendezvous::knobs().defect(defect), rendezvous::run);
         println!("{defect:?}: found in run {runs}, by {property:?}");
     }
 }

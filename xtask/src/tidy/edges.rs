@@ -124,8 +124,8 @@ const GRAPH: [Node; 23] = [
     },
     Node {
         name: "xtask",
-        may_use: &["comm-cli", "comm-core", "comm-ring", "comm-sim"],
-        why: "verifies every schedule, and reports measurements",
+        may_use: &["comm-cli", "comm-core", "comm-rendezvous", "comm-ring", "comm-sim"],
+        why: "verifies every schedule, runs communicators and rendezvous in virtual time, and reports measurements",
     },
     Node {
         name: "benches",
