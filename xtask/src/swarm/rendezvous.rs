@@ -130,6 +130,7 @@ impl<'a, 'b> Process<'a, 'b> {
     }
 
     fn join(&self, store: &NetworkStore, step: usize) -> Result<()> {
+        let stall = |incident: &Incident| stall(incident, self.rank.plan().network.keepalive);
         let stalled: Duration = self.incidents().iter().map(stall).sum();
         let planned = self.rank.plan().faults.iter().flat_map(|fault| &fault.incidents);
         let limit = self.rank.timeout() + AFTERWARDS + stalled + planned.map(stall).sum::<Duration>();
@@ -268,10 +269,12 @@ impl<'a, 'b> Process<'a, 'b> {
     }
 }
 
-/// Returns the time for which a fault delays the answers of the store.
-fn stall(incident: &Incident) -> Duration {
+/// Returns the time for which a fault delays the answers of the store. That of a host that has
+/// vanished is awaited for the time of `keepalive`.
+fn stall(incident: &Incident, keepalive: Duration) -> Duration {
     match *incident {
         Incident::StoreStall { lasting } => lasting,
+        Incident::Vanish { .. } => keepalive,
         _ => Duration::ZERO,
     }
 }

@@ -1,5 +1,5 @@
 //! Ranks as threads, and data whose reductions are exact.
-#![allow(dead_code, reason = "not every test file uses every helper")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::time::Duration;
 
