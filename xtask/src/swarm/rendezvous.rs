@@ -130,10 +130,9 @@ impl<'a, 'b> Process<'a, 'b> {
     }
 
     fn join(&self, store: &NetworkStore, step: usize) -> Result<()> {
-        let stall = |incident: &Incident| stall(incident, self.rank.plan().network.keepalive);
-        let stalled: Duration = self.incidents().iter().map(stall).sum();
         let planned = self.rank.plan().faults.iter().flat_map(|fault| &fault.incidents);
-        let limit = self.rank.timeout() + AFTERWARDS + stalled + planned.map(stall).sum::<Duration>();
+        let stalled: Duration = planned.map(|incident| self.stall(incident)).sum();
+        let limit = self.rank.timeout() + AFTERWARDS + stalled;
         let outcome = self.rank.timed(format!("rendezvous {step}"), limit, || self.meet(store, step));
         match &outcome {
             Ok(records) => self.check_records(step, records),
@@ -143,6 +142,16 @@ impl<'a, 'b> Process<'a, 'b> {
             self.rank.agree(format!("outcome of {step}"), self.summary(&outcome));
         }
         outcome.map(drop)
+    }
+
+    /// Returns the time for which a fault delays the answers of the store. That of a host that has
+    /// vanished is awaited for the time of the keep-alive.
+    fn stall(&self, incident: &Incident) -> Duration {
+        match *incident {
+            Incident::StoreStall { lasting } => lasting,
+            Incident::Vanish { rank } if self.server == Some(rank) => self.rank.plan().network.keepalive,
+            _ => Duration::ZERO,
+        }
     }
 
     /// Joins the rendezvous, opens imaginary connections, and finishes it.
@@ -266,15 +275,5 @@ impl<'a, 'b> Process<'a, 'b> {
             Err(Error::Handshake { .. }) => "refused".into(),
             Err(other) => other.to_string(),
         }
-    }
-}
-
-/// Returns the time for which a fault delays the answers of the store. That of a host that has
-/// vanished is awaited for the time of `keepalive`.
-fn stall(incident: &Incident, keepalive: Duration) -> Duration {
-    match *incident {
-        Incident::StoreStall { lasting } => lasting,
-        Incident::Vanish { .. } => keepalive,
-        _ => Duration::ZERO,
     }
 }
