@@ -16,6 +16,9 @@ use common::process::{self, Rank};
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The documented time in which a lost host is named by a rank that is in a call.
 const LOST_WITHIN: Duration = Duration::from_millis(3500);
+/// How much later than it is due the kernel may send a probe. A host that is cut off while the
+/// probe is late has been silent for that much longer already.
+const PROBE_DELAY: Duration = Duration::from_millis(500);
 /// The time that a report may take on a busy machine: every rank must be scheduled several times
 /// among dozens of processes on two processors. The kernel's own limit is far higher, 15 minutes.
 const SLACK: Duration = Duration::from_secs(6);
@@ -227,7 +230,7 @@ fn assert_named_in_time(ranks: &mut [Rank], lost: &[usize], cut_off: Instant, co
         let took = cut_off.elapsed();
         let is_named = lost.iter().any(|lost| report.starts_with(&format!("lost {lost}: ")));
         assert!(is_named && report.contains("has not answered"), "rank {rank}, {context}: {report}");
-        assert!(took >= KEEPALIVE_TIMEOUT, "rank {rank}, {context}: {took:?}");
+        assert!(took >= KEEPALIVE_TIMEOUT - PROBE_DELAY, "rank {rank}, {context}: {took:?}");
         assert!(took < LOST_WITHIN + SLACK, "rank {rank}, {context}: {took:?}");
         println!("{context}: rank {rank} after {took:?}: {report}");
     }
