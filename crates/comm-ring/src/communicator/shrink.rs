@@ -8,12 +8,13 @@
 //! 2. When all members of its proposal have sent the same one, a rank opens the channels of the
 //!    new group. If that fails, or another proposal arrives, it goes back to step 1 with the next
 //!    attempt.
-//! 3. A rank that is connected to all members announces this. When every living member has done
-//!    so, it announces that it is done, and goes on in the new group.
+//! 3. A rank that is connected to all members announces this. When every member has done so, it
+//!    announces that it is done, and goes on in the new group. If the stream of a member ends
+//!    before it has, there is another attempt without it.
 //!
-//! No rank is done before every living member is connected, and a member that could not be
-//! connected never announces that it is. So either all living members go on in the group of an
-//! attempt, or all of them make another attempt. A rank that makes another attempt because an
+//! No rank is done before every member is connected, and a member that could not be connected never
+//! announces that it is. So either all living members go on in the group of an attempt, or all of
+//! them make another attempt. A rank that makes another attempt because an
 //! announcement was late still goes on in the former group if it learns that another rank has.
 
 use std::cell::RefCell;
@@ -195,7 +196,7 @@ impl<T: Transport + 'static> Shrink<'_, T> {
         Ok(())
     }
 
-    /// Waits until every living member is connected. Returns false if a rank makes another attempt.
+    /// Waits until every member is connected. Returns false if a rank makes another attempt.
     fn await_members(&mut self, ranks: &[usize]) -> Result<bool> {
         let attempt = self.agreement.proposal.attempt;
         loop {
@@ -207,8 +208,7 @@ impl<T: Transport + 'static> Shrink<'_, T> {
                 return Ok(false);
             }
             let missing = self.agreement.missing(ranks, |agreement, peer| {
-                let control = &agreement.session.control;
-                control.is_disconnected(peer) || control.shrink_state(peer).is_connected_in(attempt)
+                agreement.session.control.shrink_state(peer).is_connected_in(attempt)
             });
             if missing.is_empty() {
                 return Ok(true);
@@ -310,8 +310,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         self.check_done()?;
         let before = (self.proposal.attempt, self.proposal.excluded.len());
         for peer in self.session.group.peers() {
-            // Once this rank is connected, the new group reports deaths.
-            if phase != Phase::Connected && self.session.control.is_disconnected(peer) {
+            if self.session.control.is_disconnected(peer) && !self.reports_death_of(peer, phase) {
                 self.proposal.excluded.insert(peer);
             }
             self.adopt_proposal(peer)?;
@@ -324,6 +323,13 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
             self.propose();
         }
         Ok(changed)
+    }
+
+    /// Returns whether the group of the present attempt reports the death of a peer: both are
+    /// connected to all of its members. A peer that cannot be connected may be alive.
+    fn reports_death_of(&self, peer: usize, phase: Phase) -> bool {
+        phase == Phase::Connected
+            && self.session.control.shrink_state(peer).is_connected_in(self.proposal.attempt)
     }
 
     /// Checks whether a member had continued without this rank before the present group was

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comm_core::{Comm, Error, Fabric, ReduceOp, Result, ShrinkOptions};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::network::{self, FaultPlan, NetworkFabric, VirtualClock};
+use comm_sim::network::{self, FaultPlan, Incident, NetworkFabric, VirtualClock};
 use fastrand::Rng;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,6 +20,8 @@ fn element(rank: usize, call: usize) -> u64 {
 enum Fault {
     Death,
     Stop(Duration),
+    /// The link to another rank breaks.
+    Break(usize),
 }
 
 /// A run that the seed reproduces.
@@ -55,6 +57,11 @@ impl Scenario {
         per_fault * self.faults.len() as u32
     }
 
+    /// Returns whether living ranks may lose each other, so that only a majority goes on.
+    fn can_split(&self) -> bool {
+        self.faults.iter().any(|(_, _, fault)| matches!(fault, Fault::Break(_)))
+    }
+
     fn run(&self) -> Vec<Life> {
         network::run(self.n, self.seed, &self.plan, |fabric, clock| {
             let mut life = Life { rank: fabric.group().rank(), ..Life::default() };
@@ -64,10 +71,11 @@ impl Scenario {
                     clock.before_operation(operation, move || match fault {
                         Fault::Death => own_clock.die(),
                         Fault::Stop(time) => own_clock.sleep(time),
+                        Fault::Break(other) => own_clock.inject(Incident::Break { between: (rank, other) }),
                     });
                 }
             }
-            life.error = live(fabric, &clock, &mut life).err();
+            life.error = live(fabric, &clock, &mut life, self.can_split()).err();
             life.dead = clock.is_dead();
             life
         })
@@ -75,7 +83,7 @@ impl Scenario {
 }
 
 /// Makes all calls, in smaller and smaller groups.
-fn live(fabric: NetworkFabric, clock: &VirtualClock, life: &mut Life) -> Result<()> {
+fn live(fabric: NetworkFabric, clock: &VirtualClock, life: &mut Life, can_split: bool) -> Result<()> {
     let mut members: Vec<usize> = (0..fabric.group().size()).collect();
     let mut comm =
         Comm::new(RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT)?).with_timeout(TIMEOUT);
@@ -97,7 +105,9 @@ fn live(fabric: NetworkFabric, clock: &VirtualClock, life: &mut Life) -> Result<
                     return Err(error);
                 }
                 failed = failed.or(Some(clock.elapsed()));
-                let options = ShrinkOptions::default().timeout(20 * TIMEOUT).patience(TIMEOUT);
+                let majority = if can_split { members.len() / 2 + 1 } else { 1 };
+                let options =
+                    ShrinkOptions::default().timeout(20 * TIMEOUT).patience(TIMEOUT).size_min(majority);
                 let shrunk = comm.shrink(&options)?;
                 members = shrunk.ranks.iter().map(|&rank| members[rank]).collect();
                 life.groups.push(members.clone());
@@ -117,17 +127,21 @@ fn check_call(comm: &Comm, members: &[usize], call: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all living ranks that were not stopped went on together, with right results, and
-/// that a rank that was stopped went on with them or not at all.
+/// Checks that all living ranks without a fault went on together, with right results, and that a
+/// rank that was stopped or lost its link to another one went on with them or not at all.
 fn check(scenario: &Scenario, lives: &[Life]) {
     let stopped = |rank| {
-        scenario.faults.iter().any(|&(other, _, fault)| other == rank && matches!(fault, Fault::Stop(_)))
+        scenario.faults.iter().any(|&(other, _, fault)| match fault {
+            Fault::Death => false,
+            Fault::Stop(_) => other == rank,
+            Fault::Break(end) => other == rank || end == rank,
+        })
     };
     let living: Vec<&Life> = lives.iter().filter(|life| !life.dead).collect();
     for life in &living {
         match &life.error {
             None => {}
-            Some(Error::Aborted { .. }) if stopped(life.rank) => {}
+            Some(Error::Aborted { .. } | Error::TooFewRanks { .. }) if stopped(life.rank) => {}
             Some(error) => panic!("rank {} failed with {error}: {scenario:?}: {lives:?}", life.rank),
         }
         for other in &living {
@@ -196,4 +210,18 @@ fn the_others_go_on_when_several_ranks_die_or_stop_at_any_moment() {
         left_out += usize::from(lives.iter().any(|life| matches!(life.error, Some(Error::Aborted { .. }))));
     }
     assert!(shrunk > 1000 && again > 100 && left_out > 50, "{shrunk} {again} {left_out}");
+}
+
+#[test]
+fn no_rank_goes_on_alone_when_the_link_between_two_members_breaks_while_they_shrink() {
+    let mut shrunk = 0;
+    // From the first failure to the end of the run.
+    for operation in 150..700 {
+        let faults = vec![(1, 140, Fault::Break(2)), (1, operation, Fault::Break(4))];
+        let scenario = Scenario { n: 5, seed: operation, plan: FaultPlan::calm(), faults };
+        let lives = scenario.run();
+        check(&scenario, &lives);
+        shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
+    }
+    assert!(shrunk > 300, "{shrunk}");
 }
