@@ -243,7 +243,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Converts another rank's report to an error of this one.
-    fn reported(&self, by: usize, cause: Cause) -> Error {
+    pub(super) fn reported(&self, by: usize, cause: Cause) -> Error {
         match cause {
             Cause::Lost { peer, detail } if peer != self.group.rank() => {
                 self.lost(peer, Loss::Reported { by, detail })

@@ -1,16 +1,17 @@
 //! Messages between two ranks, which are independent of collectives.
 
 use comm_core::{
-    CallOptions, HostView, HostViewMut, Incoming, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
-    Source, TagMatch, Transport,
+    Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Received,
+    RecvFrom, Result, SendTo, Source, TagMatch, Transport,
 };
 
 use super::RingCommunicator;
+use super::session::Session;
 
 impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
         self.process.check()?;
-        self.messenger.send(to, tag, message, options)
+        self.messenger.send(to, tag, message, options).map_err(|error| self.cause_of_loss(error))
     }
 
     fn recv(
@@ -21,7 +22,7 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
         options: &CallOptions,
     ) -> Result<Received> {
         self.process.check()?;
-        self.messenger.recv(from, tag, buffer, options)
+        self.messenger.recv(from, tag, buffer, options).map_err(|error| self.cause_of_loss(error))
     }
 
     fn send_recv(
@@ -33,12 +34,13 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
         options: &CallOptions,
     ) -> Result<Received> {
         self.process.check()?;
-        self.messenger.send_recv(to, message, from, buffer, options)
+        let moved = self.messenger.send_recv(to, message, from, buffer, options);
+        moved.map_err(|error| self.cause_of_loss(error))
     }
 
     fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {
         self.process.check()?;
-        self.messenger.probe(from, tag, options)
+        self.messenger.probe(from, tag, options).map_err(|error| self.cause_of_loss(error))
     }
 
     fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>> {
@@ -69,6 +71,49 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
     fn cancel_recvs(&self) {
         if self.process.is_current() {
             self.messenger.cancel_recvs();
+        }
+    }
+}
+
+impl<T: Transport + 'static> RingCommunicator<T> {
+    /// Returns the cause for which a peer has ended its messages, if it has aborted. It reports the
+    /// cause with its messages too, but not after a frame that is sent in part.
+    ///
+    /// While another thread makes a call on this communicator, the error stays as it is.
+    fn cause_of_loss(&self, error: Error) -> Error {
+        let Error::PeerLost { peer, ref during, loss: Loss::Closed | Loss::Io(_) } = error else {
+            return error;
+        };
+        let cause = self.engine.try_lock().ok().and_then(|mut engine| engine.session_mut().abort_of(peer));
+        match cause {
+            Some(Error::PeerLost { peer, loss, .. }) => {
+                Error::PeerLost { peer, during: during.clone(), loss }
+            }
+            Some(cause) => cause,
+            None => error,
+        }
+    }
+}
+
+impl<T: Transport> Session<T> {
+    /// Returns the error for a peer whose messages have ended, if it has aborted, or does so within
+    /// a short time. Leaves the events for the next call.
+    fn abort_of(&mut self, peer: usize) -> Option<Error> {
+        let deadline = self.data.now() + self.config.diagnosis;
+        loop {
+            let mut events = std::mem::take(&mut self.events);
+            self.control.poll(&mut events);
+            self.events = events;
+            if let Some(cause) = self.control.abort_cause(peer) {
+                return Some(self.reported(peer, cause.clone()));
+            }
+            let left = deadline.saturating_duration_since(self.data.now());
+            if self.control.has_ended(peer) || left.is_zero() {
+                return None;
+            }
+            if self.control.arm().ok()? == Armed::Sleep {
+                self.control.sleep(left).ok()?;
+            }
         }
     }
 }

@@ -40,8 +40,8 @@ struct ControlPeer {
     goodbye: Option<u64>,
     /// The calls that its goodbye listed.
     past: Vec<PastCall>,
-    /// Whether it aborted, and so has reported the cause itself.
-    gave_up: bool,
+    /// The cause that it reported when it aborted.
+    gave_up: Option<Cause>,
     /// The call in which it last announced that it was blocked.
     announced: Option<Announce>,
     /// Whether it has announced since this rank last asked all peers.
@@ -209,7 +209,7 @@ impl<T: Transport> Control<T> {
                     events.push(Event::Goodbye { from, sequence, past });
                 }
                 ControlFrame::Abort { sequence, cause } => {
-                    peer.gave_up = true;
+                    peer.gave_up.get_or_insert_with(|| cause.clone());
                     events.push(Event::Abort { from, sequence, cause });
                 }
                 ControlFrame::Announce(announce) => {
@@ -258,7 +258,7 @@ impl<T: Transport> Control<T> {
     /// Returns a member that can no longer take part in call `sequence`, and its loss. A member
     /// that died comes first, because its death causes others to leave.
     pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
-        let mut members = self.peers.iter().enumerate().filter(|(_, peer)| !peer.gave_up);
+        let mut members = self.peers.iter().enumerate().filter(|(_, peer)| peer.gave_up.is_none());
         let gone = |(rank, peer): (usize, &ControlPeer)| match (peer.goodbye, &peer.loss) {
             (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
             (Some(_), _) | (None, None) => None,
@@ -276,11 +276,16 @@ impl<T: Transport> Control<T> {
     /// sent a part of a frame.
     pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, Loss)> {
         self.peers.iter().enumerate().filter_map(|(rank, peer)| match &peer.loss {
-            Some(loss) if peer.goodbye.is_none() && !peer.gave_up && peer.inbox.is_empty() => {
+            Some(loss) if peer.goodbye.is_none() && peer.gave_up.is_none() && peer.inbox.is_empty() => {
                 Some((rank, loss.clone()))
             }
             _ => None,
         })
+    }
+
+    /// Returns the cause that this peer reported when it aborted.
+    pub(crate) fn abort_cause(&self, peer: usize) -> Option<&Cause> {
+        self.peers[peer].gave_up.as_ref()
     }
 
     /// Returns whether this peer's stream has ended or it sent a goodbye.

@@ -306,3 +306,28 @@ fn a_death_that_a_message_shows_is_named_by_ranks_in_a_collective() {
         });
     }
 }
+
+/// The frame that the rank was sending when it failed stays incomplete, so no report can follow it.
+#[test]
+fn a_rank_that_fails_in_the_middle_of_a_message_is_not_taken_for_dead() {
+    let plan = FaultPlan::calm().capacity(512);
+    virtual_world_on(&plan, 3, 0, &RingConfig::default(), |comm, clock| {
+        let (mut first, mut second) = ([0_u8; 400], [0_u8; 400]);
+        match comm.rank() {
+            0 => {
+                let short = comm.with_timeout(Duration::from_millis(100));
+                short.send(1, 1, &first).unwrap();
+                assert!(matches!(short.send(1, 2, &second), Err(Error::Timeout { .. })));
+                assert_lost(comm.barrier(), 2);
+                clock.sleep(Duration::from_secs(1));
+            }
+            1 => {
+                clock.sleep(Duration::from_millis(500));
+                comm.recv(0, 1, &mut first).unwrap().exactly(400).unwrap();
+                // Rank 2 is the one that died.
+                assert_lost(comm.recv(0, 2, &mut second), 2);
+            }
+            _ => clock.die(),
+        }
+    });
+}
