@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm_core::{Error, LastWill, Presence, Result, Store};
 
 use crate::local::LocalRank;
-use crate::member::Member;
+use crate::member::{Check, Member};
 use crate::outcome::{Failure, Outcome};
 use crate::settings::{Difference, Settings};
 
@@ -80,6 +80,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) local: &'a LocalRank,
     /// The number of the attempt within its job and round.
     pub(crate) number: u64,
+    pub(crate) check: Option<&'a Check>,
 }
 
 impl Attempt<'_> {
@@ -187,15 +188,14 @@ impl Attempt<'_> {
     /// not distinguish that rank from those that wait as it does.
     fn await_end(&self, phase: Phase) -> Result<Ended> {
         let key = self.phase_key(phase);
-        let check = self.local.member.check.as_ref();
         let mut next_look = self.local.left() / 2;
         loop {
-            if let Some(Err(error)) = check.map(|check| check()) {
+            if let Some(Err(error)) = self.check.map(|check| check()) {
                 return Ok(Ended::CheckFailed(Failure::of(&error, self.local.member.rank)));
             }
             let left = self.local.left();
             let until_look = left.saturating_sub(next_look).max(CHECK_INTERVAL);
-            let interval = if check.is_some() { CHECK_INTERVAL } else { until_look };
+            let interval = if self.check.is_some() { CHECK_INTERVAL } else { until_look };
             match self.store.get(&key, left.min(interval)) {
                 Err(Error::Timeout { .. }) if left > CHECK_INTERVAL => {}
                 other => return parse(&key, &other?).map(Ended::Outcome),

@@ -7,6 +7,9 @@ use comm_core::{DEFAULT_TIMEOUT, Membership, Result};
 
 use crate::settings::Settings;
 
+/// A check that fails when a rendezvous can no longer succeed.
+pub(crate) type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// A rank of a job, as it takes part in a rendezvous.
 #[derive(Clone)]
 #[non_exhaustive]

@@ -7,7 +7,7 @@ use comm_core::{DEFAULT_TIMEOUT, Error, Group, GroupId, Refusal, Result, Store};
 
 use crate::attempt::{Attempt, Phase, keys_of_attempt, malformed};
 use crate::local::{LocalRank, WORLD_SIZE};
-use crate::member::Member;
+use crate::member::{Check, Member};
 use crate::outcome::{Failure, Outcome};
 use crate::random::random_bytes;
 use crate::settings::Difference;
@@ -34,6 +34,9 @@ pub struct Rendezvous<'a> {
     number: u64,
     /// `None` if the store cannot detect that a process has exited.
     watch: Option<Arc<Watch>>,
+    /// [`Member::check`], which is not a part of `local`: a watch outlives the rendezvous, and the
+    /// check holds the communicator of the former group.
+    check: Option<Check>,
 }
 
 impl std::fmt::Debug for Rendezvous<'_> {
@@ -79,8 +82,9 @@ impl<'a> Rendezvous<'a> {
         let deadline = began.checked_add(member.timeout).unwrap_or(began + DEFAULT_TIMEOUT * 1_000_000);
         let process = random_bytes().map_err(|error| Error::io("draw a random number", error))?;
         let process = u64::from_ne_bytes(process);
+        let check = member.check.take();
         let local = Arc::new(LocalRank { member, began, deadline, process });
-        let mut joined = Self { store, local: Arc::clone(&local), number: 0, watch: None };
+        let mut joined = Self { store, local: Arc::clone(&local), number: 0, watch: None, check };
         let records = joined.find_attempt(&record).map_err(|error| local.store_error(error))?;
         Ok((joined, records))
     }
@@ -183,7 +187,7 @@ impl<'a> Rendezvous<'a> {
     }
 
     fn attempt(&self) -> Attempt<'_> {
-        Attempt { store: self.store, local: &self.local, number: self.number }
+        Attempt { store: self.store, local: &self.local, number: self.number, check: self.check.as_ref() }
     }
 
     /// Takes part in attempts until one is complete.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Error, Membership, Result};
@@ -107,4 +108,24 @@ fn the_death_of_a_rank_is_noticed_although_its_connection_to_the_store_broke_bef
             assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{operation}: {outcomes:?}");
         }
     }
+}
+
+/// A fabric keeps the watch for as long as it lives, and the check the former communicator.
+#[test]
+fn a_watch_does_not_keep_the_check_of_a_rendezvous_that_has_ended() {
+    network::run(1, 1, &FaultPlan::calm(), |_, clock| {
+        let store = clock.store(None);
+        let former = Arc::new(());
+        let (mut member, held) = (Member::new(Membership { rank: 0, size: 1 }), Arc::clone(&former));
+        member.clock = network::now;
+        member.check = Some(Arc::new(move || {
+            let _ = &held;
+            Ok(())
+        }));
+        let (rendezvous, _) = Rendezvous::join(&store, member, Ok(String::new())).unwrap();
+        let watch = rendezvous.watch().unwrap();
+        rendezvous.finish().unwrap();
+        assert_eq!(Arc::strong_count(&former), 1);
+        drop(watch);
+    });
 }
