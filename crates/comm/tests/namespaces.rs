@@ -16,7 +16,7 @@ use common::process::{self, Rank};
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The documented time in which a lost host is named by a rank that is in a call.
 const LOST_WITHIN: Duration = Duration::from_millis(3500);
-/// How much later than it is due the kernel may send a probe. A host that is cut off while the
+/// The time by which the kernel may send a probe too late. A host that is cut off while the
 /// probe is late has been silent for that much longer already.
 const PROBE_DELAY: Duration = Duration::from_millis(500);
 /// The time that a report may take on a busy machine: every rank must be scheduled several times
