@@ -274,6 +274,20 @@ impl Attempt<'_> {
     }
 }
 
+/// Asks the store to fail the first attempt of a round, as if its rank 0 had exited, if this
+/// process exits while the condition holds. Returns `None` if the store cannot detect an exit.
+pub(crate) fn register_loss_of_leader(
+    store: &dyn Store,
+    (job, round): (u64, u64),
+    condition: (&str, &[u8]),
+    timeout: Duration,
+) -> Result<Option<Box<dyn Presence>>> {
+    let keys = Phase::ALL.map(|phase| key(job, round, 0, phase.name()));
+    let lost = Outcome::Failed(Failure::Lost { rank: 0 }).encode();
+    let will = LastWill { condition, keys: &keys.each_ref().map(String::as_str), value: lost.as_bytes() };
+    store.register_last_will(&will, &keys[0], timeout)
+}
+
 /// Returns the keys that an attempt may have in the store.
 pub(crate) fn keys_of_attempt(job: u64, round: u64, number: u64, world_size: usize) -> Vec<String> {
     let mut names = vec![SETTINGS.to_owned()];

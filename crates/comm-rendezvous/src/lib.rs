@@ -20,6 +20,7 @@
 //! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
 //! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
 //! | processes that join a running group | `wait_list.rs` |
+//! | a group that shrinks and grows | `elastic.rs` |
 //! | reports of failures while a rank opens connections | `watch.rs` |
 //!
 //! # Example
@@ -40,6 +41,7 @@
 
 mod attempt;
 mod connect;
+mod elastic;
 mod local;
 mod member;
 mod outcome;
@@ -50,6 +52,7 @@ mod wait_list;
 mod watch;
 
 pub use connect::{Endpoint, connect, parse_records};
+pub use elastic::{ElasticGroup, GroupConnector, GrowOptions, ListId};
 pub use member::Member;
 pub use random::random_bytes;
 pub use rendezvous::Rendezvous;

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Error, LastWill, Membership, Presence, Refusal, Result, Store};
 
-use crate::attempt::malformed;
+use crate::attempt::{malformed, register_loss_of_leader};
 
 /// The time for which the leader waits for a process that has drawn a number but does not wait yet.
 const ENTERING: Duration = Duration::from_millis(100);
 /// The interval at which a waiting process checks whether it was passed over.
 const LOOK: Duration = Duration::from_millis(500);
+/// The names of the keys of each process.
+const KEYS: [&str; 3] = ["waiting", "admission", "left"];
 /// The value of the key of a process that waits.
 const WAITS: &[u8] = b"waits";
 
@@ -28,6 +30,7 @@ pub struct WaitList<'a> {
     store: &'a dyn Store,
     job: u64,
     round: u64,
+    clock: fn() -> Instant,
 }
 
 /// The place of a process in a rendezvous that admits it to a group.
@@ -43,13 +46,18 @@ pub struct Admission {
 }
 
 /// Processes that were admitted to a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// The leader keeps it until the rendezvous has ended. Dropping it before, or the exit of the
+/// leader, fails the rendezvous, so that the processes do not wait for the group.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Admitted {
     /// The round of the rendezvous in which the group and the processes meet.
     pub round: u64,
     /// The numbers of the processes. They have the ranks after those of the group, in this order.
     pub numbers: Vec<u64>,
+    /// `None` if the store cannot detect that the leader has exited.
+    _presence: Option<Box<dyn Presence>>,
 }
 
 /// A place in the list. Dropping it leaves the list.
@@ -59,6 +67,7 @@ pub struct WaitingProcess<'a> {
     number: u64,
     /// `None` if the store cannot detect that this process has exited.
     presence: Option<Box<dyn Presence>>,
+    /// Whether the leader need not notice that this process leaves the list.
     has_joined: bool,
 }
 
@@ -73,7 +82,14 @@ impl<'a> WaitList<'a> {
     /// Creates the list of a job whose first group met in this round.
     #[must_use]
     pub const fn new(store: &'a dyn Store, job: u64, round: u64) -> Self {
-        Self { store, job, round }
+        Self { store, job, round, clock: Instant::now }
+    }
+
+    /// Returns the list with this clock for time limits; see
+    /// [`Member::clock`](crate::Member::clock).
+    #[must_use]
+    pub const fn with_clock(self, clock: fn() -> Instant) -> Self {
+        Self { clock, ..self }
     }
 
     fn key(&self, name: &str) -> String {
@@ -119,6 +135,8 @@ impl<'a> WaitList<'a> {
             }
             if self.is_waiting(number)? {
                 numbers.push(number);
+            } else if self.has_left(number)? {
+                self.remove(&[number])?;
             }
             last = number;
         }
@@ -129,11 +147,27 @@ impl<'a> WaitList<'a> {
             return Ok(None);
         }
         let round = self.round.wrapping_add(self.add("rounds", 1)? << 32);
+        let text = |rank| format!("{round} {rank} {} {}", size + numbers.len(), timeout.as_millis());
+        let first = (self.process_key("admission", numbers[0]), text(size));
+        let condition = (first.0.as_str(), first.1.as_bytes());
+        let presence = register_loss_of_leader(self.store, (self.job, round), condition, timeout)?;
         for (rank, number) in (size..).zip(&numbers) {
-            let text = format!("{round} {rank} {} {}", size + numbers.len(), timeout.as_millis());
-            self.store.set(&self.process_key("admission", *number), text.as_bytes())?;
+            self.store.set(&self.process_key("admission", *number), text(rank).as_bytes())?;
         }
-        Ok(Some(Admitted { round, numbers }))
+        Ok(Some(Admitted { round, numbers, _presence: presence }))
+    }
+
+    /// Removes the keys of processes that the leader has admitted or passed over, and that do not
+    /// wait any more.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub fn remove(&self, numbers: &[u64]) -> Result<()> {
+        // In this order: the will of a process sets the last one while the first one exists.
+        for (number, name) in numbers.iter().flat_map(|number| KEYS.map(|name| (*number, name))) {
+            self.store.delete(&self.process_key(name, number))?;
+        }
+        Ok(())
     }
 
     /// Makes every process that waits, now or later, return an error, because the group has ended.
@@ -185,12 +219,15 @@ impl WaitingProcess<'_> {
     /// with [`Refusal::GroupEnded`]; the errors of the store.
     pub fn wait(&self, timeout: Duration) -> Result<Option<Admission>> {
         let key = self.list.process_key("admission", self.number);
-        let start = Instant::now();
+        let start = (self.list.clock)();
         loop {
-            let left = timeout.saturating_sub(start.elapsed());
+            let passed = (self.list.clock)().saturating_duration_since(start);
+            let left = timeout.saturating_sub(passed);
             match self.list.store.get(&key, left.min(LOOK)) {
                 Ok(text) => return Admission::decode(&text).map(Some).ok_or_else(|| malformed(&key, &text)),
-                Err(error @ Error::Timeout { .. }) if left <= LOOK => return Err(error),
+                Err(Error::Timeout { waiting_for, during, .. }) if left <= LOOK => {
+                    return Err(Error::Timeout { waiting_for, after: timeout, during });
+                }
                 Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -200,23 +237,26 @@ impl WaitingProcess<'_> {
             }
             // The leader writes the admission after this number.
             if self.list.add("admitted", 0)? >= self.number
-                && let Err(Error::Timeout { .. }) = self.list.store.get(&key, LOOK)
+                && let Err(Error::Timeout { .. }) = self.list.store.get(&key, (left - LOOK).min(LOOK))
             {
                 return Ok(None);
             }
         }
     }
 
-    /// Leaves the list after the rendezvous has succeeded.
+    /// Leaves the list after the rendezvous has succeeded, without an operation on the store, for
+    /// which the group would have to wait. The leader removes the keys.
+    pub fn finish(mut self) {
+        self.has_joined = true;
+    }
+
+    /// Leaves the list after the process was passed over.
     ///
     /// # Errors
     /// The errors of the store.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn withdraw(mut self) -> Result<()> {
         self.has_joined = true;
-        for name in ["waiting", "admission"] {
-            self.list.store.delete(&self.list.process_key(name, self.number))?;
-        }
-        Ok(())
+        self.list.remove(&[self.number])
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Error, Membership, Result};
-use comm_rendezvous::{Member, Rendezvous};
+use comm_rendezvous::{Member, Rendezvous, WaitList};
 use comm_sim::network::{self, FaultPlan, Incident, VirtualClock};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,6 +108,18 @@ fn the_death_of_a_rank_is_noticed_although_its_connection_to_the_store_broke_bef
             assert!(matches!(outcome, Err(Error::PeerLost { peer: 2, .. })), "{operation}: {outcomes:?}");
         }
     }
+}
+
+#[test]
+fn a_process_that_no_group_admits_waits_until_its_deadline() {
+    let waited = network::run(1, 1, &FaultPlan::calm(), |_, clock| {
+        let store = clock.store(None);
+        let place = WaitList::new(&store, 0, 0).with_clock(network::now).enter(TIMEOUT).unwrap();
+        let error = place.wait(TIMEOUT).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        clock.elapsed()
+    });
+    assert!((TIMEOUT..TIMEOUT + Duration::from_millis(100)).contains(&waited[0]), "{waited:?}");
 }
 
 /// A fabric keeps the watch for as long as it lives, and the check the former communicator.

@@ -89,7 +89,10 @@ mod stripes;
 mod tcp_info;
 mod transport;
 
-pub use comm_rendezvous::{Admission, Admitted, Member, Rendezvous, Settings, WaitList, WaitingProcess};
+pub use comm_rendezvous::{
+    Admission, Admitted, ElasticGroup, GroupConnector, GrowOptions, ListId, Member, Rendezvous, Settings,
+    WaitList, WaitingProcess,
+};
 pub use config::{Congestion, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use fabric::TcpFabric;

@@ -1,39 +1,13 @@
 //! Groups that shrink when ranks are lost and grow when processes join.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use comm_core::{Comm, During, Error, Loss, Result, ShrinkOptions, Shrunk, Store};
-use comm_tcp::{Admission, Admitted, Rendezvous, WaitList, WaitingProcess};
+use comm_core::{Comm, Error, Result, ShrinkOptions, Shrunk, Store};
+use comm_tcp::{GroupConnector, GrowOptions, ListId, Member};
 
 use crate::Config;
-use crate::init::{Begun, Check, RendezvousStore};
-
-/// The shortest time between two attempts to join after one has failed.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// Options of [`ElasticGroup::grow`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GrowOptions {
-    /// The time to connect to the processes that are admitted. If one of them is stopped, all ranks
-    /// wait that long; if it exits, they go on at once.
-    pub timeout: Duration,
-    /// The largest group. Further processes keep waiting.
-    pub size_max: usize,
-}
-
-impl Default for GrowOptions {
-    /// Returns a timeout of ten seconds, and any number of ranks.
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), size_max: usize::MAX }
-    }
-}
-
-/// Setters, as in `GrowOptions::default().size_max(8)`.
-impl GrowOptions {
-    comm_core::setters!(timeout: Duration, size_max: usize);
-}
+use crate::init::{Begun, RendezvousStore};
 
 /// A group that goes on without the ranks that it loses, and admits processes that join it.
 ///
@@ -69,16 +43,7 @@ impl GrowOptions {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct ElasticGroup {
-    /// The configuration with which this process has joined the present group.
-    config: Config,
-    /// The round of the first group.
-    first_round: u64,
-    comm: Comm,
-    is_newcomer: bool,
-    /// The store, on rank 0 once it has used it or serves it.
-    store: Option<RendezvousStore>,
-}
+pub struct ElasticGroup(comm_tcp::ElasticGroup<Connector>);
 
 impl ElasticGroup {
     /// Creates the first group with the other ranks, as [`init_with`](crate::init_with) does, or
@@ -92,66 +57,27 @@ impl ElasticGroup {
     /// process, and [`Error::Handshake`] with [`Refusal::GroupEnded`](crate::Refusal::GroupEnded)
     /// if the group has ended.
     pub fn join(config: &Config) -> Result<Self> {
+        let (config, list) = (config.clone(), ListId::new(config.job, config.round));
         if config.join {
-            return Self::join_running(config);
+            let timeout = config.rendezvous_timeout;
+            let connector = Connector { config, store: None };
+            return comm_tcp::ElasticGroup::join(connector, list, timeout).map(Self);
         }
-        let (comm, store) = crate::init::init_with_store(config)?;
-        let first_round = config.round;
-        Ok(Self { config: config.clone(), first_round, comm, is_newcomer: false, store })
-    }
-
-    /// Waits until a running group has admitted this process and is connected to it.
-    fn join_running(config: &Config) -> Result<Self> {
-        let begun = Begun::now(config, None);
-        loop {
-            match Self::try_to_join(config, &begun) {
-                Ok(Some(group)) => return Ok(group),
-                Ok(None) => tracing::debug!("passed over by the group: waiting again"),
-                Err(error @ (Error::Invalid(_) | Error::Handshake { .. })) => return Err(error),
-                Err(error) if begun.left().is_zero() => return Err(error),
-                Err(error) => {
-                    tracing::info!(%error, "could not join the group: waiting again");
-                    std::thread::sleep(RETRY.min(begun.left()));
-                }
-            }
-        }
-    }
-
-    /// Waits for an admission, and takes part in its rendezvous. Returns `None` if the group has
-    /// passed over this process.
-    fn try_to_join(config: &Config, begun: &Begun<'_>) -> Result<Option<Self>> {
-        let waiting = Config { rendezvous_timeout: begun.left(), ..config.clone() };
-        let store = RendezvousStore::open(&Begun::now(&waiting, None))?;
-        let place = WaitList::new(&*store.store, config.job, config.round).enter(begun.left())?;
-        let Some(Admission { round, membership, timeout, .. }) = place.wait(begun.left())? else {
-            return Ok(None);
-        };
-        let joined = Config {
-            rank: membership.rank,
-            world_size: membership.size,
-            rendezvous_timeout: timeout.min(begun.left()),
-            round,
-            join: false,
-            ..waiting
-        };
-        let comm = Begun::now(&joined, None).meet(&store)?;
-        finish(place);
-        let first_round = config.round;
-        let config = Config { rendezvous_timeout: config.rendezvous_timeout, ..joined };
-        Ok(Some(Self { first_round, comm, config, is_newcomer: true, store: None }))
+        let (comm, store) = crate::init::init_with_store(&config)?;
+        Ok(Self(comm_tcp::ElasticGroup::new(Connector { config, store }, list, comm)))
     }
 
     /// Returns the communicator of the present group. Calls on a clone fail after
     /// [`grow`](Self::grow) and [`shrink`](Self::shrink) have replaced it.
     #[must_use]
     pub const fn comm(&self) -> &Comm {
-        &self.comm
+        self.0.comm()
     }
 
     /// Returns whether this process has joined a running group, so that it has no state yet.
     #[must_use]
     pub const fn is_newcomer(&self) -> bool {
-        self.is_newcomer
+        self.0.is_newcomer()
     }
 
     /// Creates a communicator of the present group for host and device buffers, as
@@ -164,8 +90,8 @@ impl ElasticGroup {
     /// As [`HybridCommunicator::connect`](crate::HybridCommunicator::connect).
     #[cfg(feature = "nccl")]
     pub fn connect_devices(&self) -> Result<crate::HybridCommunicator> {
-        let timeout = self.config.rendezvous_timeout;
-        crate::init::connect_devices(self.comm.shared_communicator(), &self.config, timeout)
+        let config = &self.0.connector().config;
+        crate::init::connect_devices(self.comm().shared_communicator(), config, config.rendezvous_timeout)
     }
 
     /// Admits processes that wait to join, and returns their number. Collective: every rank calls
@@ -182,111 +108,7 @@ impl ElasticGroup {
     /// As any call on the present communicator. After the failure of a rank, the group can be
     /// [shrunk](Self::shrink).
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
-        let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
-        let mut plan =
-            admitted.as_ref().map_or([0; 2], |admitted| [admitted.round, admitted.numbers.len() as u64]);
-        self.comm.broadcast(0, &mut plan)?;
-        let [round, newcomers] = plan;
-        let newcomers = newcomers as usize;
-        if newcomers == 0 {
-            return Ok(0);
-        }
-        match self.meet(round, newcomers, admitted, options) {
-            Ok(comm) => {
-                self.comm = comm;
-                Ok(newcomers)
-            }
-            Err(error) => {
-                self.comm.check()?;
-                tracing::warn!(%error, "could not admit {newcomers} processes: going on without them");
-                Ok(0)
-            }
-        }
-    }
-
-    /// Admits waiting processes on rank 0.
-    fn admit(&mut self, options: &GrowOptions) -> Option<Admitted> {
-        let most = options.size_max.saturating_sub(self.comm.size());
-        if most == 0 {
-            return None;
-        }
-        let admitted = self.take_store(options.timeout).and_then(|store| {
-            let list = WaitList::new(&*store.store, self.config.job, self.first_round);
-            let admitted = list.admit(self.comm.size(), most, options.timeout);
-            // Without it, a new connection is made, which may succeed.
-            if admitted.is_ok() || store.is_served_here() {
-                self.keep_store(store);
-            }
-            admitted
-        });
-        admitted.unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot look for processes that want to join");
-            None
-        })
-    }
-
-    /// Takes the store, or connects to it. Rank 0 serves it if it is to and does not yet.
-    fn take_store(&mut self, timeout: Duration) -> Result<RendezvousStore> {
-        if let Some(store) = self.store.take() {
-            return Ok(store);
-        }
-        let config = Config { rank: self.comm.rank(), rendezvous_timeout: timeout, ..self.config.clone() };
-        RendezvousStore::open(&Begun::now(&config, None))
-    }
-
-    /// Keeps the store on rank 0. The other ranks connect again for each rendezvous, because
-    /// another rank may serve it by then.
-    fn keep_store(&mut self, store: RendezvousStore) {
-        if self.comm.rank() == 0 {
-            self.store = Some(store);
-        }
-    }
-
-    /// Connects to the ranks of the next group.
-    fn meet(
-        &mut self,
-        round: u64,
-        newcomers: usize,
-        admitted: Option<Admitted>,
-        options: &GrowOptions,
-    ) -> Result<Comm> {
-        let store = self.take_store(options.timeout)?;
-        let check = self.check(Arc::clone(&store.store), admitted);
-        let config = Config {
-            rank: self.comm.rank(),
-            world_size: self.comm.size() + newcomers,
-            round,
-            rendezvous_timeout: options.timeout,
-            ..self.config.clone()
-        };
-        let met = Begun::now(&config, Some(check)).meet(&store);
-        if met.is_ok() && self.comm.rank() == 0 {
-            let Config { job, round, world_size, .. } = self.config;
-            if let Err(error) = Rendezvous::remove(&*store.store, job, round, world_size) {
-                tracing::debug!(%error, "cannot remove the keys of the last round");
-            }
-        }
-        self.keep_store(store);
-        let comm = met?.with_call_options(self.comm.options().clone());
-        self.config = Config { rendezvous_timeout: self.config.rendezvous_timeout, ..config };
-        Ok(comm)
-    }
-
-    /// Returns a check that fails if a member of the present group has failed, or one of the
-    /// processes that were `admitted` has exited.
-    fn check(&self, store: Arc<dyn Store>, admitted: Option<Admitted>) -> Check {
-        let (comm, job, first_round) = (self.comm.clone(), self.config.job, self.first_round);
-        Arc::new(move || {
-            comm.check()?;
-            let list = WaitList::new(&*store, job, first_round);
-            let numbers = admitted.as_ref().map_or(&[][..], |admitted| &admitted.numbers);
-            for (peer, number) in (comm.size()..).zip(numbers) {
-                if list.has_left(*number)? {
-                    return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
-                }
-            }
-            Ok(())
-        })
+        self.0.grow(options)
     }
 
     /// Goes on with the ranks that remain after a failure, as [`Comm::shrink`] does. Returns its
@@ -295,15 +117,59 @@ impl ElasticGroup {
     /// # Errors
     /// As [`Comm::shrink`].
     pub fn shrink(&mut self, options: &ShrinkOptions) -> Result<Shrunk<Comm>> {
-        let shrunk = self.comm.shrink(options)?;
-        self.comm = shrunk.comm.clone();
-        Ok(shrunk)
+        self.0.shrink(options)
     }
 }
 
-/// Leaves the list of waiting processes. The group no longer looks at it, so errors do not matter.
-fn finish(place: WaitingProcess<'_>) {
-    if let Err(error) = place.finish() {
-        tracing::debug!(%error, "the store broke after this process had joined the group");
+/// Connects the ranks of a group as configured.
+#[derive(Debug)]
+struct Connector {
+    /// The configuration with which this process has joined the present group.
+    config: Config,
+    /// The store, while it is open.
+    store: Option<RendezvousStore>,
+}
+
+impl GroupConnector for Connector {
+    fn open_store(&mut self, rank: Option<usize>, timeout: Duration) -> Result<Arc<dyn Store>> {
+        if self.store.is_none() {
+            let rank = rank.unwrap_or(self.config.rank);
+            let config = Config { rank, rendezvous_timeout: timeout, ..self.config.clone() };
+            self.store = Some(RendezvousStore::open(&Begun::now(&config, None))?);
+        }
+        self.store.as_ref().map(|open| Arc::clone(&open.store)).ok_or_else(not_open)
     }
+
+    fn close_store(&mut self) {
+        self.store.take_if(|store| !store.is_served_here());
+    }
+
+    fn connect(&mut self, member: Member) -> Result<Comm> {
+        let Member { rank, world_size, round, timeout, check, .. } = member;
+        let joined = Config {
+            rank,
+            world_size,
+            round,
+            rendezvous_timeout: timeout,
+            join: false,
+            ..self.config.clone()
+        };
+        let store = self.store.as_ref().ok_or_else(not_open)?;
+        let comm = Begun::now(&joined, check).meet(store)?;
+        self.config = Config { rendezvous_timeout: self.config.rendezvous_timeout, ..joined };
+        Ok(comm)
+    }
+
+    fn clock(&self) -> fn() -> Instant {
+        Instant::now
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+}
+
+#[cold]
+fn not_open() -> Error {
+    Error::Internal("the store is not open".into())
 }

@@ -58,7 +58,7 @@ pub mod threads;
 #[cfg(feature = "tcp")]
 pub use config::{Config, StoreHost, TransportKind};
 #[cfg(feature = "tcp")]
-pub use elastic::{ElasticGroup, GrowOptions};
+pub use elastic::ElasticGroup;
 #[cfg(feature = "hybrid")]
 pub use init::init_with_paths;
 #[cfg(feature = "tcp")]
@@ -85,6 +85,9 @@ pub use comm_nccl::{Cuda, Device, DeviceBuffer};
 pub use comm_ring::{RingCommunicator, RingConfig};
 
 pub use comm_core::{bytemuck, float8, half};
+
+#[cfg(feature = "tcp")]
+pub use comm_tcp::GrowOptions;
 
 /// Collective algorithms, their selection and their execution over a transport.
 pub use comm_ring as ring;

@@ -18,7 +18,7 @@ const GRAPH: [Node; 23] = [
     Node {
         name: "comm-rendezvous",
         may_use: &["comm-core"],
-        why: "ranks exchange addresses through any Store, for every transport",
+        why: "ranks exchange addresses through any Store, for every transport, and processes join them",
     },
     Node {
         name: "comm-mesh",

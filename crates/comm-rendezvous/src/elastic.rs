@@ -1,0 +1,371 @@
+//! A group that shrinks when ranks are lost and grows when processes join.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm_core::{
+    Comm, During, Error, Loss, Membership, ReduceOp, Refusal, Result, ShrinkOptions, Shrunk, Store,
+};
+
+use crate::member::{Check, Member};
+use crate::rendezvous::Rendezvous;
+use crate::wait_list::{Admission, Admitted, WaitList};
+
+/// The shortest time between two attempts to join after one has failed.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Options of [`ElasticGroup::grow`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GrowOptions {
+    /// The time to connect to the processes that are admitted. If one of them is stopped, all ranks
+    /// wait that long; if it exits, they go on at once.
+    pub timeout: Duration,
+    /// The largest group. Further processes keep waiting.
+    pub size_max: usize,
+}
+
+impl Default for GrowOptions {
+    /// Returns a timeout of ten seconds, and any number of ranks.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(10), size_max: usize::MAX }
+    }
+}
+
+/// Setters, as in `GrowOptions::default().size_max(8)`.
+impl GrowOptions {
+    comm_core::setters!(timeout: Duration, size_max: usize);
+}
+
+/// Opens the store of a job, and connects the ranks that meet in it.
+pub trait GroupConnector {
+    /// Returns the store, and opens it if it is not open. `rank` is that of this process in its
+    /// group; `None` if the process has yet to join one. Rank 0 may be the one that serves it.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    fn open_store(&mut self, rank: Option<usize>, timeout: Duration) -> Result<Arc<dyn Store>>;
+
+    /// Closes the store, unless this process serves it.
+    fn close_store(&mut self);
+
+    /// Meets the other ranks in the store, which is open, and connects to them. The connector adds
+    /// to the member what it knows itself: the job, the settings and the rank that serves the
+    /// store.
+    ///
+    /// # Errors
+    /// As [`connect`](crate::connect) and [`Rendezvous::finish`].
+    fn connect(&mut self, member: Member) -> Result<Comm>;
+
+    /// Returns the clock of time limits.
+    fn clock(&self) -> fn() -> Instant;
+
+    /// Stops the calling thread for some time.
+    fn sleep(&self, duration: Duration);
+}
+
+/// The list in which the processes of a job wait to join its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListId {
+    /// The number of the job.
+    pub job: u64,
+    /// The round in which the first group of the job met.
+    pub round: u64,
+}
+
+impl ListId {
+    /// Creates the id of the list of a job whose first group met in this round.
+    #[must_use]
+    pub const fn new(job: u64, round: u64) -> Self {
+        Self { job, round }
+    }
+}
+
+/// A rank of a group that goes on without the ranks that it loses, and admits processes that join
+/// it.
+///
+/// Its communicator is replaced by [`shrink`](Self::shrink) and [`grow`](Self::grow). The leader
+/// has no state of its own that the group needs, so any rank can succeed it.
+#[derive(Debug)]
+pub struct ElasticGroup<C> {
+    connector: C,
+    list: ListId,
+    comm: Comm,
+    /// The round in which the ranks of `comm` met, before any of them were lost.
+    round: u64,
+    /// The number of ranks that met.
+    world_size: usize,
+    is_newcomer: bool,
+    growths: u64,
+    /// The rendezvous that have ended while this rank led the group.
+    ended: Vec<EndedMeeting>,
+}
+
+/// A rendezvous whose keys are still in the store.
+#[derive(Debug)]
+struct EndedMeeting {
+    round: u64,
+    world_size: usize,
+    /// The numbers of the processes that were admitted, and wait no more.
+    numbers: Vec<u64>,
+}
+
+impl<C: GroupConnector> ElasticGroup<C> {
+    /// Creates the first group of a job, whose ranks have met in the round of the list.
+    #[must_use]
+    pub fn new(connector: C, list: ListId, comm: Comm) -> Self {
+        let (round, world_size) = (list.round, comm.size());
+        Self { connector, list, comm, round, world_size, is_newcomer: false, growths: 0, ended: Vec::new() }
+    }
+
+    /// Waits until a running group has admitted this process and is connected to it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no group has admitted this process, and [`Error::Handshake`] with
+    /// [`Refusal::GroupEnded`](comm_core::Refusal::GroupEnded) if the group has ended; the errors
+    /// of the rendezvous and of the store if they last until the deadline.
+    pub fn join(mut connector: C, list: ListId, timeout: Duration) -> Result<Self> {
+        let clock = connector.clock();
+        let began = clock();
+        let left = || timeout.saturating_sub(clock().saturating_duration_since(began));
+        loop {
+            let joined = try_to_join(&mut connector, list, &left);
+            connector.close_store();
+            match joined {
+                Ok(Some((Admission { round, membership, .. }, comm))) => {
+                    let mut group = Self::new(connector, list, comm);
+                    (group.round, group.world_size, group.is_newcomer) = (round, membership.size, true);
+                    return Ok(group);
+                }
+                Ok(None) => tracing::debug!("passed over by the group: waiting again"),
+                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if left().is_zero() => return Err(error),
+                Err(error) => {
+                    tracing::info!(%error, "could not join the group: waiting again");
+                    connector.sleep(RETRY.min(left()));
+                }
+            }
+        }
+    }
+
+    /// Returns the communicator of the present group. Calls on a clone fail after
+    /// [`grow`](Self::grow) and [`shrink`](Self::shrink) have replaced it.
+    #[must_use]
+    pub const fn comm(&self) -> &Comm {
+        &self.comm
+    }
+
+    /// Returns the connector.
+    #[must_use]
+    pub const fn connector(&self) -> &C {
+        &self.connector
+    }
+
+    /// Returns the number of times that the group has grown since this process is in it.
+    #[must_use]
+    pub const fn growths(&self) -> u64 {
+        self.growths
+    }
+
+    /// Returns whether this process has joined a running group, so that it has no state yet.
+    #[must_use]
+    pub const fn is_newcomer(&self) -> bool {
+        self.is_newcomer
+    }
+
+    /// Admits processes that wait to join, and returns their number. Collective: every rank calls
+    /// this at the same position in its sequence of calls. If no process waits, this costs one
+    /// broadcast and one request of rank 0 to the store.
+    ///
+    /// The ranks keep their numbers, and the new ones follow. The new communicator has the options
+    /// of the old one; the latter must not be used any more.
+    ///
+    /// If a process that was to be admitted exits in the meantime, nothing has changed, and the
+    /// result is 0. The same applies if rank 0 cannot reach the store, which is logged.
+    ///
+    /// # Errors
+    /// As any call on the present communicator. After the failure of a rank, the group can be
+    /// [shrunk](Self::shrink).
+    pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
+        let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
+        let mut plan =
+            admitted.as_ref().map_or([0; 2], |admitted| [admitted.round, admitted.numbers.len() as u64]);
+        self.comm.broadcast(0, &mut plan)?;
+        let [round, newcomers] = plan;
+        let newcomers = newcomers as usize;
+        if newcomers == 0 {
+            return Ok(0);
+        }
+        let world_size = self.comm.size() + newcomers;
+        let met = self.meet(round, world_size, admitted.as_ref(), options);
+        let agreed = self.agree(met.is_ok(), options);
+        let failure = met.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        // If the agreement has failed, every rank that could connect goes on in the new group, in
+        // which the ranks that failed are named again.
+        let next = met.ok().filter(|_| !matches!(agreed, Ok(false)));
+        let numbers = admitted.map(|Admitted { numbers, .. }| numbers);
+        match (next, agreed) {
+            (Some(comm), _) => {
+                self.note_ended(self.round, self.world_size, numbers);
+                (self.comm, self.round, self.world_size) = (comm, round, world_size);
+                self.growths += 1;
+                // The new processes learn from it that the members go on with them.
+                self.comm.barrier()?;
+                self.remove_ended();
+                Ok(newcomers)
+            }
+            (None, agreed) => {
+                self.note_ended(round, world_size, numbers);
+                agreed?;
+                tracing::warn!(failure, "could not admit {newcomers} processes: going on without them");
+                Ok(0)
+            }
+        }
+    }
+
+    /// Returns whether all members of the present group are connected in the new one. A member
+    /// whose store fails at the end of the rendezvous does not know whether the others are.
+    fn agree(&self, is_connected: bool, options: &GrowOptions) -> Result<bool> {
+        // Some may have found only at the deadline of the rendezvous that they are not.
+        let timeout = self.comm.options().timeout.max(options.timeout);
+        let least =
+            self.comm.with_timeout(timeout).all_reduce_scalar(u64::from(is_connected), ReduceOp::Min)?;
+        Ok(least == 1)
+    }
+
+    /// Admits waiting processes on rank 0.
+    fn admit(&mut self, options: &GrowOptions) -> Option<Admitted> {
+        let size = self.comm.size();
+        let most = options.size_max.saturating_sub(size);
+        if most == 0 {
+            return None;
+        }
+        let store = self.connector.open_store(Some(0), options.timeout);
+        let clock = self.connector.clock();
+        let admitted =
+            store.and_then(|store| wait_list(&*store, self.list, clock).admit(size, most, options.timeout));
+        admitted.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look for processes that want to join");
+            // The next time, a new connection is made, which may succeed.
+            self.connector.close_store();
+            None
+        })
+    }
+
+    /// Connects to the ranks of the next group.
+    fn meet(
+        &mut self,
+        round: u64,
+        world_size: usize,
+        admitted: Option<&Admitted>,
+        options: &GrowOptions,
+    ) -> Result<Comm> {
+        let (rank, clock) = (self.comm.rank(), self.connector.clock());
+        let began = clock();
+        let store = self.connector.open_store(Some(rank), options.timeout)?;
+        let mut member = Member::new(Membership { rank, size: world_size });
+        (member.job, member.round, member.clock) = (self.list.job, round, clock);
+        member.timeout = options.timeout.saturating_sub(clock().saturating_duration_since(began));
+        member.check = Some(self.check(Arc::clone(&store), admitted));
+        let met = self.connector.connect(member);
+        if rank != 0 {
+            // Another rank may serve it by the next time.
+            self.connector.close_store();
+        }
+        Ok(met?.with_call_options(self.comm.options().clone()))
+    }
+
+    /// Notes on the leader, which has the `numbers` of the processes that it admitted, that a
+    /// rendezvous has ended. If it has failed, others may still look for the cause, so its keys are
+    /// removed only after another one has succeeded.
+    fn note_ended(&mut self, round: u64, world_size: usize, numbers: Option<Vec<u64>>) {
+        self.ended.extend(numbers.map(|numbers| EndedMeeting { round, world_size, numbers }));
+    }
+
+    /// Removes the keys that no process needs any more, on the leader.
+    fn remove_ended(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let (list, clock, present) = (self.list, self.connector.clock(), self.round);
+        let opened = self.connector.open_store(Some(0), Duration::ZERO);
+        let removed = opened.and_then(|store| {
+            std::mem::take(&mut self.ended).into_iter().try_for_each(|ended| {
+                // An earlier store may have had a rendezvous of the same round.
+                if ended.round != present {
+                    Rendezvous::remove(&*store, list.job, ended.round, ended.world_size)?;
+                }
+                wait_list(&*store, list, clock).remove(&ended.numbers)
+            })
+        });
+        if let Err(error) = removed {
+            tracing::debug!(%error, "cannot remove keys that are not needed any more");
+        }
+    }
+
+    /// Returns a check that fails if a member of the present group has failed, or one of the
+    /// processes that were `admitted` has exited.
+    fn check(&self, store: Arc<dyn Store>, admitted: Option<&Admitted>) -> Check {
+        let (comm, list, clock) = (self.comm.clone(), self.list, self.connector.clock());
+        let numbers = admitted.map_or(Vec::new(), |admitted| admitted.numbers.clone());
+        Arc::new(move || {
+            comm.check()?;
+            let list = wait_list(&*store, list, clock);
+            for (peer, number) in (comm.size()..).zip(&numbers) {
+                if list.has_left(*number)? {
+                    return Err(Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Goes on with the ranks that remain after a failure, as [`Comm::shrink`] does. Returns its
+    /// result, whose communicator is also that of this group from now on.
+    ///
+    /// # Errors
+    /// As [`Comm::shrink`].
+    pub fn shrink(&mut self, options: &ShrinkOptions) -> Result<Shrunk<Comm>> {
+        let shrunk = self.comm.shrink(options)?;
+        self.comm = shrunk.comm.clone();
+        Ok(shrunk)
+    }
+}
+
+/// Returns whether another attempt to join would fail in the same way.
+const fn is_final(error: &Error) -> bool {
+    match error {
+        // The rank that served the store has left, and another one may serve it.
+        Error::Handshake { refusal: Refusal::StoreClosing, .. } => false,
+        Error::Invalid(_) | Error::Handshake { .. } | Error::Internal(_) => true,
+        _ => false,
+    }
+}
+
+fn wait_list(store: &dyn Store, list: ListId, clock: fn() -> Instant) -> WaitList<'_> {
+    WaitList::new(store, list.job, list.round).with_clock(clock)
+}
+
+/// Waits for an admission, and takes part in its rendezvous. Returns `None` if the group has passed
+/// over this process.
+fn try_to_join(
+    connector: &mut impl GroupConnector,
+    list: ListId,
+    left: &dyn Fn() -> Duration,
+) -> Result<Option<(Admission, Comm)>> {
+    let (store, clock) = (connector.open_store(None, left())?, connector.clock());
+    let place = wait_list(&*store, list, clock).enter(left())?;
+    let Some(admission) = place.wait(left())? else {
+        place.withdraw()?;
+        return Ok(None);
+    };
+    let mut member = Member::new(admission.membership);
+    (member.job, member.round, member.clock) = (list.job, admission.round, clock);
+    member.timeout = admission.timeout.min(left());
+    let comm = connector.connect(member)?;
+    // The members may have agreed to go on without this process.
+    comm.with_timeout(left()).barrier()?;
+    place.finish();
+    Ok(Some((admission, comm)))
+}
