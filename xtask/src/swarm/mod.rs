@@ -1,5 +1,6 @@
 //! Runs random programs of the communicator on faulty networks in virtual time.
 
+mod elastic;
 mod program;
 mod rendezvous;
 mod summary;
@@ -48,9 +49,12 @@ struct Program {
 }
 
 impl Program {
-    fn all() -> [Self; 2] {
-        let communicator = Self { knobs: Knobs::default(), run: program::run };
-        [communicator, Self { knobs: rendezvous::knobs(), run: rendezvous::run }]
+    fn all() -> [Self; 3] {
+        [
+            Self { knobs: Knobs::default(), run: program::run },
+            Self { knobs: rendezvous::knobs(), run: rendezvous::run },
+            Self { knobs: elastic::knobs(), run: elastic::run },
+        ]
     }
 
     fn run(&self, seed: u64) -> Result<PassedRun> {

@@ -18,7 +18,7 @@ fn connect(fabric: NetworkFabric, rank: &SwarmRank<'_>) -> Result<Comm> {
     Ok(Comm::new(RingCommunicator::new(fabric, config(rank), rank.timeout())?))
 }
 
-fn algorithms(collective: Collective) -> Vec<&'static str> {
+pub(super) fn algorithms(collective: Collective) -> Vec<&'static str> {
     Algorithm::for_collective(collective).map(|row| row.name).collect()
 }
 
@@ -26,7 +26,7 @@ fn algorithms(collective: Collective) -> Vec<&'static str> {
 const CONFIG: u64 = 2;
 
 /// Returns settings that the seed determines.
-fn config(rank: &SwarmRank<'_>) -> RingConfig {
+pub(super) fn config(rank: &SwarmRank<'_>) -> RingConfig {
     let random = rank.random(CONFIG);
     let choose = |shift: u32, values: [usize; 4]| values[(random >> shift) as usize % 4];
     let mut config = RingConfig::default();

@@ -14,6 +14,7 @@ pub(super) struct Summary {
     without_faults: u64,
     failed_calls: usize,
     shrunk: usize,
+    entered: usize,
     incidents: BTreeMap<&'static str, usize>,
 }
 
@@ -27,13 +28,14 @@ impl Summary {
         self.without_faults += u64::from(passed.incidents.is_empty());
         self.failed_calls += passed.failed_calls;
         self.shrunk += passed.shrunk;
+        self.entered += passed.entered;
         for (_, incident) in &passed.incidents {
             *self.incidents.entry(name(incident)).or_default() += 1;
         }
     }
 
     pub(super) fn write(&self, out: &mut impl Write, first: u64, time: Duration) -> io::Result<()> {
-        let Self { runs, without_faults, failed_calls, shrunk, incidents } = self;
+        let Self { runs, without_faults, failed_calls, shrunk, entered, incidents } = self;
         let counts: Vec<String> = incidents.iter().map(|(name, count)| format!("{count} {name}")).collect();
         writeln!(
             out,
@@ -41,7 +43,8 @@ impl Summary {
             time.as_secs_f64()
         )?;
         writeln!(out, "faults: {}; runs without faults: {without_faults}", counts.join(", "))?;
-        writeln!(out, "failed calls: {failed_calls}; ranks that went on in a smaller group: {shrunk}")
+        writeln!(out, "failed calls: {failed_calls}; ranks that went on in a smaller group: {shrunk}")?;
+        writeln!(out, "ranks that entered a group of a rendezvous: {entered}")
     }
 }
 

@@ -1,27 +1,40 @@
 //! Fabrics of ranks that run as threads in virtual time.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, During, Error, Fabric, Group, Link, LinkModel, Loss, Result, Scheduler, Until,
+    Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
+    Scheduler, Until,
 };
 
 use super::turns::{Action, NetworkScheduler};
 use super::world::World;
 use super::{Incident, NetworkTransport, SharedWorld};
 
+/// The interval at which a rank that waits for a channel calls its watch.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A check that ends the wait for a channel when it fails.
+type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// The fabric of one rank of [`run`](super::run).
-#[derive(Debug)]
 pub struct NetworkFabric {
     group: Group,
+    /// The ranks of the group in the network.
+    members: Vec<usize>,
+    /// The number of the rendezvous in which they met.
+    meeting: u64,
+    watch: Option<Check>,
     world: SharedWorld,
 }
 
 /// A channel that is being opened.
 #[derive(Debug)]
 pub(super) struct Opening {
-    id: ChannelId,
+    id: (u64, ChannelId),
+    /// The members, by their ranks in the network.
     members: Vec<usize>,
     /// The members that have arrived, by their ranks in the channel.
     present: Vec<bool>,
@@ -84,6 +97,19 @@ impl VirtualClock {
         self.world.lock().now()
     }
 
+    /// Returns the fabric of a group of these ranks, of which this is one, that have met in another
+    /// rendezvous than the ranks of the run. `meeting` is its number, above zero, which no other
+    /// rendezvous has. If a rank fails while this one waits for it to open a channel, `watch` may
+    /// report that.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this rank is not in the group.
+    pub fn fabric(&self, members: Vec<usize>, meeting: u64, watch: Option<Check>) -> Result<NetworkFabric> {
+        let rank = members.iter().position(|&member| member == self.rank).unwrap_or(members.len());
+        let group = Group::new(GroupId::WORLD, Membership { rank, size: members.len() })?;
+        Ok(NetworkFabric { group, members, meeting, watch, world: self.world.clone() })
+    }
+
     /// Returns whether this rank has died.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -110,7 +136,7 @@ impl VirtualClock {
 
 impl World {
     /// Adds a member to a channel that is being opened. Returns the number of the channel.
-    fn enter(&mut self, id: ChannelId, members: &[usize], rank: usize) -> usize {
+    fn enter(&mut self, id: (u64, ChannelId), members: &[usize], rank: usize) -> usize {
         let same = |opening: &Opening| opening.id == id && opening.members == members;
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
             let channel = self.add_channel(members.to_vec());
@@ -154,8 +180,14 @@ impl World {
 }
 
 impl NetworkFabric {
-    pub(super) const fn new(group: Group, world: SharedWorld) -> Self {
-        Self { group, world }
+    /// Creates the fabric of all ranks.
+    pub(super) fn new(group: Group, world: SharedWorld) -> Self {
+        Self { group, members: (0..group.size()).collect(), meeting: 0, watch: None, world }
+    }
+
+    /// Returns the rank in the network of this process.
+    fn rank(&self) -> usize {
+        self.members[self.group.rank()]
     }
 
     /// Waits until all members have entered the channel.
@@ -163,7 +195,8 @@ impl NetworkFabric {
         let started = self.now();
         loop {
             // The check uses other channels, so it must run before the world is locked.
-            let expired = until.check_expired(self.now());
+            let watched = self.watch.as_ref().map_or(Ok(()), |watch| watch());
+            let expired = watched.and_then(|()| until.check_expired(self.now()));
             let mut world = self.world.lock();
             if expired.is_err() {
                 world.abandon(channel, own);
@@ -176,13 +209,18 @@ impl NetworkFabric {
             if let Some(failure) = &opening.failure {
                 return Err(failure.clone());
             }
-            let rank = self.group.rank();
+            let rank = self.rank();
             let is_missing =
                 |&member: &usize| !opening.present[member] || world.is_cut(rank, members[member]);
             let missing: Vec<usize> = (0..members.len()).filter(is_missing).collect();
             // A death causes others to leave, so deaths are checked first.
             let dead = (0..members.len()).find(|&rank| world.is_known_dead(members[rank]));
-            let gone = || missing.iter().copied().find(|&rank| world.ranks[members[rank]].gone);
+            let gone = || {
+                missing
+                    .iter()
+                    .copied()
+                    .find(|&rank| world.ranks[members[rank]].gone_from.contains(&self.meeting))
+            };
             if let Some(peer) = dead.or_else(gone) {
                 let error = Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed };
                 return Err(world.fail(channel, error));
@@ -195,6 +233,7 @@ impl NetworkFabric {
             }
             drop(world);
             let sleep = until.next_check(now).saturating_duration_since(now);
+            let sleep = if self.watch.is_some() { sleep.min(WATCH_INTERVAL) } else { sleep };
             // If this rank has died, the others find that out themselves.
             self.world.sleep(rank, sleep)?;
         }
@@ -209,7 +248,7 @@ impl Fabric for NetworkFabric {
     }
 
     fn now(&self) -> Instant {
-        self.world.lock().instant_of(self.group.rank())
+        self.world.lock().instant_of(self.rank())
     }
 
     fn links(&self) -> LinkModel {
@@ -228,23 +267,36 @@ impl Fabric for NetworkFabric {
     }
 
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
-        Some(Arc::new(NetworkScheduler { rank: self.group.rank(), world: self.world.clone() }))
+        Some(Arc::new(NetworkScheduler { rank: self.rank(), world: self.world.clone() }))
     }
 
     fn open_among(&self, id: ChannelId, members: &[usize], until: Until<'_>) -> Result<NetworkTransport> {
-        let rank = self.group.rank();
+        let rank = self.rank();
         let group = self.group.subgroup(id.group, members)?;
+        let members: Vec<usize> = members.iter().map(|&member| self.members[member]).collect();
         self.world.begin_operation(rank);
-        let channel = self.world.lock().enter(id, members, group.rank());
-        self.wait((channel, group.rank()), members, until)?;
+        let channel = self.world.lock().enter((self.meeting, id), &members, group.rank());
+        self.wait((channel, group.rank()), &members, until)?;
         NetworkTransport::new(group, self.world.clone(), channel, rank)
+    }
+}
+
+impl fmt::Debug for NetworkFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { group, members, meeting, .. } = self;
+        let mut shown = f.debug_struct("NetworkFabric");
+        shown
+            .field("group", group)
+            .field("members", members)
+            .field("meeting", meeting)
+            .finish_non_exhaustive()
     }
 }
 
 impl Drop for NetworkFabric {
     fn drop(&mut self) {
         let mut world = self.world.lock();
-        world.ranks[self.group.rank()].gone = true;
+        world.ranks[self.rank()].gone_from.push(self.meeting);
         world.wake_all();
     }
 }

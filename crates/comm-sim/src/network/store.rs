@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use comm_core::{Error, LastWill, Presence, Result, Store};
+use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
 
 use super::world::{Event, World};
 use super::{Defect, SharedWorld, VirtualClock};
@@ -21,6 +21,8 @@ pub(super) struct StoreState {
     /// The rank that serves it, if one does.
     server: Option<usize>,
     has_ended: bool,
+    /// The number of stores before this one.
+    number: u64,
     /// The time until which it does not answer.
     stalled_until: Duration,
     /// The number of times that the connections of each rank broke.
@@ -94,8 +96,17 @@ pub struct NetworkStore(StoreClient);
 #[derive(Debug, Clone)]
 struct StoreClient {
     rank: usize,
+    /// The number of the store.
+    number: u64,
+    /// The time for which an operation waits for its answer.
+    patience: Duration,
     world: SharedWorld,
 }
+
+/// A time that no operation takes.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+/// The time by which the answer may come after the time limit of an operation that waits for keys.
+const GRACE: Duration = Duration::from_secs(1);
 
 impl VirtualClock {
     /// Connects this rank to the store of the run. `server` is the rank that serves it, the same on
@@ -103,7 +114,58 @@ impl VirtualClock {
     #[must_use]
     pub fn store(&self, server: Option<usize>) -> NetworkStore {
         self.world.lock().store.server = server;
-        NetworkStore(StoreClient { rank: self.rank, world: self.world.clone() })
+        self.client(FOREVER)
+    }
+
+    fn client(&self, patience: Duration) -> NetworkStore {
+        let number = self.world.lock().store.number;
+        NetworkStore(StoreClient { rank: self.rank, number, patience, world: self.world.clone() })
+    }
+
+    /// Begins to serve an empty store on this rank, in place of one that has ended, and connects
+    /// to it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is a store.
+    pub fn serve_store(&self, operation_timeout: Duration) -> Result<NetworkStore> {
+        self.world.begin_operation(self.rank);
+        let mut world = self.world.lock();
+        let StoreState { server, has_ended, number, registered, breaks, .. } = &mut world.store;
+        if server.is_some() && !*has_ended {
+            return Err(Error::io("serve a store", ErrorKind::AddrInUse.into()));
+        }
+        let (number, registered, breaks) = (*number + 1, *registered, std::mem::take(breaks));
+        world.store =
+            StoreState { server: Some(self.rank), number, registered, breaks, ..StoreState::default() };
+        world.wake_all();
+        drop(world);
+        Ok(self.client(operation_timeout))
+    }
+
+    /// Connects this rank to the store of the run, once there is one. If a rank is to serve it,
+    /// `is_served` is set.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no store within this time.
+    pub fn connect_store(&self, is_served: bool, operation_timeout: Duration) -> Result<NetworkStore> {
+        self.world.begin_operation(self.rank);
+        let until = self.elapsed() + operation_timeout;
+        loop {
+            let world = self.world.lock();
+            let StoreState { server, has_ended, .. } = world.store;
+            if world.is_dead(self.rank) {
+                return Err(Error::Internal("a dead rank uses the store".into()));
+            }
+            let left = until.saturating_sub(world.now());
+            drop(world);
+            if !has_ended && server.is_some() == is_served {
+                return Ok(self.client(operation_timeout));
+            }
+            if left.is_zero() {
+                return Err(Error::io("reach the store", ErrorKind::ConnectionRefused.into()));
+            }
+            self.world.sleep(self.rank, left)?;
+        }
     }
 }
 
@@ -113,7 +175,10 @@ impl StoreClient {
         if world.is_dead(self.rank) {
             return Err(Error::Internal("a dead rank uses the store".into()));
         }
-        let StoreState { has_ended, stalled_until, .. } = world.store;
+        let StoreState { has_ended, stalled_until, number, .. } = world.store;
+        if number != self.number {
+            return Err(Error::Handshake { with: "the store".into(), refusal: Refusal::StoreClosing });
+        }
         let is_silent = stalled_until > world.now();
         if world.store.breaks(self.rank) != breaks || (has_ended && !is_silent) {
             let kind = if has_ended { ErrorKind::ConnectionRefused } else { ErrorKind::ConnectionReset };
@@ -122,19 +187,23 @@ impl StoreClient {
         Ok(())
     }
 
-    /// Waits until a message has arrived at the store or from it.
-    fn travel(&self, breaks: u64) -> Result<()> {
+    /// Waits until a message has arrived at the store or from it, at most until a certain time.
+    fn travel(&self, breaks: u64, until: Duration) -> Result<()> {
         let latency = self.world.lock().plan.latency;
         self.world.pause(self.rank, latency);
         loop {
             let world = self.world.lock();
             self.check(&world, breaks)?;
             let stalled = world.store.stalled_until.saturating_sub(world.now());
+            let left = until.saturating_sub(world.now());
+            drop(world);
             if stalled.is_zero() {
                 return Ok(());
             }
-            drop(world);
-            self.world.sleep(self.rank, stalled)?;
+            if left.is_zero() {
+                return Err(timed_out(&[""], self.patience));
+            }
+            self.world.sleep(self.rank, stalled.min(left))?;
         }
     }
 
@@ -149,15 +218,20 @@ impl StoreClient {
             let world = self.world.lock();
             (world.store.breaks(self.rank), world.now())
         };
-        self.travel(breaks)?;
         let until = began.saturating_add(timeout);
+        let answered = match timeout {
+            Duration::ZERO => began.saturating_add(self.patience),
+            _ if self.patience == FOREVER => FOREVER,
+            _ => until.saturating_add(GRACE),
+        };
+        self.travel(breaks, answered)?;
         loop {
             let mut world = self.world.lock();
             self.check(&world, breaks)?;
             let (answer, left) = (request(&mut world), until.saturating_sub(world.now()));
             drop(world);
             if answer.is_some() || left.is_zero() {
-                self.travel(breaks)?;
+                self.travel(breaks, answered)?;
                 return Ok(answer);
             }
             self.world.sleep(self.rank, left)?;
@@ -253,7 +327,7 @@ impl Store for NetworkStore {
 impl Drop for NetworkStore {
     fn drop(&mut self) {
         let mut world = self.0.world.lock();
-        if world.store.server == Some(self.0.rank) {
+        if world.store.server == Some(self.0.rank) && world.store.number == self.0.number {
             world.end_store();
         }
     }

@@ -69,8 +69,8 @@ pub(super) struct RankState {
     pub(super) clock_ahead: Duration,
     /// The time for which it was stopped or slow, and by which its clock jumped.
     pub(super) delayed: Duration,
-    /// Whether its fabric was dropped, so that it opens no more channels.
-    pub(super) gone: bool,
+    /// The rendezvous whose fabric was dropped, so that it opens no more channels.
+    pub(super) gone_from: Vec<u64>,
     pub(super) operations: Operations,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use comm_core::{Error, Loss};
 
 use super::plan::Plan;
-use super::rank::{CallKind, CallRecord, Record};
+use super::rank::{CallKind, CallRecord, GroupRecord, Record};
 use crate::network::{Incident, Simulation};
 
 /// A property of every run.
@@ -202,7 +202,9 @@ fn check_agreement(living: &[&Record]) -> Result<(), Violation> {
             }
         }
         for other in living {
-            let groups = record.groups.iter().zip(&other.groups);
+            // From the first group on in which both are.
+            let Some((own_at, their_at)) = first_in_common(&record.groups, &other.groups) else { continue };
+            let groups = record.groups[own_at..].iter().zip(&other.groups[their_at..]);
             if let Some((own, theirs)) = groups.clone().find(|(own, theirs)| own != theirs) {
                 let ranks = (record.rank, other.rank);
                 return violated(format!("rank {}: {own:?}, rank {}: {theirs:?}", ranks.0, ranks.1));
@@ -210,6 +212,12 @@ fn check_agreement(living: &[&Record]) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// Returns the positions of the first group that is in both lists.
+fn first_in_common(own: &[GroupRecord], theirs: &[GroupRecord]) -> Option<(usize, usize)> {
+    let position_in_theirs = |group: &GroupRecord| theirs.iter().position(|their| their.id == group.id);
+    own.iter().enumerate().find_map(|(at, group)| Some((at, position_in_theirs(group)?)))
 }
 
 /// Checks that living ranks have recorded equal facts.

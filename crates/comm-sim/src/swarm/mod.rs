@@ -74,6 +74,8 @@ pub struct PassedRun {
     pub failed_calls: usize,
     /// The number of times that a rank went on in a smaller group.
     pub shrunk: usize,
+    /// The number of times that a rank entered another group: see [`SwarmRank::enter`].
+    pub entered: usize,
     /// The log.
     pub log: Vec<LogEntry>,
     /// A hash of every operation.
@@ -133,8 +135,9 @@ fn passed(simulation: Simulation<Record>) -> PassedRun {
     let living = || results.iter().filter(|record| !record.is_dead);
     let failed = living().flat_map(|record| &record.calls).filter(|call| call.error.is_some());
     let failed_calls = failed.count();
-    let shrunk = living().map(|record| record.groups.len() - 1).sum();
-    PassedRun { incidents, failed_calls, shrunk, log, digest }
+    let shrunk = living().map(|record| record.groups.len() - record.entered.max(1)).sum();
+    let entered = living().map(|record| record.entered).sum();
+    PassedRun { incidents, failed_calls, shrunk, entered, log, digest }
 }
 
 /// Runs the plan of a seed. If a property does not hold, searches a smaller plan that fails in the

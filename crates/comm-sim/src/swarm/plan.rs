@@ -58,6 +58,19 @@ impl FaultKind {
     /// All kinds that concern a rendezvous.
     pub const OF_RENDEZVOUS: [Self; 6] =
         [Self::Death, Self::Vanish, Self::Stop, Self::StoreReset, Self::StoreStall, Self::StoreEnd];
+
+    /// All kinds that concern a group that processes join.
+    pub const OF_ELASTIC_GROUP: [Self; 9] = [
+        Self::Death,
+        Self::Vanish,
+        Self::Reset,
+        Self::Partition,
+        Self::Stop,
+        Self::Slow,
+        Self::StoreReset,
+        Self::StoreStall,
+        Self::StoreEnd,
+    ];
 }
 
 /// The most bytes on a link that the frames of a failed group may fill.
@@ -154,6 +167,14 @@ pub struct PlannedFault {
     pub moment: Moment,
     /// The incidents.
     pub incidents: Vec<Incident>,
+}
+
+impl PlannedFault {
+    /// Creates a fault.
+    #[must_use]
+    pub const fn new(kind: FaultKind, moment: Moment, incidents: Vec<Incident>) -> Self {
+        Self { kind, moment, incidents }
+    }
 }
 
 /// The plan of a run, which reproduces it.

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use comm_core::{Comm, Error, Result, ShrinkOptions};
+use comm_core::{Comm, Error, Result, ShrinkOptions, Shrunk};
 
 use super::check::Property;
 use super::plan::{Moment, Plan, PlannedFault};
@@ -26,6 +26,8 @@ pub(super) struct Record {
     pub(super) rank: usize,
     /// Whether it died.
     pub(super) is_dead: bool,
+    /// The number of groups that it entered, besides those that shrank.
+    pub(super) entered: usize,
     pub(super) calls: Vec<CallRecord>,
     pub(super) groups: Vec<GroupRecord>,
     /// The errors that the program found in results, and panics.
@@ -44,6 +46,8 @@ pub(super) struct Mistake {
 /// A group of a rank.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct GroupRecord {
+    /// A number that no other group has.
+    pub(super) id: u64,
     /// The members, by their ranks in the run.
     pub(super) members: Vec<usize>,
     /// The last call that all members completed in the former group.
@@ -90,7 +94,7 @@ impl<'a> SwarmRank<'a> {
                 });
             }
         }
-        let group = GroupRecord { members: (0..plan.ranks).collect(), completed: 0 };
+        let group = GroupRecord { id: 0, members: (0..plan.ranks).collect(), completed: 0 };
         let record = Record { rank, groups: vec![group], ..Record::default() };
         Self { rank, plan, clock, record: Mutex::new(record) }
     }
@@ -208,6 +212,25 @@ impl<'a> SwarmRank<'a> {
         result
     }
 
+    /// Records that this rank is in a new group of these ranks of the run, which errors name from
+    /// now on. `id` is equal on all members, and no other group has it. The first group takes the
+    /// place of that of all ranks.
+    pub fn enter(&self, members: Vec<usize>, id: u64) {
+        self.clock.log(format!("is in a group of ranks {members:?}"));
+        let mut record = self.record();
+        if record.entered == 0 {
+            record.groups.clear();
+        }
+        record.entered += 1;
+        record.groups.push(GroupRecord { id, members, completed: 0 });
+    }
+
+    /// Returns the number of the present group, which is equal on all its members.
+    #[must_use]
+    pub fn group_id(&self) -> u64 {
+        self.record().groups.last().map_or(0, |group| group.id)
+    }
+
     /// Creates a smaller group after a failure; see [`Comm::shrink`]. If a fault can separate ranks
     /// that live, requires a majority. Returns the new handle, and the number of the last call that
     /// all members completed. All members must agree on both.
@@ -216,19 +239,35 @@ impl<'a> SwarmRank<'a> {
     /// The errors of [`Comm::shrink`]. A rank that is not at fault gets only
     /// [`Error::TooFewRanks`].
     pub fn shrink(&self, comm: &Comm) -> Result<(Comm, u64)> {
+        let shrunk = self.shrink_with(comm.size(), |options| comm.shrink(options))?;
+        Ok((shrunk.comm.with_timeout(self.plan.timeout), shrunk.completed))
+    }
+
+    /// Creates a smaller group of a group of this size, as [`SwarmRank::shrink`] does, by calling
+    /// `shrink`.
+    ///
+    /// # Errors
+    /// As [`SwarmRank::shrink`].
+    pub fn shrink_with(
+        &self,
+        size: usize,
+        shrink: impl FnOnce(&ShrinkOptions) -> Result<Shrunk<Comm>>,
+    ) -> Result<Shrunk<Comm>> {
         let limit = 20 * self.plan.timeout;
-        let majority = if self.plan.can_split() { comm.size() / 2 + 1 } else { 1 };
+        let majority = if self.plan.can_split() { size / 2 + 1 } else { 1 };
         // A rank may learn of the failure only at the end of a call.
         let patience = 2 * self.plan.timeout;
         let options = ShrinkOptions::default().timeout(limit).patience(patience).size_min(majority);
-        let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || comm.shrink(&options))?;
+        let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || shrink(&options))?;
         let mut record = self.record();
         let last = record.groups.last().cloned().unwrap_or_default();
-        let members = shrunk.ranks.iter().filter_map(|&rank| last.members.get(rank).copied()).collect();
-        let group = GroupRecord { members, completed: shrunk.completed };
+        let members: Vec<usize> =
+            shrunk.ranks.iter().filter_map(|&rank| last.members.get(rank).copied()).collect();
+        let id = members.iter().fold(last.id, |id, &member| mix(id ^ (member as u64 + 1)));
+        let group = GroupRecord { id, members, completed: shrunk.completed };
         self.clock.log(format!("is in a group of ranks {:?} after call {}", group.members, group.completed));
         record.groups.push(group);
-        Ok((shrunk.comm.with_timeout(self.plan.timeout), shrunk.completed))
+        Ok(shrunk)
     }
 
     /// Records a wrong result, with which the run fails.

@@ -60,7 +60,7 @@ impl<C: Fn(NetworkFabric, &SwarmRank<'_>) -> Result<Comm>> Workload<C> {
                 rank.clock().sleep(2 * timeout);
                 return Err(error);
             }
-            course.check_unusable(&error);
+            check_unusable(rank, &course.comm, &error);
             course.go_on()?;
         }
         Ok(())
@@ -70,6 +70,37 @@ impl<C: Fn(NetworkFabric, &SwarmRank<'_>) -> Result<Comm>> Workload<C> {
 /// The streams of random numbers.
 const ON_FAILURE: u64 = 1;
 const STEPS: u64 = 1000;
+
+/// Makes the calls of one step, which the seed determines: perhaps messages, and one collective.
+/// `algorithms` returns the names of the algorithms that a collective may be forced to use.
+///
+/// # Errors
+/// The error of the collective.
+pub fn make_step(
+    rank: &SwarmRank<'_>,
+    comm: &Comm,
+    step: usize,
+    algorithms: fn(Collective) -> Vec<&'static str>,
+) -> Result<()> {
+    let mut random = Random::new(rank.random(STEPS + step as u64), 0);
+    let network = &rank.plan().network;
+    // On a network that moves few bytes at once, long data misses deadlines without a fault, and
+    // takes long to simulate.
+    let len_max = if network.short || network.capacity <= 4096 { 1000 } else { 20_000 };
+    if random.one_in(3) {
+        Messages::draw(&mut random, len_max, comm.size(), step).exchange(rank, comm);
+    }
+    CollectiveCall::draw(&mut random, len_max, algorithms).make(rank, comm, step)
+}
+
+/// Checks that no call of a communicator that failed with this error returns data.
+pub fn check_unusable(rank: &SwarmRank<'_>, comm: &Comm, error: &Error) {
+    let mut buffer = [7_u64; 3];
+    let outcome = comm.all_reduce(&mut buffer, comm_core::ReduceOp::Sum);
+    if !error.is_fatal() || buffer != [7; 3] || outcome.is_ok() {
+        rank.wrong(format!("after {error}, a call returned {outcome:?} and the buffer {buffer:?}"));
+    }
+}
 
 /// The course of the program on one rank. Each step has one collective call.
 struct Course<'a, 'b> {
@@ -84,29 +115,11 @@ impl Course<'_, '_> {
     /// Makes the remaining steps and leaves.
     fn advance_to_end(&mut self, algorithms: fn(Collective) -> Vec<&'static str>) -> Result<()> {
         while self.step < self.rank.steps() {
-            let mut random = Random::new(self.rank.random(STEPS + self.step as u64), 0);
-            let network = &self.rank.plan().network;
-            // On a network that moves few bytes at once, long data misses deadlines without a
-            // fault, and takes long to simulate.
-            let len_max = if network.short || network.capacity <= 4096 { 1000 } else { 20_000 };
-            if random.one_in(3) {
-                let messages = Messages::draw(&mut random, len_max, self.comm.size(), self.step);
-                messages.exchange(self.rank, &self.comm);
-            }
-            CollectiveCall::draw(&mut random, len_max, algorithms).make(self.rank, &self.comm, self.step)?;
+            make_step(self.rank, &self.comm, self.step, algorithms)?;
             self.step += 1;
         }
         let timeout = self.rank.timeout();
         self.rank.call("finalize", timeout, || self.comm.clone().finalize())
-    }
-
-    /// Checks that no call of a communicator that failed returns data.
-    fn check_unusable(&self, error: &Error) {
-        let mut buffer = [7_u64; 3];
-        let outcome = self.comm.all_reduce(&mut buffer, comm_core::ReduceOp::Sum);
-        if !error.is_fatal() || buffer != [7; 3] || outcome.is_ok() {
-            self.rank.wrong(format!("after {error}, a call returned {outcome:?} and the buffer {buffer:?}"));
-        }
     }
 
     /// Continues in a smaller group, with the first call that not all members completed.

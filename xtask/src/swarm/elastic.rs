@@ -1,0 +1,185 @@
+//! The program of a run whose group loses ranks, and admits processes that join it.
+
+mod connector;
+
+use std::time::Duration;
+
+use comm_core::{Error, Membership, Refusal, Result};
+use comm_rendezvous::{ElasticGroup, GroupConnector, GrowOptions, ListId, Member, WaitList};
+use comm_sim::network::{self, Incident, NetworkFabric};
+use comm_sim::swarm::workload::{check_unusable, make_step};
+use comm_sim::swarm::{FaultKind, Knobs, Property, SwarmRank};
+
+use super::program::algorithms;
+use connector::{Connector, STORE_TIMEOUT};
+
+/// The streams of random numbers.
+const FOUNDERS: u64 = 1;
+const SERVER: u64 = 2;
+const SIZE_MAX: u64 = 3;
+const ARRIVAL: u64 = 100;
+const PAUSE: u64 = 10_000;
+
+/// The longest time between the start of the run and the arrival of a process that joins.
+const ARRIVAL_MAX: Duration = Duration::from_millis(800);
+/// The longest time between two steps.
+const PAUSE_MAX: Duration = Duration::from_millis(300);
+
+const LIST: ListId = ListId::new(0, 0);
+
+/// Returns the limits of the runs.
+pub(super) fn knobs() -> Knobs {
+    Knobs::default().faults(FaultKind::OF_ELASTIC_GROUP.to_vec()).steps(3..=8)
+}
+
+/// Runs the program on one process.
+pub(super) fn run(fabric: NetworkFabric, rank: &SwarmRank<'_>) -> Result<()> {
+    // Each group has a fabric of its own.
+    drop(fabric);
+    let founders = 1 + rank.random(FOUNDERS) as usize % rank.plan().ranks;
+    ElasticProcess { rank, founders, is_served: rank.random(SERVER).is_multiple_of(2) }.run()
+}
+
+/// A process of the run.
+struct ElasticProcess<'a, 'b> {
+    rank: &'a SwarmRank<'b>,
+    /// The number of ranks of the first group.
+    founders: usize,
+    /// Whether rank 0 of the group serves the store.
+    is_served: bool,
+}
+
+type Group<'a, 'b> = ElasticGroup<Connector<'a, 'b>>;
+
+/// The state that the ranks of a group share.
+struct State {
+    step: usize,
+    /// Whether it is that of rank 0.
+    is_current: bool,
+    /// The number of calls of grow in this group.
+    calls: usize,
+}
+
+impl<'a, 'b> ElasticProcess<'a, 'b> {
+    fn run(&self) -> Result<()> {
+        let mut group = if self.rank.number() < self.founders { self.found()? } else { self.join()? };
+        let mut state = State { step: 0, is_current: !group.is_newcomer(), calls: 0 };
+        while let Err(error) = self.advance_to_end(&mut group, &mut state) {
+            if self.rank.clock().is_dead() {
+                return Err(error);
+            }
+            check_unusable(self.rank, group.comm(), &error);
+            let size = group.comm().size();
+            self.rank.shrink_with(size, |options| group.shrink(options))?;
+            (state.is_current, state.calls) = (false, 0);
+        }
+        // As the launcher does when a rank has ended.
+        let store = group.connector().reopen_store()?;
+        WaitList::new(&store, LIST.job, LIST.round).close()
+    }
+
+    /// Creates the first group.
+    fn found(&self) -> Result<Group<'a, 'b>> {
+        let rank = self.rank.number();
+        let mut connector = Connector::new(self.rank, self.is_served);
+        let mut member = Member::new(Membership { rank, size: self.founders });
+        member.timeout = self.rank.timeout();
+        // Another program checks the errors of a rendezvous.
+        let comm = self.rank.timed("found", 2 * self.rank.timeout() + STORE_TIMEOUT, || {
+            connector.open_store(Some(rank), STORE_TIMEOUT)?;
+            connector.connect(member)
+        })?;
+        connector.close_store();
+        let group = ElasticGroup::new(connector, LIST, comm);
+        group.connector().enter();
+        Ok(group)
+    }
+
+    /// Joins the running group.
+    fn join(&self) -> Result<Group<'a, 'b>> {
+        self.pause(ARRIVAL + self.rank.number() as u64, ARRIVAL_MAX);
+        let (connector, timeout) = (Connector::new(self.rank, self.is_served), 2 * self.rank.timeout());
+        let joined = self.rank.timed("join", timeout, || ElasticGroup::join(connector, LIST, timeout));
+        match &joined {
+            Ok(group) => group.connector().enter(),
+            Err(error) => self.check_refusal(error),
+        }
+        joined
+    }
+
+    /// Makes the remaining steps, and leaves.
+    fn advance_to_end(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<()> {
+        while !state.is_current || state.step < self.rank.steps() {
+            self.pause(PAUSE + state.step as u64, PAUSE_MAX);
+            if !state.is_current || self.grow(group, state)? > 0 {
+                self.share(group, state)?;
+            }
+            if state.step < self.rank.steps() {
+                make_step(self.rank, group.comm(), state.step, algorithms)?;
+                state.step += 1;
+            }
+        }
+        self.rank.call("finalize", self.rank.timeout(), || group.comm().clone().finalize())
+    }
+
+    /// Gives all ranks the state of rank 0.
+    fn share(&self, group: &Group<'_, '_>, state: &mut State) -> Result<()> {
+        let mut step = [state.step as u64];
+        self.rank.call("share", self.rank.timeout(), || group.comm().broadcast(0, &mut step))?;
+        (state.step, state.is_current) = (step[0] as usize, true);
+        Ok(())
+    }
+
+    /// Admits processes that wait.
+    fn grow(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<usize> {
+        let timeout = self.rank.timeout();
+        let most = 2 + self.rank.random(SIZE_MAX) as usize % self.rank.plan().ranks;
+        let options = GrowOptions::default().timeout(STORE_TIMEOUT).size_max(most);
+        let name = format!("growth {} of group {:08x}", state.calls, self.rank.group_id() as u32);
+        state.calls += 1;
+        // All ranks must arrive, meet, agree and share one message.
+        let limit = 3 * timeout + STORE_TIMEOUT;
+        let grown = self.rank.call(&*name, limit, || {
+            let before = group.growths();
+            let grown = group.grow(&options);
+            if group.growths() != before {
+                group.connector().enter();
+                state.calls = 0;
+            }
+            grown
+        });
+        if let Ok(newcomers) = &grown {
+            self.rank.agree(name, newcomers.to_string());
+        }
+        grown
+    }
+
+    /// Sleeps for a random time at most this long, the same on all ranks.
+    fn pause(&self, stream: u64, most: Duration) {
+        self.rank.clock().sleep(most.mul_f64((self.rank.random(stream) % 1000) as f64 / 1000.0));
+    }
+
+    /// Checks the error of a process that could not join.
+    fn check_refusal(&self, error: &Error) {
+        let clock = self.rank.clock();
+        let incidents: Vec<Incident> = clock.incidents().into_iter().map(|(_, incident)| incident).collect();
+        let has_ended = matches!(error, Error::Handshake { refusal: Refusal::GroupEnded, .. });
+        // The rank that serves the store leaves at the end of the group.
+        let is_allowed = match error {
+            Error::Timeout { .. } | Error::Io { .. } => !incidents.is_empty() || self.is_served,
+            Error::PeerLost { .. } | Error::Aborted { .. } => !incidents.is_empty(),
+            _ => has_ended,
+        };
+        if !is_allowed && !clock.is_dead() {
+            self.rank.violate(Property::RankAtFault, format!("a process could not join: {error}"));
+        }
+    }
+}
+
+/// Returns the clock of all time limits.
+fn clock() -> fn() -> std::time::Instant {
+    network::now
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! Growth with one fault, before each operation of each process.
+
+use std::time::Duration;
+
+use comm_sim::network::{FaultPlan, Incident};
+use comm_sim::swarm::{self, Moment, PassedRun, Plan, PlannedFault};
+
+use super::*;
+
+/// A seed of two founders and one process that joins while they make steps.
+fn plan_of_three() -> Plan {
+    let knobs = knobs().ranks(3..=3).steps(4..=4);
+    let is_suitable = |plan: &Plan| {
+        let run = swarm::run_plan(plan, &run).unwrap();
+        let joins = run.log.iter().any(|entry| entry.text == "is in a group of ranks [0, 1, 2]");
+        joins && run.entered == 5
+    };
+    let mut plans = (0..).map(|seed| {
+        let mut plan = Plan::draw(seed, &knobs);
+        (plan.network, plan.faults) = (FaultPlan::calm(), Vec::new());
+        plan
+    });
+    plans.find(is_suitable).unwrap()
+}
+
+/// Runs the plan with each of these faults before each operation of each process, until the process
+/// makes no more operations.
+fn with_faults(kind: FaultKind, fault: impl Fn(usize) -> Incident) -> Vec<PassedRun> {
+    let calm = plan_of_three();
+    let mut runs = Vec::new();
+    for rank in 0..calm.ranks {
+        for operation in 1.. {
+            let mut plan = calm.clone();
+            let moment = Moment::Operation { rank, operation };
+            plan.faults = vec![PlannedFault::new(kind, moment, vec![fault(rank)])];
+            let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
+            if run.incidents.is_empty() {
+                break;
+            }
+            runs.push(run);
+        }
+    }
+    assert!(runs.len() > 300, "{} runs with {kind:?}", runs.len());
+    runs
+}
+
+/// Returns the time that a process took to join.
+fn time_to_join(run: &PassedRun, process: usize) -> Option<Duration> {
+    let at = |text: &str| {
+        let mut entries = run.log.iter().filter(|entry| entry.rank == Some(process));
+        entries.find(|entry| entry.text == text).map(|entry| entry.at)
+    };
+    Some(at("ends join")? - at("begins join")?)
+}
+
+#[test]
+fn all_members_agree_on_the_group_when_the_connections_of_one_to_the_store_break() {
+    with_faults(FaultKind::StoreReset, |rank| Incident::StoreReset { rank });
+}
+
+#[test]
+fn a_process_that_was_admitted_by_a_leader_that_died_is_soon_admitted_by_the_next_one() {
+    for run in with_faults(FaultKind::Death, |rank| Incident::Death { rank }) {
+        let joined = time_to_join(&run, 2);
+        assert!(joined.is_none_or(|time| time < Duration::from_millis(2500)), "{joined:?}: {run:?}");
+    }
+}
+
+#[test]
+fn a_group_goes_on_when_the_store_ends_or_stalls_while_it_grows() {
+    for lasting in [Duration::from_millis(100), Duration::from_secs(3)] {
+        with_faults(FaultKind::StoreStall, |_| Incident::StoreStall { lasting });
+    }
+    with_faults(FaultKind::StoreEnd, |_| Incident::StoreEnd);
+}
