@@ -25,6 +25,10 @@ const ARRIVAL_MAX: Duration = Duration::from_millis(800);
 /// The longest time between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
 
+/// The longest time of a growth that admits no process: less than the time for which the leader
+/// waits for a process that has drawn a number.
+const LIST_MAX: Duration = Duration::from_millis(90);
+
 const LIST: ListId = ListId::new(0, 0);
 
 /// Returns the limits of the runs.
@@ -139,9 +143,11 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         state.calls += 1;
         // All ranks must arrive, meet, agree and share one message.
         let limit = 3 * timeout + STORE_TIMEOUT;
+        let leads = group.comm().rank() == 0;
         let grown = self.rank.call(&*name, limit, || {
-            let before = group.growths();
+            let (before, began) = (group.growths(), self.rank.clock().elapsed());
             let grown = group.grow(&options);
+            self.check_time(leads && matches!(grown, Ok(0)), began);
             if group.growths() != before {
                 group.connector().enter();
                 state.calls = 0;
@@ -152,6 +158,17 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
             self.rank.agree(name, newcomers.to_string());
         }
         grown
+    }
+
+    /// Checks that the leader has not waited for a process if nothing has happened: it reads the
+    /// list, and the root of a broadcast does not wait for the others.
+    fn check_time(&self, must_be_short: bool, began: Duration) {
+        let clock = self.rank.clock();
+        let took = clock.elapsed() - began;
+        if must_be_short && took > LIST_MAX && clock.incidents().is_empty() {
+            let text = format!("a growth without new processes took {took:?}");
+            self.rank.violate(Property::Deadline, text);
+        }
     }
 
     /// Sleeps for a random time at most this long, the same on all ranks.
