@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Error, Membership, Refusal, Result};
 use comm_rendezvous::{ElasticGroup, GroupConnector, GrowOptions, ListId, Member, WaitList};
+use comm_sim::Release;
 use comm_sim::network::{self, Incident, NetworkFabric};
 use comm_sim::swarm::workload::{check_unusable, make_step};
 use comm_sim::swarm::{FaultKind, Knobs, Property, SwarmRank};
@@ -144,7 +145,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         // All ranks must arrive, meet, agree and share one message.
         let limit = 3 * timeout + STORE_TIMEOUT;
         let leads = group.comm().rank() == 0;
-        let grown = self.rank.call(&*name, limit, || {
+        let grow = || {
             let (before, began) = (group.growths(), self.rank.clock().elapsed());
             let grown = group.grow(&options);
             self.check_time(leads && matches!(grown, Ok(0)), began);
@@ -153,19 +154,36 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
                 state.calls = 0;
             }
             grown
-        });
+        };
+        // A process that joins learns from the store that the rendezvous has failed. A member that
+        // cannot reach the store learns it only by the exit of that process, which it then names.
+        let grown = if self.may_lose_store() {
+            self.rank.timed(&*name, limit, grow)
+        } else {
+            self.rank.call(&*name, limit, grow)
+        };
         if let Ok(newcomers) = &grown {
             self.rank.agree(name, newcomers.to_string());
         }
         grown
     }
 
+    /// Returns whether the store may fail in this run.
+    fn may_lose_store(&self) -> bool {
+        let mut planned = self.rank.plan().faults.iter().flat_map(|fault| &fault.incidents);
+        planned.any(|incident| match incident {
+            Incident::StoreStall { .. } | Incident::StoreReset { .. } | Incident::StoreEnd => true,
+            _ => self.is_served,
+        })
+    }
+
     /// Checks that the leader has not waited for a process if nothing has happened: it reads the
-    /// list, and the root of a broadcast does not wait for the others.
+    /// list, and the root of a broadcast does not wait for the others, unless they read its memory.
     fn check_time(&self, must_be_short: bool, began: Duration) {
         let clock = self.rank.clock();
         let took = clock.elapsed() - began;
-        if must_be_short && took > LIST_MAX && clock.incidents().is_empty() {
+        let copies = matches!(self.rank.plan().network.release, Release::OnAccept);
+        if must_be_short && copies && took > LIST_MAX && clock.incidents().is_empty() {
             let text = format!("a growth without new processes took {took:?}");
             self.rank.violate(Property::Deadline, text);
         }

@@ -125,6 +125,10 @@ impl Course<'_, '_> {
     /// Continues in a smaller group, with the first call that not all members completed.
     fn go_on(&mut self) -> Result<()> {
         let (comm, completed) = self.rank.shrink(&self.comm)?;
+        let own = self.step - self.first;
+        if completed > own as u64 {
+            self.rank.wrong(format!("it has completed {own} calls, and not {completed}"));
+        }
         self.comm = comm;
         self.first += usize::try_from(completed).unwrap_or(usize::MAX);
         self.step = self.first;
