@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Setting {
-    /// The number of devices; 8 by default, 128 at most.
+    /// The number of devices; 8 by default, 256 at most.
     Devices = 0,
     /// The seed of the random delays.
     JitterSeed = 1,

@@ -1,5 +1,5 @@
 //! Ranks that are processes. A test program starts itself once per rank, and each process runs the
-//! test [`RANK_TEST`]. Their rendezvous is in a folder.
+//! test `run_as_a_rank` of a module. Their rendezvous is in a folder.
 
 use std::env;
 use std::path::Path;
@@ -8,9 +8,6 @@ use std::process::{Child, Command, Stdio};
 use comm_core::{HostCommunicator, Membership};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_tcp::{FileStore, RendezvousConfig, TcpFabric};
-
-/// The test that a started process runs.
-const RANK_TEST: &str = "run_as_a_rank";
 
 const TASK: &str = "COMM_NCCL_TEST_TASK";
 const FOLDER: &str = "COMM_NCCL_TEST_FOLDER";
@@ -24,8 +21,8 @@ pub(crate) struct RankTask {
     pub(crate) host: Box<dyn HostCommunicator>,
 }
 
-/// Starts a process that runs `task` as one rank of its host. Its rank is in the variables of
-/// launchers.
+/// Starts a process that runs a task of a module, such as `visible::sum`, as one rank of its host.
+/// Its rank is in the variables of launchers.
 pub(crate) fn start(
     task: &str,
     folder: &Path,
@@ -33,8 +30,9 @@ pub(crate) fn start(
     size: usize,
     environment: &[(&str, &str)],
 ) -> Child {
+    let (module, task) = task.split_once("::").unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", RANK_TEST, "--nocapture"]).stdout(Stdio::piped());
+    command.args(["--exact", &format!("{module}::run_as_a_rank"), "--nocapture"]).stdout(Stdio::piped());
     command.env(TASK, task).env(FOLDER, folder).env_remove("CUDA_VISIBLE_DEVICES");
     for (name, number) in [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", size)] {
         command.env(name, number.to_string());

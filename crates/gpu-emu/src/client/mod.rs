@@ -128,7 +128,7 @@ impl Control {
     /// returns their numbers. Sets the number of devices to the maximum.
     ///
     /// # Panics
-    /// If there are no more devices. In that case, spread the tests over more files.
+    /// If there are no more devices. In that case, spread the tests over more programs.
     #[must_use]
     pub fn reserve_devices(&self, count: usize) -> Vec<usize> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -159,6 +159,17 @@ impl Control {
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
         self.report(Report::Calls).lines().filter_map(Call::parse).collect()
+    }
+
+    /// Returns the new calls of NCCL on these devices, oldest first. Those on other devices are
+    /// kept.
+    #[must_use]
+    pub fn calls_of(&self, devices: &[usize]) -> Vec<Call> {
+        static SEEN: Mutex<Vec<Call>> = Mutex::new(Vec::new());
+        let mut seen = lock(&SEEN);
+        seen.extend(self.take_calls());
+        let is_one = |call: &mut Call| call.device().is_some_and(|device| devices.contains(&device));
+        seen.extract_if(.., is_one).collect()
     }
 
     /// Returns all faults since this was last called, oldest first. A fault is an action that no

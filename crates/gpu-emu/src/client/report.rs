@@ -28,6 +28,11 @@ impl Call {
     pub fn argument(&self, name: &str) -> Option<&str> {
         self.arguments.get(name).map(String::as_str)
     }
+
+    /// Returns the device of a call of NCCL with a communicator.
+    pub(super) fn device(&self) -> Option<usize> {
+        self.argument("device")?.parse().ok()
+    }
 }
 
 /// An action that no correct program takes.

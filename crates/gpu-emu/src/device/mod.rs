@@ -17,7 +17,7 @@ use memory::Memory;
 use stream::{Stream, StreamCore};
 
 /// The largest number of devices.
-pub(crate) const DEVICES_MAX: usize = 128;
+pub(crate) const DEVICES_MAX: usize = 256;
 
 /// One device, which exists as long as the process.
 #[derive(Debug)]

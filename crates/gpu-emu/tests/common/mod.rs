@@ -1,5 +1,5 @@
 //! The setup of all tests of the emulator.
-#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+#![allow(dead_code, reason = "each test program uses a part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 pub(crate) mod ranks;
@@ -12,10 +12,13 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use gpu_emu::{Control, Fault, Setting};
 
+/// The number of devices.
+pub(crate) const DEVICES: usize = 128;
+
 /// The emulator, loaded before anything else.
 pub(crate) fn control() -> &'static Control {
     let control = Control::load().unwrap();
-    control.set(Setting::Devices, 64);
+    control.set(Setting::Devices, DEVICES as u64);
     control
 }
 
@@ -30,7 +33,7 @@ pub(crate) fn devices(count: usize) -> Vec<usize> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     control();
     let first = NEXT.fetch_add(count, Ordering::SeqCst);
-    assert!(first + count <= 64, "the emulator has no more devices: spread the tests over more files");
+    assert!(first + count <= DEVICES, "there are no more devices: spread the tests over more programs");
     (first..first + count).collect()
 }
 

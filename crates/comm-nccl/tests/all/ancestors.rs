@@ -1,14 +1,12 @@
 //! The use cases of earlier libraries, through `Comm`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::sync::Arc;
 
 use comm_core::{Comm, Error, Invalid, ReduceOp};
 use comm_nccl::{Cuda, DeviceBuffer, NcclCommunicator, Stream};
 
-use common::{devices, faults_of, world};
+use crate::common::{devices, faults_of, world};
 
 /// Two ranks, through the public interface.
 fn pair(body: impl Fn(Comm<Cuda>, &dyn Fn(&[f32]) -> DeviceBuffer<f32>) + Sync) {

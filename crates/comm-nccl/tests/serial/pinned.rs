@@ -2,31 +2,20 @@
 //! calls.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-#[path = "common/hold.rs"]
-mod hold;
-
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, Communicator, Error, ReduceOp};
 use comm_nccl::{CopyRegion, CopyStreams, CudaView, CudaViewMut, Device, DeviceBuffer, PinnedBuffer, Stream};
 
-use common::{JITTERS, control, devices, faults_of, options, world};
+use crate::alone;
+use crate::common::hold::hold;
+use crate::common::{JITTERS, control, devices, faults_of, options, world};
 use gpu_emu::Setting;
-use hold::hold;
 
 const BRIEFLY: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
-
-/// Pinned memory is counted for the whole process, so tests that allocate some run one at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    // Another test may have panicked while it held the lock.
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A separate device for a test, with the streams and memory for copies.
 fn device() -> (Device, Stream, CopyStreams) {

@@ -1,14 +1,12 @@
 //! Groups of calls, messages between two ranks, and communicators created from others.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::time::Duration;
 
 use nccl_sys::{NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, ncclComm_t, ncclResult_t};
 
-use common::ranks::{Args, OK, Rank, group_end, group_start, last_error, nccl, unique_id, world};
-use common::{control, devices};
+use crate::common::ranks::{Args, OK, Rank, group_end, group_start, last_error, nccl, unique_id, world};
+use crate::common::{control, devices};
 
 #[test]
 fn messages_are_exchanged_in_a_group() {

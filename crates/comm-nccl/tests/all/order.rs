@@ -1,19 +1,15 @@
 //! The order of work on a device, for buffers, streams, and memory of other libraries.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-#[path = "common/hold.rs"]
-mod hold;
-
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, Communicator, DType, ReduceOp};
 use comm_nccl::{CudaViewMut, DeviceBuffer, Stream};
 
-use common::{JITTERS, control, devices, faults_of, options, world};
+use crate::common::hold::hold;
+use crate::common::{JITTERS, control, devices, faults_of, options, world};
 use gpu_emu::Setting;
-use hold::hold;
 
 /// Enqueues a write of bytes on a stream, like a kernel of the user.
 fn fill(buffer: &mut DeviceBuffer<u8>, stream: &Stream, value: u8) {
@@ -161,30 +157,5 @@ fn memory_of_others_is_used_in_the_order_of_their_stream() {
             drop(guard);
         });
     }
-    assert_eq!(faults_of(&devices), Vec::<String>::new());
-}
-
-#[test]
-fn devices_that_cannot_allocate_in_order_do_without() {
-    control().set(Setting::AsyncAllocation, 0);
-    let devices = devices(2);
-    world(&devices, |rank| {
-        for round in 1..10_u32 {
-            let mut buffer = rank.buffer(&[round; 50]);
-            let buffers = Buffers::InPlace(buffer.view_mut());
-            rank.comm
-                .run(
-                    Call::AllToAll {
-                        buffers,
-                        send: comm_core::Counts::Equal,
-                        recv: comm_core::Counts::Equal,
-                    },
-                    &options(),
-                )
-                .unwrap();
-            assert_eq!(buffer.to_vec().unwrap(), [round; 50]);
-        }
-    });
-    control().set(Setting::AsyncAllocation, 1);
     assert_eq!(faults_of(&devices), Vec::<String>::new());
 }

@@ -1,16 +1,14 @@
 //! Pinned memory of the host, and memory that NCCL allocates and registers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::ffi::c_void;
 use std::ptr;
 
 use cudarc::driver::{DevicePtr, result, sys};
 use nccl_sys::ncclResult_t;
 
-use common::ranks::{OK, nccl, world};
-use common::{control, device, devices, hold};
+use crate::common::ranks::{OK, nccl, world};
+use crate::common::{control, device, devices, hold};
 
 const INVALID: sys::CUresult = sys::CUresult::CUDA_ERROR_INVALID_VALUE;
 

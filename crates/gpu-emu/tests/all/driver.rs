@@ -1,8 +1,6 @@
 //! cudarc on the emulator: contexts, memory, copies, streams, events, kernels.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::ffi::CString;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +8,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, result, sys};
 use gpu_emu::{Control, Launch, Setting};
 
-use common::{control, device, devices, hold};
+use crate::common::{DEVICES, control, device, devices, hold};
 
 const LENGTHS: [usize; 6] = [1, 2, 63, 64, 65, 100_000];
 
@@ -21,8 +19,8 @@ fn devices_have_distinct_properties() {
     assert_eq!(a.name().unwrap(), format!("Emulated device {}", a.ordinal()));
     assert_ne!(a.uuid().unwrap().bytes, b.uuid().unwrap().bytes);
     assert_eq!(a.compute_capability().unwrap(), (9, 0));
-    assert_eq!(CudaContext::device_count().unwrap(), 64);
-    assert!(CudaContext::new(64).is_err());
+    assert_eq!(CudaContext::device_count().unwrap(), DEVICES as i32);
+    assert!(CudaContext::new(DEVICES).is_err());
     assert_eq!(control.path().file_name().unwrap(), "libgpu_emu.so");
 }
 

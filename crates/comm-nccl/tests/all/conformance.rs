@@ -1,14 +1,12 @@
 //! The conformance suite of communicators for NCCL on the emulator, with random delays.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use comm_core::{Communicator, Element, Groups, Result};
 use comm_nccl::{Cuda, DeviceBuffer};
 use comm_sim::communicator_conformance::{Features, Member};
 use gpu_emu::Setting;
 
-use common::{JITTERS, Rank, control, devices, faults_of, options, world};
+use crate::common::{JITTERS, Rank, control, devices, faults_of, options, world};
 
 impl Member for Rank {
     type Memory = Cuda;

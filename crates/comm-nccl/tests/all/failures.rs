@@ -1,8 +1,6 @@
 //! Failures during calls, and the state of the communicator and its buffers afterwards.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +8,7 @@ use comm_core::{Buffers, Call, CallOptions, Communicator, During, Error, ReduceO
 use comm_nccl::{Device, DeviceBuffer, NcclCommunicator, ShrinkMode, UniqueId};
 use nccl_sys::ncclResult_t;
 
-use common::{
+use crate::common::{
     Rank, SOON, config, connect_over_host, control, devices, library, options, within, world, world_with,
 };
 
@@ -142,17 +140,10 @@ fn an_abort_ends_the_call_in_flight_and_handles_can_be_dropped_later() {
         drop(rank.comm);
         assert!(buffer.to_vec().is_err());
     });
-    let destroyed = |call: &gpu_emu::Call| call.name == "ncclCommDestroy";
-    let ours = |call: &gpu_emu::Call| {
-        devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
-    };
-    let calls = control().take_calls();
-    assert!(
-        !calls.iter().any(|call| destroyed(call) && ours(call)),
-        "an aborted communicator is not destroyed"
-    );
-    let aborted = calls.iter().filter(|call| call.name == "ncclCommAbort" && ours(call)).count();
-    assert_eq!(aborted, 2);
+    let calls = control().calls_of(&devices);
+    let count = |name| calls.iter().filter(|call| call.name == name).count();
+    assert_eq!(count("ncclCommDestroy"), 0, "an aborted communicator is not destroyed");
+    assert_eq!(count("ncclCommAbort"), 2);
 }
 
 #[test]

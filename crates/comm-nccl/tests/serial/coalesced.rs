@@ -1,19 +1,15 @@
 //! Many buffers in one call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Comm, DType, Error, ReduceOp};
 use comm_nccl::{Cuda, CudaViewMut, DeviceBuffer, DeviceComm, DeviceCommunicator};
 use comm_sim::exact::{self, Small, elements};
 
-use common::{Rank, SOON, control, devices, faults_of, in_all_worlds, options, world};
-
-/// Calls are recorded for the whole process, so tests run one at a time.
-static TURN: Mutex<()> = Mutex::new(());
+use crate::alone;
+use crate::common::{Rank, SOON, control, devices, faults_of, in_all_worlds, options, world};
 
 fn buffer<T: Small>(rank: &Rank, op: ReduceOp, len: usize) -> DeviceBuffer<T> {
     rank.buffer(&elements::<T>(0..len, |index| exact::contribution(op, rank.size, rank.rank, index)))
@@ -25,7 +21,7 @@ fn reduced<T: Small>(rank: &Rank, op: ReduceOp, len: usize) -> Vec<T> {
 
 #[test]
 fn each_buffer_has_the_result_of_a_separate_call() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     in_all_worlds(|rank| {
         for op in [ReduceOp::Sum, ReduceOp::Avg] {
             let (mut floats, mut halves) =
@@ -65,7 +61,7 @@ fn cost(body: impl Fn(Rank) + Sync) -> [usize; 2] {
 #[test]
 fn hundreds_of_small_buffers_make_a_few_groups_and_join_their_stream_once_for_each() {
     const BUFFERS: usize = 600;
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let with = |calls: usize| {
         cost(|rank| {
             let memory = rank.buffer(&vec![rank.rank as f32 + 1.0; 3 * BUFFERS]);
@@ -92,7 +88,7 @@ fn hundreds_of_small_buffers_make_a_few_groups_and_join_their_stream_once_for_ea
 
 #[test]
 fn if_one_is_refused_nothing_is_done_with_any() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let devices = devices(2);
     world(&devices, |rank| {
         let (mut floats, mut words) = (rank.buffer(&[1.0_f32; 10]), rank.buffer(&[1_i16; 10]));
@@ -115,7 +111,7 @@ fn if_one_is_refused_nothing_is_done_with_any() {
 
 #[test]
 fn a_handle_gives_its_options() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let devices = devices(2);
     world(&devices, |rank| {
         let (number, mut buffer) = (rank.rank, rank.buffer(&[1_u8; 10]));

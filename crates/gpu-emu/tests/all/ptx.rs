@@ -1,13 +1,11 @@
 //! Kernels in PTX: they are interpreted, and their errors are faults of the device.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::ffi::{CStr, CString};
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 
-use common::{device, faults_of};
+use crate::common::{device, faults_of};
 
 /// Stores the index of each thread, in reverse order.
 const NUMBERS: &CStr = c"// Numbers.

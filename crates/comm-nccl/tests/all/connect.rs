@@ -1,12 +1,10 @@
 //! Connecting ranks over a communicator for the host.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use comm_core::{Buffers, Call, Communicator, Error, Invalid, ReduceOp};
 use comm_nccl::{DeviceBuffer, UniqueId};
 
-use common::{WORLDS, connect_over_host, control, devices, faults_of, options, world_over_host};
+use crate::common::{WORLDS, connect_over_host, control, devices, faults_of, options, world_over_host};
 
 #[test]
 fn ranks_connect_over_the_host_and_reduce_together() {
@@ -44,9 +42,6 @@ fn two_ranks_on_one_device_are_named_on_every_rank_before_nccl_is_called() {
         assert_eq!(device, &name);
         assert!(advice.contains("NCCL_MULTI_RANK_GPU_ENABLE=1"), "{advice}");
     }
-    let ours = |call: &gpu_emu::Call| {
-        devices.iter().any(|device| call.argument("device") == Some(&device.to_string()))
-    };
-    let made = control().take_calls().into_iter().filter(ours).map(|call| call.name);
+    let made = control().calls_of(&devices).into_iter().map(|call| call.name);
     assert_eq!(made.collect::<Vec<_>>(), Vec::<String>::new());
 }

@@ -1,11 +1,9 @@
 //! Averages and sums of 16-bit floats.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use comm_core::{Accumulate, Buffers, Call, Communicator, ReduceOp};
 
-use common::{in_all_worlds, options};
+use crate::common::{in_all_worlds, options};
 
 #[test]
 fn an_average_of_f16_does_not_overflow_where_the_sum_would() {

@@ -1,10 +1,6 @@
 //! Device kernels give the same bits as the host, and respect the order of other work.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-#[path = "common/hold.rs"]
-mod hold;
-
 use std::sync::Arc;
 
 use comm_core::{AsView, AsViewMut, Comm, DType, Error, Fabric, Host, Kernels, ReduceOp};
@@ -14,8 +10,8 @@ use comm_sim::in_process::{InProcessConfig, run};
 use comm_sim::kernels_conformance::{LENGTHS, check};
 use gpu_emu::Setting;
 
-use common::{JITTERS, Rank, SOON, control, devices, faults_of, world};
-use hold::hold;
+use crate::common::hold::hold;
+use crate::common::{JITTERS, Rank, SOON, control, devices, faults_of, world};
 
 fn on_host() -> Comm {
     let mut comms = run(1, &InProcessConfig::default(), |fabric| {

@@ -1,8 +1,6 @@
 //! Ranks as processes: this program starts itself once per rank.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use std::ffi::c_char;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +8,7 @@ use std::time::Duration;
 
 use nccl_sys::{NCCL_CONFIG_INITIALIZER, ncclConfig_t, ncclResult_t, ncclUniqueId};
 
-use common::ranks::{OK, Rank, last_error, unique_id};
+use crate::common::ranks::{OK, Rank, last_error, unique_id};
 
 const TASK: &str = "GPU_EMU_TEST_PART";
 const ID: &str = "GPU_EMU_TEST_ID";
@@ -35,7 +33,7 @@ fn number(name: &str) -> usize {
 /// visible.
 fn start(task: &str, id: &ncclUniqueId, (rank, world): (usize, usize), device: usize) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "run_as_a_rank", "--nocapture"]).stdout(Stdio::piped());
+    command.args(["--exact", "processes::run_as_a_rank", "--nocapture"]).stdout(Stdio::piped());
     command.env(TASK, task).env(ID, to_text(id));
     command.env(RANK, rank.to_string()).env(WORLD, world.to_string());
     command.env("CUDA_VISIBLE_DEVICES", device.to_string());

@@ -1,8 +1,6 @@
 //! The remaining ranks shrink a group after a failure.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +9,7 @@ use comm_core::{Buffers, Call, CallOptions, Communicator, During, Error, Groups,
 use comm_nccl::{NcclCommunicator, ShrinkMode};
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, control, devices, faults_of, options, within, world_over_host};
+use crate::common::{Rank, SOON, control, devices, faults_of, options, within, world_over_host};
 
 /// Long enough for a device to make progress, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(400);

@@ -1,21 +1,21 @@
 //! NCCL enqueues a call late, after the communicator has failed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, Communicator, Error, ReduceOp};
 use gpu_emu::Setting;
 
-use common::{control, devices, faults_of, options, world};
+use crate::alone;
+use crate::common::{control, devices, faults_of, options, world};
 
 /// The delay in milliseconds.
 const LATE: u64 = 100;
 
 #[test]
 fn memory_of_an_aborted_call_is_kept_until_the_call_is_over() {
+    let _alone = alone();
     let devices = devices(2);
     control().set(Setting::CallMilliseconds, LATE);
     world(&devices, |rank| {

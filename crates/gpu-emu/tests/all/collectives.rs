@@ -1,13 +1,11 @@
 //! Every collective of NCCL against its expected result, with threads as ranks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
 use gpu_emu::Setting;
 use nccl_sys::{ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t};
 
-use common::ranks::{Args, F32, OK, Rank, last_error, nccl, world};
-use common::{control, devices, hold};
+use crate::common::ranks::{Args, F32, OK, Rank, last_error, nccl, world};
+use crate::common::{control, devices, hold};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 const COUNTS: [usize; 6] = [0, 1, 7, 8, 9, 1000];
@@ -265,7 +263,7 @@ fn a_buffer_that_is_too_short_is_a_fault_and_not_corruption() {
             assert!(member.stream.synchronize().is_err());
             assert_eq!(member.async_error(), nccl_sys::ncclResult_t::ncclUnhandledCudaError);
             control().reset_device(devices[0]);
-            let faults = common::faults_of(devices[0]);
+            let faults = crate::common::faults_of(devices[0]);
             assert!(faults.iter().any(|fault| fault.contains("out of bounds")), "{faults:?}");
         } else {
             let big = member.floats(&[0.0; 4]);

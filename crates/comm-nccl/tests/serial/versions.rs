@@ -1,8 +1,5 @@
-//! Ranks with different versions of the library. The version is a setting of the process, so this
-//! test runs in a separate one.
+//! Ranks with different versions of the library.
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use comm_core::{Error, Fabric};
 use comm_nccl::{Device, Library, NcclCommunicator};
@@ -10,10 +7,12 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::Setting;
 
-use common::{SOON, config, control, devices, library};
+use crate::alone;
+use crate::common::{SOON, config, control, devices, library};
 
 #[test]
 fn unlike_versions_are_named_on_every_rank() {
+    let _alone = alone();
     let devices = devices(2);
     let libraries: Vec<Library> = [23_007, 22_809]
         .map(|version| {

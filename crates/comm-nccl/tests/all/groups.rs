@@ -1,15 +1,15 @@
 //! Subgroups, messages, batches, and buffers that are registered with NCCL.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, Comm, Communicator, Counts, Error, Groups, ReduceOp};
 use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
-use common::{Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with};
+use crate::common::{
+    Rank, WORLDS, config, control, devices, faults_of, in_all_worlds, options, world, world_with,
+};
 
 /// Long enough for a device to make progress, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(500);
@@ -52,8 +52,8 @@ fn groups_have_their_own_names_and_outlive_their_parent() {
 
 /// A communicator of one rank.
 fn alone(rank: &Rank) -> NcclCommunicator {
-    let id = comm_nccl::UniqueId::generate(&common::library()).unwrap();
-    NcclCommunicator::with_id(&common::library(), &rank.device, &id, config(0, 1)).unwrap()
+    let id = comm_nccl::UniqueId::generate(&crate::common::library()).unwrap();
+    NcclCommunicator::with_id(&crate::common::library(), &rank.device, &id, config(0, 1)).unwrap()
 }
 
 #[test]
@@ -188,20 +188,21 @@ fn a_registered_buffer_is_a_buffer_like_others() {
 fn memory_of_nccls_own_is_zero_and_a_buffer_like_others() {
     let devices = devices(2);
     world(&devices, |rank| {
-        let mut buffer = DeviceBuffer::by_nccl(&common::library(), &rank.stream, 3).unwrap();
+        let mut buffer = DeviceBuffer::by_nccl(&crate::common::library(), &rank.stream, 3).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [0.0_f64; 3]);
         let registered = rank.comm.register(&buffer).unwrap();
         buffer.copy_from_host(&[1.0, 2.0, rank.rank as f64]).unwrap();
         let whole = Buffers::InPlace(buffer.view_mut());
         rank.comm.run(Call::AllReduce { buffers: whole, op: ReduceOp::Sum }, &options()).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [2.0, 4.0, 1.0]);
-        let empty = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 0).unwrap();
+        let empty = DeviceBuffer::<u8>::by_nccl(&crate::common::library(), &rank.stream, 0).unwrap();
         assert!(empty.is_empty() && empty.to_vec().unwrap().is_empty());
         // While work on it is in progress, and before it is deregistered.
         let whole = Buffers::InPlace(buffer.view_mut());
         rank.comm.run(Call::AllReduce { buffers: whole, op: ReduceOp::Sum }, &options()).unwrap();
         drop((buffer, registered));
-        let too_large = DeviceBuffer::<u8>::by_nccl(&common::library(), &rank.stream, 1 << 40).unwrap_err();
+        let too_large =
+            DeviceBuffer::<u8>::by_nccl(&crate::common::library(), &rank.stream, 1 << 40).unwrap_err();
         assert!(too_large.to_string().contains("ncclMemAlloc"), "{too_large}");
     });
     assert_eq!(faults_of(&devices), Vec::<String>::new());
@@ -255,7 +256,7 @@ fn settings_reach_nccl() {
         config
     };
     world_with(&devices, with, |rank| assert_eq!(sum(&rank.comm, &rank, 2), 4));
-    let calls = control().take_calls();
+    let calls = control().calls_of(&devices);
     for device in devices {
         let made = calls.iter().find(|call| {
             call.name == "ncclCommInitRankConfig" && call.argument("device") == Some(&device.to_string())
@@ -269,11 +270,11 @@ fn settings_reach_nccl() {
 #[test]
 fn settings_that_cannot_be_are_refused() {
     let device = comm_nccl::Device::open(devices(1)[0]).unwrap();
-    let id = comm_nccl::UniqueId::generate(&common::library()).unwrap();
+    let id = comm_nccl::UniqueId::generate(&crate::common::library()).unwrap();
     let (mut no_ctas, mut zero_byte) = (config(0, 1), config(0, 1));
     (no_ctas.ctas, zero_byte.name) = (Some(0..=4), Some("a\0b".into()));
     for config in [no_ctas, zero_byte] {
-        let error = NcclCommunicator::with_id(&common::library(), &device, &id, config).unwrap_err();
+        let error = NcclCommunicator::with_id(&crate::common::library(), &device, &id, config).unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
 }

@@ -1,8 +1,6 @@
 //! Notices over the communicator for the host, about failures that NCCL does not report.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +8,7 @@ use comm_core::{Buffers, Call, CallOptions, Communicator, Counts, During, Error,
 use comm_nccl::Cuda;
 use nccl_sys::ncclResult_t;
 
-use common::{Rank, SOON, control, devices, options, within, world_over_host};
+use crate::common::{Rank, SOON, control, devices, options, within, world_over_host};
 
 fn over_host<T: Send>(size: usize, body: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     world_over_host(&devices(size), body)

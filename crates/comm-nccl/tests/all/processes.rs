@@ -1,8 +1,6 @@
 //! Ranks as processes, for which this program starts itself; one of them is killed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::sync::Arc;
@@ -11,8 +9,8 @@ use std::thread;
 use comm_core::{Comm, Communicator, During, Error, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig, ShrinkMode};
 
-use common::process::{self, RankTask};
-use common::{SOON, library, options};
+use crate::common::process::{self, RankTask};
+use crate::common::{SOON, library, options};
 
 /// The body of the processes that other tests start; it passes immediately in any other process.
 #[test]
@@ -57,7 +55,7 @@ fn processes_meet_in_a_folder_and_reduce_together() {
     for size in [1, 2, 3] {
         let folder = tempfile::tempdir().unwrap();
         let ranks: Vec<Child> =
-            (0..size).map(|rank| process::start("sum", folder.path(), rank, size, &[])).collect();
+            (0..size).map(|rank| process::start("processes::sum", folder.path(), rank, size, &[])).collect();
         for mut rank in ranks {
             assert!(rank.wait().unwrap().success());
         }
@@ -68,7 +66,7 @@ fn processes_meet_in_a_folder_and_reduce_together() {
 fn a_killed_rank_is_named_by_all_waiting_ranks_which_shrink_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut ranks: Vec<Child> =
-        (0..3).map(|rank| process::start("wait", folder.path(), rank, 3, &[])).collect();
+        (0..3).map(|rank| process::start("processes::wait", folder.path(), rank, 3, &[])).collect();
     let mut victim = ranks.remove(1);
     let said = BufReader::new(victim.stdout.take().unwrap());
     assert!(said.lines().any(|line| line.unwrap().ends_with("ready")));

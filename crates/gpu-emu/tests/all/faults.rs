@@ -1,14 +1,12 @@
 //! Actions that no correct program takes are detected and described.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use cudarc::driver::{DevicePtr, result, sys};
 
-use common::{control, device, faults, faults_of, hold};
+use crate::common::{control, device, faults, faults_of, hold};
 
 const ILLEGAL: sys::CUresult = sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 const INVALID: sys::CUresult = sys::CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -130,7 +128,7 @@ fn the_host_cannot_follow_an_address_of_a_device() {
         panic!("read {value}");
     }
     let program = std::env::current_exe().unwrap();
-    let name = "the_host_cannot_follow_an_address_of_a_device";
+    let name = "faults::the_host_cannot_follow_an_address_of_a_device";
     let child = Command::new(program).args(["--exact", name]).env(CHILD, "1").output().unwrap();
     let signal = child.status.signal();
     assert!(matches!(signal, Some(libc::SIGSEGV | libc::SIGBUS)), "{:?}", child.status);

@@ -1,18 +1,14 @@
 //! Waiting for enqueued work on the device and on the host.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-#[path = "common/hold.rs"]
-mod hold;
-
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Buffers, Call, CallOptions, Communicator, Error, ReduceOp};
 use comm_nccl::{DeviceCommunicator, DeviceWork};
 
-use common::{control, devices, faults_of, options, world};
-use hold::hold;
+use crate::common::hold::hold;
+use crate::common::{control, devices, faults_of, options, world};
 
 /// Long enough for everything that does not wait.
 const WHILE: Duration = Duration::from_millis(100);

@@ -2,8 +2,6 @@
 //! the same one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::Read;
 use std::process::Child;
 use std::sync::Arc;
@@ -11,8 +9,8 @@ use std::sync::Arc;
 use comm_core::{Comm, Error, Invalid, Membership, ReduceOp};
 use comm_nccl::{Cuda, Device, DeviceBuffer, NcclCommunicator, NcclConfig};
 
-use common::process::{self, RankTask};
-use common::{SOON, library};
+use crate::common::process::{self, RankTask};
+use crate::common::{SOON, library};
 
 const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 /// The emulator's NCCL does not read the variable above.
@@ -57,7 +55,7 @@ fn run<const N: usize>(task: &str, environments: [&[(&str, &str)]; N]) -> [Strin
 #[test]
 fn a_rank_that_sees_one_device_uses_it_whatever_its_number() {
     let shown = |device| ("CUDA_VISIBLE_DEVICES", device);
-    let output = run("sum", [&[shown("2")], &[shown("0")], &[shown("5")]]);
+    let output = run("visible::sum", [&[shown("2")], &[shown("0")], &[shown("5")]]);
     for (output, device) in output.iter().zip(["device 2", "device 0", "device 5"]) {
         assert!(output.contains(device), "{output}");
     }
@@ -65,7 +63,7 @@ fn a_rank_that_sees_one_device_uses_it_whatever_its_number() {
 
 #[test]
 fn processes_on_one_device_are_refused() {
-    let output = run("refused", [&[("CUDA_VISIBLE_DEVICES", "3")]; 2]);
+    let output = run("visible::refused", [&[("CUDA_VISIBLE_DEVICES", "3")]; 2]);
     for output in output {
         assert!(output.contains("is not for rank 0, rank 1"), "{output}");
     }
@@ -74,10 +72,10 @@ fn processes_on_one_device_are_refused() {
 #[test]
 fn processes_share_a_device_where_all_of_them_tell_nccl_so() {
     let shown = ("CUDA_VISIBLE_DEVICES", "3");
-    run("sum", [&[shown, SHARE, SHARED]; 2]);
-    let output = run("refused", [&[shown, SHARE, SHARED], &[shown, SHARED]]);
+    run("visible::sum", [&[shown, SHARE, SHARED]; 2]);
+    let output = run("visible::refused", [&[shown, SHARE, SHARED], &[shown, SHARED]]);
     assert!(output.iter().all(|output| output.contains("is not for rank 1\n")), "{output:?}");
     let old = ("GPU_EMU_NCCL_VERSION", "22809");
-    let output = run("refused", [&[shown, SHARE, SHARED, old]; 2]);
+    let output = run("visible::refused", [&[shown, SHARE, SHARED, old]; 2]);
     assert!(output.iter().all(|output| output.contains("from 2.30.3 on")), "{output:?}");
 }
