@@ -1,9 +1,10 @@
 //! The copies between devices and the host, and their order, as the emulator recorded them.
+//! They run in a separate program, because the records cover the whole process.
 #![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "common/device.rs"]
-mod common;
+#[path = "all/device.rs"]
+mod device;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +16,13 @@ use comm_hybrid::StagedCommunicator;
 use comm_nccl::{CudaView, Device, DeviceBuffer};
 use comm_sim::in_process::{InProcessConfig, run};
 
-use common::{Rank, SOON, control, devices, on_host, options, staged};
+use device::{Rank, SOON, control, devices, on_host, options, staged};
 
 const PIECE: usize = 64;
 /// Elements of four bytes in a piece that is one block.
 const WIDTH: usize = PIECE / 4;
 
-/// Records cover the whole process.
+/// Waits until no other test runs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

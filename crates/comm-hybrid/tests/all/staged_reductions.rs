@@ -1,16 +1,12 @@
 //! Staged reductions of device buffers with rounded sums, user-defined operators and many buffers.
-#![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "common/device.rs"]
-mod common;
 
 use comm_core::{Accumulate, Comm, Error, Operator, Plain, ReduceOp, ReduceOrder, bytemuck};
 use comm_nccl::{Device, DeviceBuffer, DeviceComm};
 use comm_sim::exact::{Small, elements, f16, number, reduced};
 use float8::F8E4M3;
 
-use common::{assert_bits, control, devices, faults_of, in_all_worlds, staged};
+use crate::device::{assert_bits, control, devices, faults_of, in_all_worlds, staged};
 use gpu_emu::Setting;
 
 /// The number of one-byte elements in a piece of a buffer that is one block.
@@ -141,7 +137,7 @@ fn if_one_of_many_buffers_is_refused_nothing_is_done_with_any() {
 #[test]
 fn a_deterministic_order_hides_where_a_call_is_cut() {
     let devices = devices(5);
-    for size in common::WORLDS {
+    for size in crate::device::WORLDS {
         for piece_bytes in [4, 60, 1 << 20] {
             staged(&devices[..size], piece_bytes, |rank| {
                 let own: Vec<f32> =
@@ -160,7 +156,7 @@ fn a_deterministic_order_hides_where_a_call_is_cut() {
 #[test]
 fn the_last_pieces_of_a_call_do_not_meet_the_first_of_the_next() {
     let devices = devices(3);
-    control().set(Setting::JitterMicroseconds, common::JITTERS[1]);
+    control().set(Setting::JitterMicroseconds, crate::device::JITTERS[1]);
     staged(&devices, PIECE, |rank| {
         let mut buffer = rank.buffer(&vec![1_i64; 50]);
         // The host waits for nothing in between.

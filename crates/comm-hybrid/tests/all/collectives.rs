@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::world;
 use comm_core::{Collective, Comm, Fabric, LinkModel, ReduceOp};
 use comm_hybrid::HybridFabric;
 use comm_ring::choose::{CallShape, choose};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::exact;
-use common::world;
 
 fn communicator(fabric: HybridFabric) -> Comm {
     let timeout = Duration::from_secs(60);

@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, WORLD, config, open, rendezvous, rendezvous_in, spreads, store, world};
 use comm_core::{
     Armed, ChannelId, ChannelKind, Error, Fabric, Interest, LinkModel, Refusal, Result, Transport,
 };
 use comm_hybrid::{HybridFabric, HybridTransport, Path};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
-use common::{SOON, WORLD, config, open, rendezvous, rendezvous_in, spreads, store, world};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Checks that every member receives from every other, and from no other rank.
@@ -76,7 +74,7 @@ fn alone(part: &str) {
 
 #[test]
 fn a_channel_opens_nothing_that_its_members_do_not_need() {
-    alone("count_descriptors");
+    alone("fabric::count_descriptors");
 }
 
 #[test]

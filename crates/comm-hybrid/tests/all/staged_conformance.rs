@@ -1,16 +1,12 @@
 //! The conformance suite of communicators for device buffers that are staged through the host.
-#![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "common/device.rs"]
-mod common;
 
 use comm_core::{Collective, Communicator, Element, Groups, Result};
 use comm_nccl::{Cuda, DeviceBuffer};
 use comm_sim::communicator_conformance::{Features, Member};
 use gpu_emu::Setting;
 
-use common::{JITTERS, Rank, control, devices, faults_of, options, staged};
+use crate::device::{JITTERS, Rank, control, devices, faults_of, options, staged};
 
 /// The bytes of a piece of a buffer that is one block.
 const PIECE: usize = 64;

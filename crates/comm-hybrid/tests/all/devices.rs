@@ -1,10 +1,6 @@
 //! Groups with a communicator for the host and one for devices: the path of device buffers, and
 //! common failures.
-#![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "common/device.rs"]
-mod common;
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -17,7 +13,9 @@ use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::Setting;
 use nccl_sys::ncclResult_t;
 
-use common::{JITTERS, SOON, WORLDS, assert_bits, control, devices, faults_of, library, on_host, options};
+use crate::device::{
+    JITTERS, SOON, WORLDS, assert_bits, control, devices, faults_of, library, on_host, options,
+};
 
 /// The longest time until a failure is known everywhere. Deadlines of calls are much later.
 const SOON_KNOWN: Duration = Duration::from_secs(5);
@@ -183,7 +181,6 @@ fn two_ranks_on_one_device_are_named_before_nccl_is_called() {
     let devices = devices(2);
     let ordinals = [devices[0], devices[1], devices[0]];
     let on = |path| ordinals.map(|ordinal| config(path, ordinal));
-    drop(control().take_calls());
     for error in rendezvous(&on(DevicePath::Nccl), |_, connected| connected.map(drop).unwrap_err()) {
         assert!(error.to_string().contains("ranks 0 and 2 are both on device GPU-"), "{error}");
     }

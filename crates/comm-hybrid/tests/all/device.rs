@@ -1,5 +1,5 @@
 //! Ranks as threads, each with a device of the emulator.
-#![allow(dead_code, reason = "each test file is a program of its own, and uses a part of this")]
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Ranks as threads that connect through a store, on simulated hosts.
-#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use comm_core::{Collective, Comm, Result};
 use comm_hybrid::HybridFabric;
 use comm_ring::{RingCommunicator, RingConfig};
@@ -15,7 +13,7 @@ use comm_tcp::TcpConfig;
 /// `n` ranks, each of them on the host with this number.
 fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabric> {
     let rank = |rank: usize| {
-        let mut config = common::config(rank, n, &host(rank).to_string());
+        let mut config = crate::common::config(rank, n, &host(rank).to_string());
         if tiny {
             let tcp = &mut config.tcp.tcp;
             (tcp.send_buffer, tcp.recv_buffer) = (Some(4096), Some(4096));
@@ -24,7 +22,7 @@ fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabr
         }
         config
     };
-    common::rendezvous((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
+    crate::common::rendezvous((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
 }
 
 fn on_one_host(n: usize) -> Vec<HybridFabric> {

@@ -1,9 +1,5 @@
 //! Rejected calls, failures and groups of a communicator that stages buffers through the host.
-#![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "common/device.rs"]
-mod common;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,7 +12,7 @@ use comm_hybrid::StagedCommunicator;
 use comm_nccl::{Cuda, Device, DeviceBuffer, Library, NcclCommunicator, NcclConfig, UniqueId};
 use comm_sim::in_process::{InProcessConfig, run};
 
-use common::{
+use crate::device::{
     Rank, SOON, assert_bits, control, devices, faults_of, library, on_host, options, staged, within,
 };
 

@@ -1,9 +1,5 @@
 //! Data parallel training on devices gives the bits of training on the host.
-#![cfg(feature = "nccl")]
 #![allow(clippy::unwrap_used, clippy::panic)]
-
-#[path = "common/device.rs"]
-mod common;
 
 use comm_core::{AsView, AsViewMut, Comm, DType, Fabric, Host, Kernels, Memory, Shape, bytemuck};
 use comm_ddp::{BucketLimits, DataParallel, Divisor, Options, Parameter, ParameterSet};
@@ -13,7 +9,7 @@ use comm_sim::in_process::{InProcessConfig, run};
 use gpu_emu::Setting;
 use half::{bf16, f16};
 
-use common::{JITTERS, SOON, control, devices, faults_of, library, on_host};
+use crate::device::{JITTERS, SOON, control, devices, faults_of, library, on_host};
 
 /// Number of elements and type of each parameter.
 const PARAMETERS: [(usize, DType); 5] =
