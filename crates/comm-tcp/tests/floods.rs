@@ -1,4 +1,5 @@
-//! Floods of connections while a store serves and while ranks open channels.
+//! Floods of connections while a store serves and while ranks open channels. They run in a separate
+//! program, because they take descriptors and processors from other tests.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

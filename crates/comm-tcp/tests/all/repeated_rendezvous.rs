@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{config, rendezvous, store};
 use comm_core::{Error, Refusal, Result, Store};
 use comm_tcp::{FileStore, Secret, TcpFabric};
-use common::{config, rendezvous, store};
 
 /// Runs one rendezvous after another, each rank as fast as it can.
 fn meet_again(store: &dyn Store, ranks: usize, times: usize) {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, WORLD, config, introduce, open, rendezvous, run, store};
 use comm_core::{ChannelId, Error, Fabric, GroupId, Loss, Result};
-use common::{SOON, WORLD, config, introduce, open, rendezvous, run, store};
 
 #[test]
 fn a_rank_that_never_opens_the_channel_is_named() {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, store};
 use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
 use comm_tcp::{StoreConfig, TcpStore, TcpStoreServer};
-use common::{SOON, store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn client(server: &TcpStoreServer) -> TcpStore {
@@ -124,7 +122,7 @@ fn a_draining_server_ends_when_its_clients_have_left_or_its_grace_period_has_pas
     });
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
 
-    let (server, store) = common::store();
+    let (server, store) = crate::common::store();
     server.drain(Duration::ZERO, Duration::from_millis(50));
     let limit = Instant::now() + SOON;
     while store.set("key", b"value").is_ok() {

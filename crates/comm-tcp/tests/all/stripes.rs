@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{WORLD, config, introduce, open, run, store};
 use comm_core::{ChannelId, ChannelKind, Fabric, Result, Transport};
 use comm_sim::conformance::exchange;
 use comm_tcp::{RendezvousConfig, TcpConfig};
-use common::{WORLD, config, introduce, open, run, store};
 
 fn striped(rank: usize, n: usize, (sockets, stripe): (usize, usize)) -> RendezvousConfig {
     let mut config = config(rank, n);
@@ -65,7 +63,7 @@ fn a_channel_among_some_ranks_has_as_many_sockets() {
         if fabric.group().rank() % 2 == 1 {
             return Ok(());
         }
-        let deadline = std::time::Instant::now() + common::SOON;
+        let deadline = std::time::Instant::now() + crate::common::SOON;
         let transport = fabric.open_among(WORLD, &[4, 0, 2], deadline.into())?;
         assert_eq!(transport.group().size(), 3);
         exchange(transport, 1000)

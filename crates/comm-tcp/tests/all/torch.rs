@@ -1,7 +1,7 @@
 //! The client of PyTorch's store against PyTorch. Not run by default:
 //!
 //! ```sh
-//! COMM_TEST_PYTHON=path/to/python cargo test -p comm-tcp --test torch -- --ignored
+//! COMM_TEST_PYTHON=path/to/python cargo test -p comm-tcp --test all torch -- --ignored
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, WORLD, config, introduce, open, rendezvous, run, store, store_at};
 use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Invalid, Refusal, Result, Store, Transport};
 use comm_sim::conformance::exchange;
 use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
-use common::{SOON, WORLD, config, introduce, open, rendezvous, run, store, store_at};
 
 #[test]
 fn worlds_of_many_sizes_meet_and_open_channels() {
