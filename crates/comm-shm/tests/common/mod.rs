@@ -1,5 +1,5 @@
 //! Ranks that find each other through a folder.
-#![allow(dead_code, clippy::unwrap_used, reason = "not every test file uses every helper")]
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
 
 pub(crate) mod arena;
 

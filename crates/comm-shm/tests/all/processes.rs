@@ -5,18 +5,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
-mod common;
-
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, IoSlice};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, WORLD, config, store};
 use comm_core::{Armed, Error, Fabric, Interest, Loss, Result, Transport};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
 use comm_tcp::FileStore;
-use common::{SOON, WORLD, config, store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -37,7 +35,7 @@ struct Rank {
 impl Rank {
     fn start(part: &str, store: &FileStore) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["processes::rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(PART, part)
             .env(STORE, store.folder())
             .stdout(Stdio::piped())

@@ -1,11 +1,9 @@
 //! The verifier rejects every harmful mutant.
 
-mod schedules;
-
+use crate::schedules::*;
 use comm_core::Collective;
 use comm_sim::mutate::{InterpretError, MutationError, MutationOptions, MutationReport, test_mutants};
 use comm_sim::verify::{Program, Spec, Tree};
-use schedules::*;
 
 #[test]
 fn every_harmful_mutant_of_a_textbook_schedule_is_rejected() {

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -115,7 +113,7 @@ fn everything(comm: &Comm, len: usize, allocated: bool) -> Vec<Vec<u32>> {
 
 fn same_bits(zero_copy_bytes: usize, worlds: &[usize], lengths: impl Fn(usize) -> Vec<usize> + Sync) {
     for &n in worlds {
-        comm_sim::run_each(common::zero_copy_world(n, 8192, zero_copy_bytes), |fabric| {
+        comm_sim::run_each(crate::common::zero_copy_world(n, 8192, zero_copy_bytes), |fabric| {
             let comm = communicator(fabric);
             for len in lengths(n) {
                 let expected = everything(&comm, len, false);
@@ -148,7 +146,7 @@ fn large_buffers_have_the_same_bits() {
 #[test]
 fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
     let run = |n, bytes, len| {
-        comm_sim::run_each(common::single_copy_world(n, 8192, bytes), |fabric| {
+        comm_sim::run_each(crate::common::single_copy_world(n, 8192, bytes), |fabric| {
             everything(&communicator(fabric), len, false)
         })
     };
@@ -162,7 +160,7 @@ fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
 
 /// Whether anything was sent in a call without a copy, and so was not released immediately.
 fn is_shown(n: usize, call: fn(&Comm)) -> bool {
-    let fabric = common::single_copy_world(n, 1 << 20, 0).into_iter();
+    let fabric = crate::common::single_copy_world(n, 1 << 20, 0).into_iter();
     let shown = Arc::new(AtomicBool::new(false));
     let fabric = fabric.map(|fabric| {
         let shown = Arc::clone(&shown);
@@ -204,7 +202,7 @@ fn the_callers_memory_is_sent_without_a_copy_and_other_memory_is_copied() {
 #[test]
 fn only_some_ranks_may_pass_memory_that_is_read_in_place() {
     for n in [2, 3, 5] {
-        comm_sim::run_each(common::zero_copy_world(n, 8192, 1), |fabric| {
+        comm_sim::run_each(crate::common::zero_copy_world(n, 8192, 1), |fabric| {
             let comm = communicator(fabric);
             let mut mixed = filled(&comm, 20_011, comm.rank().is_multiple_of(2));
             let mut heap = filled(&comm, 20_011, false);
@@ -222,7 +220,7 @@ fn only_some_ranks_may_pass_memory_that_is_read_in_place() {
 #[test]
 fn staged_calls_have_the_same_bits() {
     for n in [1, 2, 3, 5, 8] {
-        comm_sim::run_each(common::zero_copy_world(n, 8192, 64 << 10), |fabric| {
+        comm_sim::run_each(crate::common::zero_copy_world(n, 8192, 64 << 10), |fabric| {
             let mut config = RingConfig::default();
             (config.segment_bytes, config.segments_per_pass) = (20_000, 2);
             let timeout = Duration::from_secs(60);
@@ -252,7 +250,7 @@ fn staged_calls_have_the_same_bits() {
 /// Buffers may be dropped before or after the communicator, and groups read them in place, too.
 #[test]
 fn buffers_and_communicators_are_dropped_in_any_order() {
-    comm_sim::run_each(common::zero_copy_world(3, 8192, 1), |fabric| {
+    comm_sim::run_each(crate::common::zero_copy_world(3, 8192, 1), |fabric| {
         let comm = communicator(fabric);
         for round in 0..50 {
             let mut buffer = comm.alloc::<u64>(1000).unwrap();
@@ -291,7 +289,7 @@ fn after_the_others<R>(ended: &Barrier, is_late: bool, body: impl FnOnce() -> R)
 fn a_call_that_timed_out_gives_the_buffer_back() {
     for n in [2, 3, 5] {
         let done = Barrier::new(n);
-        let results = comm_sim::run_each(common::zero_copy_world(n, 8192, 1), |fabric| {
+        let results = comm_sim::run_each(crate::common::zero_copy_world(n, 8192, 1), |fabric| {
             let comm = communicator(fabric);
             let mut buffer = comm.alloc::<u64>(100_000).unwrap();
             buffer.fill(1);
@@ -312,7 +310,7 @@ fn a_call_that_timed_out_gives_any_memory_back() {
     const LEN: usize = 8 << 20;
     for n in [2, 3] {
         let done = Barrier::new(n);
-        let results = comm_sim::run_each(common::single_copy_world(n, 8192, 0), |fabric| {
+        let results = comm_sim::run_each(crate::common::single_copy_world(n, 8192, 0), |fabric| {
             let comm = communicator(fabric);
             let (mine, mut all) = (vec![1_u8; LEN], vec![0; LEN * n]);
             let short = comm.with_timeout(Duration::from_millis(100));
@@ -329,7 +327,7 @@ fn a_call_that_timed_out_gives_any_memory_back() {
 /// A call in the background takes a buffer of the communicator and returns it.
 #[test]
 fn buffers_are_passed_to_calls_in_the_background() {
-    comm_sim::run_each(common::zero_copy_world(2, 8192, 1), |fabric| {
+    comm_sim::run_each(crate::common::zero_copy_world(2, 8192, 1), |fabric| {
         let comm = communicator(fabric);
         let mut buffer = comm.alloc::<i32>(50_000).unwrap();
         buffer.fill(2);
@@ -343,7 +341,7 @@ fn buffers_are_passed_to_calls_in_the_background() {
 #[test]
 #[ignore = "takes 10 GiB of memory"]
 fn buffers_of_more_than_two_gib_are_read_in_place() {
-    comm_sim::run_each(common::zero_copy_world(2, 1 << 20, 1 << 16), |fabric| {
+    comm_sim::run_each(crate::common::zero_copy_world(2, 1 << 20, 1 << 16), |fabric| {
         let comm = communicator(fabric);
         let mut buffer = comm.alloc::<u8>((2 << 30) + 5).unwrap();
         buffer.fill(1 + comm.rank() as u8);

@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
 use std::io::IoSlice;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{SOON, WORLD, config, rendezvous, rings, world};
 use comm_core::{ChannelId, ChannelKind, Error, Fabric, GroupId, Refusal, Result, Store, Transport};
 use comm_shm::{HostId, RendezvousConfig, SharedMemoryEndpoint, SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
-use common::{SOON, WORLD, config, rendezvous, rings, world};
 
 fn open(fabric: &SharedMemoryFabric, channel: ChannelId) -> Result<SharedMemoryTransport> {
     fabric.open(channel, Instant::now() + SOON)
@@ -107,7 +105,7 @@ fn a_setting_that_cannot_be_used_is_refused() {
 
 #[test]
 fn one_of_two_processes_with_the_same_rank_is_refused() {
-    let (_folder, store) = common::store();
+    let (_folder, store) = crate::common::store();
     let rendezvous = &|rank| SharedMemoryFabric::rendezvous(&store, &config(rank, 2, 4096)).map(drop);
     thread::scope(|scope| {
         let rivals = [(); 2].map(|()| scope.spawn(move || rendezvous(1)));
@@ -157,7 +155,7 @@ fn move_host(key: &str, value: Vec<u8>) -> Vec<u8> {
 fn with_two_elsewhere<T: Send>(
     rendezvous: impl Fn(&dyn Store, &RendezvousConfig) -> Result<T> + Sync,
 ) -> Vec<Result<T>> {
-    let (_folder, store) = common::store();
+    let (_folder, store) = crate::common::store();
     let store = AlteredStore { store, value: move_host };
     thread::scope(|scope| {
         let (store, rendezvous) = (&store, &rendezvous);

@@ -2,32 +2,30 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::arena::arena_fabric;
 use comm_core::{Comm, Fabric};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryConfig, SharedMemoryFabric};
 use comm_sim::communicator_conformance::{Features, HostMember};
-use common::arena::arena_fabric;
 
 fn with_defaults(n: usize) -> Vec<SharedMemoryFabric> {
-    common::world(n, SharedMemoryConfig::default().ring_bytes)
+    crate::common::world(n, SharedMemoryConfig::default().ring_bytes)
 }
 
 /// Rings that are full all the time.
 fn with_tiny_rings(n: usize) -> Vec<SharedMemoryFabric> {
-    common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
+    crate::common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
 }
 
 /// Everything is read in place.
 fn with_all_in_place(n: usize) -> Vec<impl Fabric> {
-    let fabric = common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
+    let fabric = crate::common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
     fabric.into_iter().map(arena_fabric).collect()
 }
 
 /// Some is read in place, and some is copied.
 fn with_some_in_place(n: usize) -> Vec<impl Fabric> {
-    let fabric = common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
+    let fabric = crate::common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 32 * 50);
     fabric.into_iter().map(arena_fabric).collect()
 }
 
@@ -62,8 +60,8 @@ comm_sim::communicator_conformance!(communicator_with_some_in_place, [2, 3], |n|
     communicators(with_some_in_place(n), lengths, 97)
 });
 comm_sim::communicator_conformance!(communicator_with_single_copies, [2, 3], |n| {
-    communicators(common::single_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 64), lengths, 97)
+    communicators(crate::common::single_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 64), lengths, 97)
 });
 comm_sim::communicator_conformance!(communicator_of_large_data, [2, 3, 5], |n| {
-    communicators(common::world(n, 256 * 1024), |_| vec![300_007], 41)
+    communicators(crate::common::world(n, 256 * 1024), |_| vec![300_007], 41)
 });

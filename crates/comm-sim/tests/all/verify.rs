@@ -1,10 +1,8 @@
 //! The verifier accepts textbook schedules, and names the fault of broken ones.
 
-mod schedules;
-
+use crate::schedules::*;
 use comm_core::{Blocks, Collective, Place, Step};
 use comm_sim::verify::{Buffers, Fault, Program, Reason, Required, Spec, Stats, Tree, verify, verify_window};
-use schedules::*;
 
 fn check(spec: Spec, slots: usize, schedule: impl Fn(usize, &Spec) -> Vec<Step>) -> Result<Stats, Fault> {
     with_program(spec, slots, schedule, verify)

@@ -1,5 +1,4 @@
 //! Textbook schedules, and broken ones, for tests of the verifier.
-#![allow(dead_code)]
 
 use comm_core::{Blocks, Collective, Place, Step};
 use comm_sim::verify::{Buffers, Program, Spec};
