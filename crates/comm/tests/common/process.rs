@@ -1,7 +1,8 @@
 //! Ranks as real processes.
 //!
-//! A test binary starts itself once per rank with its ignored test `rank`, which runs its role and
-//! prints its results.
+//! A test binary starts itself once per rank with the ignored test `rank`, which runs its role and
+//! prints its results. In a binary with several modules, the role begins with the module of this
+//! test, as in `shrink::go on`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -10,7 +11,7 @@ use comm::tcp::TcpStoreServer;
 
 use super::{JOB, store};
 
-pub(crate) const ROLE: &str = "COMM_TEST_ROLE";
+const ROLE: &str = "COMM_TEST_ROLE";
 
 /// The process of a rank. It is killed with the test, so that a failure leaves no processes.
 pub(crate) struct Rank {
@@ -42,9 +43,18 @@ pub(crate) fn command(role: &str, store: &TcpStoreServer, (rank, ranks): (usize,
         .env("WORLD_SIZE", ranks.to_string())
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", store.local_addr().port().to_string())
-        .env(ROLE, role)
         .env("COMM_STORE", "launcher");
+    set_role(&mut command, role);
     command
+}
+
+/// Makes this test binary, to which the command leads, run a role.
+pub(crate) fn set_role(command: &mut Command, role: &str) {
+    let (test, role) = match role.split_once("::") {
+        Some((module, role)) => (format!("{module}::rank"), role),
+        None => ("rank".to_owned(), role),
+    };
+    command.arg(test).args(["--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
 }
 
 /// Returns the role of this process, or `None` outside of such a process.
@@ -53,10 +63,9 @@ pub(crate) fn role() -> Option<String> {
 }
 
 impl Rank {
-    /// Starts this test binary, to which the command leads, as a rank.
+    /// Starts a command with a role as a rank.
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
-            .args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env("COMM_JOB_ID", format!("{JOB:x}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,16 +1,13 @@
 //! Tests of processes that are configured only by the variables of a launcher.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
 use std::process::{Command, Stdio};
 
+use crate::common::Port;
 use comm::ReduceOp;
-use common::Port;
 
 const ROLE: &str = "COMM_TEST_ROLE";
 
@@ -27,7 +24,7 @@ fn start(variables: &[(&'static str, OsString)]) -> Command {
             command.env_remove(name);
         }
     }
-    command.args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args(["environment::rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, "rank").envs(variables.iter().map(|(name, value)| (name, value)));
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command

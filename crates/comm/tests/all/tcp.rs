@@ -1,15 +1,12 @@
 //! Tests of the public API over TCP.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-
-mod common;
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::common::{Port, config, each, store, world, world_with};
 use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
-use common::{Port, config, each, store, world, world_with};
 
 /// Returns the contribution of `rank` at index `at`: small, so that sums are exact.
 fn contribution(rank: usize, at: usize) -> f32 {
@@ -102,9 +99,11 @@ fn every_collective_over_several_sockets() {
 
 #[test]
 fn ipv6() {
-    let store =
-        comm::tcp::TcpStoreServer::bind("[::1]:0".parse().unwrap(), comm::tcp::StoreConfig::job(common::JOB))
-            .unwrap();
+    let store = comm::tcp::TcpStoreServer::bind(
+        "[::1]:0".parse().unwrap(),
+        comm::tcp::StoreConfig::job(crate::common::JOB),
+    )
+    .unwrap();
     each(3, |rank| every_collective(&comm::init_with(&config(rank, 3, store.local_addr())).unwrap(), 100));
 }
 
@@ -296,7 +295,7 @@ fn ranks_with_a_shared_secret_connect() {
     let secret = || comm::tcp::Secret::new("open sesame").unwrap();
     let server = comm::tcp::TcpStoreServer::bind(
         "127.0.0.1:0".parse().unwrap(),
-        comm::tcp::StoreConfig::job(common::JOB).secret(Some(secret())),
+        comm::tcp::StoreConfig::job(crate::common::JOB).secret(Some(secret())),
     )
     .unwrap();
     each(3, |rank| {

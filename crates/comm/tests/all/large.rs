@@ -1,15 +1,12 @@
 //! Tests of calls beyond 2 GiB, the limit of 32-bit lengths. They need about 9 GiB of memory and
-//! half a minute, and are ignored by default: `cargo test --release -p comm-world --test large --
-//! --ignored`.
-#![cfg(feature = "tcp")]
+//! half a minute, and are ignored by default:
+//! `cargo test --release -p comm-world --test all large -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::Duration;
 
+use crate::common::world_with;
 use comm::ReduceOp;
-use common::world_with;
 
 /// 2 GiB and 4 bytes.
 const ELEMENTS: usize = (1 << 29) + 1;

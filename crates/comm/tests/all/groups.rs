@@ -1,14 +1,11 @@
 //! Tests of groups over TCP.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-
-mod common;
 
 use std::sync::Barrier;
 use std::time::Duration;
 
+use crate::common::{world, world_with};
 use comm::{Comm, Error, ReduceOp};
-use common::{world, world_with};
 
 /// Checks the members of a group in order, and that its reductions are exact.
 fn check(group: &Comm, world_rank: usize, members: &[usize]) {

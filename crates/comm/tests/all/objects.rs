@@ -1,5 +1,4 @@
 //! Tests of collectives of objects.
-#![cfg(feature = "objects")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::collections::{BTreeMap, HashMap};

@@ -1,11 +1,8 @@
 //! Tests of the public API over shared memory.
-#![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::world_with;
 use comm::{Comm, Config, ReduceOp, TransportKind};
-use common::world_with;
 
 fn over_memory<R: Send>(ranks: usize, rank: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     let adjust = |config: &mut Config| {

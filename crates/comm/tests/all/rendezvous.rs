@@ -1,11 +1,8 @@
 //! Tests with real processes that connect by `COMM_RENDEZVOUS`.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::{Port, process};
 use comm::ReduceOp;
-use common::{Port, process};
 
 /// The process of a rank that a test starts.
 #[test]
@@ -27,7 +24,7 @@ fn rank() {
 
 /// Starts three ranks with these variables, and returns their outputs.
 fn rendezvous(variables: &[(&'static str, String)]) -> Vec<String> {
-    let (_store, mut ranks) = process::start("rendezvous", 3, |_| variables.to_vec());
+    let (_store, mut ranks) = process::start("rendezvous::rendezvous", 3, |_| variables.to_vec());
     ranks.iter_mut().map(|rank| rank.report().unwrap()).collect()
 }
 
@@ -59,7 +56,7 @@ fn ranks_connect_through_a_folder_of_an_earlier_run() {
 fn ranks_connect_through_a_folder_after_deaths() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}", folder.path().display());
-    let incomplete = process::start("rendezvous", 2, |rank| {
+    let incomplete = process::start("rendezvous::rendezvous", 2, |rank| {
         let world = if rank == 0 { "3" } else { "an error" };
         [("COMM_RENDEZVOUS", url.clone()), ("WORLD_SIZE", world.into())]
     });

@@ -1,11 +1,8 @@
 //! Tests of programs that users of rsmpi or mpi4py would write first, over TCP.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::world;
 use comm::{ANY_TAG, AsViewMut, Axis, Comm, Error, Invalid, Neighbor, PROC_NULL, ReduceOp, Result, Source};
-use common::world;
 
 const WORLDS: [usize; 5] = [1, 2, 3, 5, 8];
 

@@ -1,14 +1,11 @@
 //! Tests of the public API with a different transport for each peer.
-#![cfg(feature = "hybrid")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::process::Command;
 
+use crate::common::{config, each, store};
 use comm::hybrid::Path;
 use comm::{Comm, Config, Membership, ReduceOp, TransportKind};
-use common::{config, each, store};
 
 /// Returns what each rank reports about the others; each letter of `hosts` is the host of a rank.
 fn world<R: Send>(
@@ -69,7 +66,7 @@ fn without_memory(transport: &str) -> Vec<String> {
     let store = store();
     let rank = |rank: usize| {
         Command::new("sh")
-            .args(["-c", r#"trap "" XFSZ; ulimit -f 0; exec "$0" rank --exact --ignored --nocapture"#])
+            .args(["-c", r#"trap "" XFSZ; ulimit -f 0; exec "$0" auto::rank --exact --ignored --nocapture"#])
             .arg(std::env::current_exe().unwrap())
             .env("COMM_TEST_PORT", store.local_addr().port().to_string())
             .env("COMM_TEST_RANK", rank.to_string())

@@ -1,13 +1,10 @@
 //! Tests with real processes, some of which are killed.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::process::{self, Rank};
 use comm::{Comm, Error, ReduceOp};
-use common::process::{self, Rank};
 
 /// The transport between ranks, and the number of emulated hosts.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +22,7 @@ const TOPOLOGIES: &[Topology] = &[
 ];
 
 fn start(role: &str, topology: Topology, ranks: usize) -> (comm::tcp::TcpStoreServer, Vec<Rank>) {
-    process::start(role, ranks, |rank| {
+    process::start(&format!("processes::{role}"), ranks, |rank| {
         let host = (rank * topology.hosts / ranks).to_string();
         [("COMM_TRANSPORT", topology.transport.into()), ("COMM_HOSTID", host)]
     })
@@ -216,7 +213,7 @@ fn a_killed_rank_is_named_by_every_other_rank_within_two_seconds() {
 #[test]
 fn every_rank_but_the_killed_one_writes_its_last_calls() {
     let folder = tempfile::tempdir().unwrap();
-    let (_store, mut processes) = process::start("loop small", 4, |_| {
+    let (_store, mut processes) = process::start("processes::loop small", 4, |_| {
         [("COMM_FLIGHT_DIR", folder.path().to_str().unwrap().to_owned())]
     });
     processes.iter_mut().for_each(|process| assert_eq!(process.report().as_deref(), Some("running")));

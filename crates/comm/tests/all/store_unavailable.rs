@@ -1,11 +1,8 @@
 //! Tests with real processes, of which rank 0 cannot serve the store.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
-mod common;
-
+use crate::common::{Port, process};
 use comm::{Error, Refusal};
-use common::{Port, process};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The process of a rank that a test starts: rank 0 has no memory left for the stack of a thread.
@@ -39,7 +36,7 @@ fn exhaust_memory_for_threads() {
 #[test]
 fn all_ranks_learn_why_rank_0_cannot_serve_the_store() {
     let port = Port::reserve();
-    let (_store, mut processes) = process::start("rendezvous", 3, |_| {
+    let (_store, mut processes) = process::start("store_unavailable::rendezvous", 3, |_| {
         [("COMM_STORE", "rank0".to_owned()), ("MASTER_PORT", port.number.to_string())]
     });
     assert_eq!(processes[0].report().as_deref(), Some("start the thread of a store"));

@@ -1,14 +1,11 @@
 //! Tests with real processes, of which one is killed during rendezvous.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::{Port, process};
 use comm::{Error, Loss};
-use common::{Port, process};
 
 /// The timeout after which a rank reports one that died before it joined, which cannot be detected
 /// earlier.
@@ -64,7 +61,7 @@ struct World {
 fn kill_one(world: &World, random: &mut Random) -> bool {
     let World { ranks, transport, rank_0_serves } = *world;
     let port = Port::reserve();
-    let (_store, mut processes) = process::start("rendezvous", ranks, |_| {
+    let (_store, mut processes) = process::start("killed_in_init::rendezvous", ranks, |_| {
         let mut variables = vec![
             ("COMM_TRANSPORT", transport.to_owned()),
             ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),
@@ -137,7 +134,7 @@ fn a_late_rank_learns_which_rank_was_lost() {
     // Unless rank 1 is killed before it joins.
     let is_named = [100, 400, 1600].map(Duration::from_millis).into_iter().any(|delay| {
         let port = Port::reserve();
-        let (_store, mut processes) = process::start("rendezvous", 3, |_| {
+        let (_store, mut processes) = process::start("killed_in_init::rendezvous", 3, |_| {
             vec![
                 ("COMM_TRANSPORT", "tcp".to_owned()),
                 ("COMM_RENDEZVOUS_TIMEOUT_S", TIMEOUT.as_secs().to_string()),

@@ -1,14 +1,11 @@
 //! Tests of messages between two ranks over TCP.
-#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-
-mod common;
 
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{world, world_with};
 use comm::{ANY_TAG, Comm, Config, Error, ReduceOp, Source};
-use common::{world, world_with};
 
 /// The payload of a message, which depends on its envelope.
 fn payload(from: usize, tag: u64, len: usize) -> Vec<u32> {

@@ -1,14 +1,11 @@
 //! Tests with real processes that join a running group, and of which some are killed.
-#![cfg(feature = "hybrid")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::process::{self, Rank};
 use comm::tcp::{StoreConfig, TcpStore, TcpStoreServer};
 use comm::{Config, ElasticGroup, Error, GrowOptions, ReduceOp, Result, ShrinkOptions, Store};
-use common::process::{self, Rank};
 
 /// The timeout of calls, with time for replies of ranks on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,7 +75,8 @@ fn check() {
 #[test]
 fn the_death_of_a_rank_is_found_without_a_call() {
     for transport in ["tcp", "auto"] {
-        let (_store, mut ranks) = process::start("check", 3, |_| [("COMM_TRANSPORT", transport.to_owned())]);
+        let (_store, mut ranks) =
+            process::start("grow::check", 3, |_| [("COMM_TRANSPORT", transport.to_owned())]);
         for rank in &mut ranks {
             assert_eq!(rank.report().as_deref(), Some("ready"));
         }
@@ -131,12 +129,12 @@ struct Processes {
     members: Vec<u64>,
     transport: &'static str,
     /// The port at which rank 0 serves the store, instead of `store`.
-    port: Option<common::Port>,
+    port: Option<crate::common::Port>,
 }
 
 impl Processes {
     fn start(transport: &'static str, ranks: usize) -> Self {
-        let (store, all) = process::start("steps", ranks, |rank| {
+        let (store, all) = process::start("grow::steps", ranks, |rank| {
             [("COMM_TRANSPORT", transport.to_owned()), (PROCESS, rank.to_string())]
         });
         let members = (0..ranks as u64).collect();
@@ -145,9 +143,14 @@ impl Processes {
 
     /// Starts ranks of which rank 0 serves the store.
     fn start_without_launcher(ranks: usize) -> Self {
-        let port = Some(common::Port::reserve());
-        let mut all =
-            Self { store: common::store(), all: Vec::new(), members: Vec::new(), transport: "auto", port };
+        let port = Some(crate::common::Port::reserve());
+        let mut all = Self {
+            store: crate::common::store(),
+            all: Vec::new(),
+            members: Vec::new(),
+            transport: "auto",
+            port,
+        };
         (0..ranks).for_each(|rank| all.add((rank, ranks), false));
         all
     }
@@ -160,7 +163,7 @@ impl Processes {
 
     fn add(&mut self, rank: (usize, usize), joins: bool) {
         let process = self.all.len();
-        let mut command = process::command("steps", &self.store, rank);
+        let mut command = process::command("grow::steps", &self.store, rank);
         command.env("COMM_TRANSPORT", self.transport).env(PROCESS, process.to_string());
         if let Some(port) = &self.port {
             command.env_remove("COMM_STORE").env("MASTER_PORT", port.number.to_string());
@@ -199,7 +202,7 @@ impl Processes {
 }
 
 fn num_keys(server: &TcpStoreServer) -> u64 {
-    let config = StoreConfig::job(common::JOB);
+    let config = StoreConfig::job(crate::common::JOB);
     TcpStore::connect(server.local_addr(), config, TIMEOUT).unwrap().num_keys().unwrap()
 }
 

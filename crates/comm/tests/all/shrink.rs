@@ -1,13 +1,10 @@
 //! Tests with real processes, of which some are killed or stopped, and the others go on.
-#![cfg(feature = "hybrid")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::process::{self, Rank};
 use comm::{Comm, Error, ReduceOp, Result, ShrinkOptions};
-use common::process::{self, Rank};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The timeout of calls, with time for replies of ranks on a busy machine.
@@ -78,7 +75,7 @@ struct Ranks {
 
 impl Ranks {
     fn start((transport, hosts): Topology, ranks: usize) -> Self {
-        let (store, processes) = process::start("go on", ranks, |rank| {
+        let (store, processes) = process::start("shrink::go on", ranks, |rank| {
             let host = (rank * hosts / ranks).to_string();
             [("COMM_TRANSPORT", transport.to_owned()), ("COMM_HOSTID", host)]
         });
