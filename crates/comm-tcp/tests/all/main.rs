@@ -10,8 +10,6 @@ mod fabric;
 mod file_store;
 mod repeated_rendezvous;
 mod store;
-mod store_tampering;
 mod store_wills;
 mod stripes;
-mod tampering;
 mod torch;

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::SOON;
-use crate::common::relay::{Alteration, Change, Direction, Tampering, relay};
 use comm_core::{Error, Refusal, Result, Store};
 use comm_tcp::{Secret, StoreConfig, TcpStore, TcpStoreServer};
+use common::SOON;
+use common::relay::{Alteration, Change, Direction, Tampering, relay};
 
 fn with_secret(secret: &str) -> StoreConfig {
     StoreConfig::default().secret(Some(Secret::new(secret).unwrap()))

@@ -2,18 +2,20 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
+
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::relay::{Alteration, Change, Direction, Tampering, with_relays};
-use crate::common::{SOON, WORLD, config};
 use comm_core::{Comm, Error, Fabric, IntegrityCheck, Interest, Loss, ReduceOp, Result, Store, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::MemoryStore;
 use comm_tcp::{RendezvousConfig, Secret, TcpFabric};
+use common::relay::{Alteration, Change, Direction, Tampering, with_relays};
+use common::{SOON, WORLD, config};
 
 /// The protection of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
