@@ -43,6 +43,7 @@ pub struct TcpConfig {
     /// The kernel probes idle connections every second, or eight times in this time from 16
     /// seconds on (`TCP_KEEPIDLE`): one packet and its answer for each connection of a channel of
     /// control or of messages. Ranks that wait also look at connections with unacknowledged bytes.
+    /// Connections within a host are not probed.
     pub keepalive_timeout: Option<Duration>,
     /// Whether the bytes of connections have checksums (CRC32C). The setting of one of the two
     /// sides suffices. Bytes that did not arrive as they were sent are an error

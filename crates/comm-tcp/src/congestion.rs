@@ -7,9 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use comm_core::{Error, Result};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::Congestion;
+use crate::socket::stays_on_this_machine;
 
 impl Congestion {
     /// Sets the algorithm of a socket that is about to connect to an address, or to listen:
@@ -74,13 +75,6 @@ fn is_on_this_machine(address: SocketAddr) -> bool {
         Ok::<_, io::Error>(socket)
     };
     probe().is_ok_and(|socket| stays_on_this_machine(&socket))
-}
-
-fn stays_on_this_machine(socket: &Socket) -> bool {
-    let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
-    let local = ip(socket.local_addr());
-    local.is_some_and(|local| local.to_canonical().is_loopback())
-        || local.is_some() && local == ip(socket.peer_addr())
 }
 
 fn fresh(kind: Type, domain: Domain) -> io::Result<Socket> {

@@ -11,10 +11,14 @@ use socket2::Socket;
 
 use crate::keepalive::Keepalive;
 use crate::protection::{Established, ProtectedReceiver, ProtectedSender, Read, RecvError};
+use crate::socket::stays_on_this_machine;
 use crate::tcp_info::TcpInfo;
 
 /// The maximum number of bytes that are read from a peer only to be discarded.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
+
+/// The number of bytes that are discarded at a time.
+const DISCARD_CHUNK_BYTES: usize = 16 << 10;
 
 /// Changes of the state of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,6 +93,11 @@ impl Connection {
         change
     }
 
+    /// Whether its packets stay on this machine.
+    pub(crate) fn stays_on_this_machine(&self) -> bool {
+        stays_on_this_machine(&self.socket)
+    }
+
     /// Whether the host of the peer has left bytes unanswered for too long.
     pub(crate) fn has_lost_host(&self, keepalive: Keepalive) -> bool {
         // A connection without state is broken, which epoll reports.
@@ -103,6 +112,16 @@ impl Connection {
     /// Whether a read would move bytes or fail, as far as is known.
     pub(crate) fn is_readable(&self) -> bool {
         self.readable || self.has_received()
+    }
+
+    /// Checks, without memory for them, whether there are bytes to read. If there are none, and no
+    /// end or error either, then the next event of epoll reports the first ones.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let is_silent =
+            !self.ended && matches!(rustix::net::recv(&self.socket, &mut [0], flags), Err(Errno::AGAIN));
+        self.readable &= !is_silent;
+        is_silent
     }
 
     /// Whether bytes that were read from the socket wait for the caller.
@@ -242,10 +261,10 @@ impl Connection {
 
     /// Discards the bytes that have arrived: closing a socket with unread bytes resets the
     /// connection, and a reset can overtake bytes that are still being sent.
-    pub(crate) fn discard(&self, buffer: &mut [u8]) {
-        let mut discarded = 0;
+    pub(crate) fn discard(&self) {
+        let (mut discarded, mut buffer) = (0, [0; DISCARD_CHUNK_BYTES]);
         while discarded < DISCARDED_BYTES_MAX {
-            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match rustix::net::recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 Ok((_, more @ 1..)) => discarded += more,
                 _ => return,
             }

@@ -11,6 +11,7 @@ use crate::accept::{Accepted, Handshaking, accept};
 use crate::config::TcpConfig;
 use crate::connect::{ChannelConnector, Connector};
 use crate::identity::Identity;
+use crate::peer::Peer;
 use crate::probe::Probe;
 use crate::protection::Established;
 use crate::socket::Options;
@@ -111,7 +112,7 @@ impl Protocol for TcpProtocol {
         };
         let transport = TcpTransport::new(group, peers, self.identity.stripes(channel), read_ahead)?;
         match self.config.keepalive(channel.kind) {
-            Some(keepalive) => transport.detect_lost_hosts(keepalive),
+            Some(keepalive) => transport.detect_lost_hosts(keepalive, Peer::is_on_another_host),
             None => Ok(transport),
         }
     }

@@ -93,6 +93,16 @@ impl Peer {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) const fn has_read_ahead(&self) -> bool {
+        self.ahead.is_allocated()
+    }
+
+    /// Whether the peer is reached through a network.
+    pub(crate) fn is_on_another_host(&self) -> bool {
+        !self.connections.iter().all(Connection::stays_on_this_machine)
+    }
+
     pub(crate) const fn detect_lost_host(&mut self, keepalive: Keepalive) {
         self.keepalive = Some(keepalive);
     }
@@ -273,6 +283,10 @@ impl Peer {
         if connection.take_just_read_all() {
             return Ok(0);
         }
+        // Most ranks of a large group never send anything on most streams.
+        if !self.ahead.is_allocated() && connection.is_silent() {
+            return Ok(0);
+        }
         let direct = into.len().min(DIRECT_BYTES_MAX).min(stripe);
         let spare = self.ahead.spare();
         let ahead_max = match direct {
@@ -333,7 +347,7 @@ impl Peer {
         self.flush();
         self.connections.iter_mut().for_each(Connection::end_sending);
         for connection in &self.connections {
-            connection.discard(self.ahead.spare());
+            connection.discard();
         }
     }
 }

@@ -22,6 +22,11 @@ impl ReadAhead {
         &self.memory[self.start..self.end]
     }
 
+    /// Whether it has been used.
+    pub(crate) const fn is_allocated(&self) -> bool {
+        !self.memory.is_empty()
+    }
+
     /// Moves as many bytes as fit, and returns their number.
     pub(crate) fn take(&mut self, into: &mut [u8]) -> usize {
         let taken = self.len().min(into.len());

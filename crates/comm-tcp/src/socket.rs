@@ -68,9 +68,18 @@ impl Options {
 
     /// Sets the options of a connected socket. An accepted socket inherits buffers from its
     /// listener, which may have other options.
+    ///
+    /// A connection within this machine is not probed: the machine cannot lose itself, and the
+    /// probes of hundreds of ranks, which are due at the same times, overflow the kernel's queue,
+    /// so that connections of live processes break.
     pub(crate) fn apply(&self, socket: &Socket) -> io::Result<()> {
         self.set_buffers(socket)?;
         socket.set_tcp_nodelay(true)?;
+        if stays_on_this_machine(socket) { Ok(()) } else { self.probe(socket) }
+    }
+
+    /// Makes the kernel break the connection if the other host does not answer.
+    fn probe(&self, socket: &Socket) -> io::Result<()> {
         if let Some(Keepalive { interval, probes, .. }) = self.keepalive {
             let keepalive =
                 TcpKeepalive::new().with_time(interval).with_interval(interval).with_retries(probes);
@@ -147,6 +156,14 @@ fn unknown_address() -> SocketAddr {
     SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0)
 }
 
+/// Whether the packets of a connected socket stay on this machine.
+pub(crate) fn stays_on_this_machine(socket: &Socket) -> bool {
+    let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
+    let local = ip(socket.local_addr());
+    local.is_some_and(|local| local.to_canonical().is_loopback())
+        || local.is_some() && local == ip(socket.peer_addr())
+}
+
 /// Whether a socket is connected to itself, which happens if a closed port is dialed from the same
 /// port.
 pub(crate) fn is_connected_to_itself(socket: &Socket) -> bool {
@@ -180,9 +197,13 @@ mod tests {
         let mut config = TcpConfig { send_buffer: Some(150_000), ..TcpConfig::default() };
         config.recv_buffer = Some(160_000);
         for keepalive in [None, Some(Keepalive::new(Duration::from_secs(30)))] {
-            let (near, far) = pair(&Options::channel(&config, keepalive));
+            let options = Options::channel(&config, keepalive);
+            let (near, far) = pair(&options);
             for socket in [near, far] {
                 assert!(socket.tcp_nodelay().unwrap());
+                // Within a host nothing is probed.
+                assert!(!socket.keepalive().unwrap());
+                options.probe(&socket).unwrap();
                 assert_eq!(socket.keepalive().unwrap(), keepalive.is_some());
                 if keepalive.is_some() {
                     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(3));

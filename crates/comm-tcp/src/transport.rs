@@ -92,8 +92,17 @@ impl TcpTransport {
         Ok(transport)
     }
 
-    /// Makes the transport detect peers whose hosts do not answer.
-    pub(crate) fn detect_lost_hosts(mut self, keepalive: Keepalive) -> Result<Self> {
+    /// Makes the transport detect which of these peers have hosts that do not answer.
+    pub(crate) fn detect_lost_hosts(
+        mut self,
+        keepalive: Keepalive,
+        is_included: impl Fn(&Peer) -> bool,
+    ) -> Result<Self> {
+        let mut peers = self.peers.iter_mut().flatten().filter(|peer| is_included(peer)).peekable();
+        if peers.peek().is_none() {
+            return Ok(self);
+        }
+        peers.for_each(|peer| peer.detect_lost_host(keepalive));
         let start = || {
             let timer = CheckTimer::start(keepalive)?;
             epoll::add(&self.epoll, &timer, EventData::new_u64(CHECK_TIMER), EventFlags::IN)?;
@@ -101,7 +110,6 @@ impl TcpTransport {
         };
         let failed = |errno: Errno| Error::io("start a timer for a channel", errno.into());
         self.check_timer = Some(start().map_err(failed)?);
-        self.peers.iter_mut().flatten().for_each(|peer| peer.detect_lost_host(keepalive));
         Ok(self)
     }
 

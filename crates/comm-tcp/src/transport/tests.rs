@@ -119,7 +119,7 @@ fn a_receiver_of_a_partial_element_sleeps_until_the_rest_arrives() {
 fn a_process_that_does_not_read_is_not_lost_because_its_kernel_answers() {
     let (transport, _peers) = world(2, &TcpConfig::default());
     let keepalive = Keepalive::new(Duration::from_secs(1));
-    let mut transport = transport.detect_lost_hosts(keepalive).unwrap();
+    let mut transport = transport.detect_lost_hosts(keepalive, |_| true).unwrap();
     let until = Instant::now() + 2 * keepalive.silence_max();
     let bytes = vec![0; 1 << 20];
     let waiting = interest(&[1], &[1]);
@@ -132,6 +132,21 @@ fn a_process_that_does_not_read_is_not_lost_because_its_kernel_answers() {
         }
     }
     assert_eq!(transport.try_recv(1, &mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_stream_without_data_has_no_memory_and_its_first_byte_wakes() {
+    let (mut transport, mut peer) = pair();
+    let waiting = interest(&[1], &[]);
+    assert_eq!(transport.try_recv(1, &mut [0; 8]).unwrap(), 0);
+    assert_eq!(transport.fill_buf(1, 8).unwrap().len(), 0);
+    assert!(!transport.peers[1].as_ref().unwrap().has_read_ahead());
+    assert_eq!(transport.arm(&waiting).unwrap(), Armed::Sleep);
+    peer.write_all(&[7]).unwrap();
+    sleep(&transport);
+    assert_eq!(transport.arm(&waiting).unwrap(), Armed::Ready);
+    assert_eq!(transport.fill_buf(1, 8).unwrap().len(), 1);
+    assert!(transport.peers[1].as_ref().unwrap().has_read_ahead());
 }
 
 #[test]
