@@ -102,11 +102,11 @@ fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result
 
 /// Returns the address to listen on and the address to publish.
 fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
-    if let Some(bind) = config.bind.filter(|bind| !bind.is_unspecified()) {
-        return Ok((bind, bind));
-    }
-    let publish = interface::choose(config.interface.as_deref(), config.store)?;
-    Ok((config.bind.unwrap_or(publish), publish))
+    let own = match config.bind.filter(|bind| !bind.is_unspecified()) {
+        Some(bind) => bind,
+        None => interface::choose(config.interface.as_deref(), config.store)?,
+    };
+    Ok((config.bind.unwrap_or(own), config.advertise.unwrap_or(own)))
 }
 
 fn random_number() -> Result<u64> {

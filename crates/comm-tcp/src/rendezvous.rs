@@ -27,9 +27,12 @@ pub struct RendezvousConfig {
     /// whose names begin with it, `=eth0` for this one only, and `^docker,lo` for all others. Names
     /// are separated by commas.
     pub interface: Option<String>,
-    /// The address to listen on. It is also published unless it is unspecified (`0.0.0.0`, `::`).
-    /// `None` means the published address.
+    /// The address to listen on. It is also published unless it is unspecified (`0.0.0.0`, `::`)
+    /// or `advertise` is given. `None` means the address of the interface.
     pub bind: Option<IpAddr>,
+    /// The address to publish instead, at which others reach this rank through a router that
+    /// forwards the ports of `ports` unchanged.
+    pub advertise: Option<IpAddr>,
     /// The range of ports from which the rank takes the first free one, starting at an offset that
     /// depends on the rank. Each rank of a host needs one. `None` lets the system choose.
     pub ports: Option<RangeInclusive<u16>>,
@@ -68,7 +71,16 @@ impl RendezvousConfig {
 impl From<Member> for RendezvousConfig {
     fn from(member: Member) -> Self {
         let tcp = TcpConfig::default();
-        Self { member, secret: None, store: None, interface: None, bind: None, ports: None, tcp }
+        Self {
+            member,
+            secret: None,
+            store: None,
+            interface: None,
+            bind: None,
+            advertise: None,
+            ports: None,
+            tcp,
+        }
     }
 }
 

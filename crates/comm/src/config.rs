@@ -87,6 +87,9 @@ pub struct Config {
     pub interface: Option<String>,
     /// The address to listen on, if it differs from the advertised one.
     pub bind: Option<IpAddr>,
+    /// The address at which others reach this rank, if that is not the address of the interface but
+    /// that of a router that forwards `ports` unchanged (NAT, or a container with published ports).
+    pub advertise: Option<IpAddr>,
     /// The ports on which ranks listen for each other over TCP, one per rank of a host; `None` lets
     /// the system choose. The port of the store is `master_port`.
     pub ports: Option<RangeInclusive<u16>>,
@@ -142,6 +145,7 @@ impl Config {
             secret: None,
             interface: None,
             bind: None,
+            advertise: None,
             ports: None,
             rendezvous_timeout: DEFAULT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,

@@ -341,6 +341,7 @@ impl<'a> Begun<'a> {
         rendezvous.store = master;
         rendezvous.interface.clone_from(&config.interface);
         rendezvous.bind = config.bind;
+        rendezvous.advertise = config.advertise;
         rendezvous.ports.clone_from(&config.ports);
         rendezvous.tcp = config.tcp.clone();
         rendezvous

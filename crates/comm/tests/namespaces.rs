@@ -379,6 +379,26 @@ fn a_master_whose_name_is_loopback_on_its_own_host_is_reached_by_the_others() {
 }
 
 #[test]
+fn ranks_behind_a_router_are_reached_at_its_address() {
+    let Some(hosts) = Hosts::new(3, 2) else { return };
+    let (hidden, open, router) = (0, 1, 2);
+    if !hosts.hide_behind(router, hidden, "29500-29609") {
+        return;
+    }
+    hosts.host_ip(open, &["link", "set", "ib0", "down"]);
+    // Each rank connects to those below it, so the hidden ranks and their store are called.
+    let public = address(Family::V4, 0, router);
+    let mut outside = Job { master: public.clone(), ..Job::new("collectives", 29_500) };
+    outside.variables.push(("WORLD_SIZE", "4".into()));
+    let mut inside = Job { master: address(Family::V4, 1, hidden), ..outside.clone() };
+    inside.variables.push(("COMM_PORT_RANGE", "29600-29609".into()));
+    inside.variables.push(("COMM_ADVERTISE_ADDR", public));
+    let jobs = [&inside, &inside, &outside, &outside];
+    let mut ranks: Vec<_> = (0..4).map(|rank| hosts.start_rank(jobs[rank], rank, None)).collect();
+    assert_all_report(&mut ranks, "right");
+}
+
+#[test]
 fn data_goes_through_the_chosen_interface_and_routes_may_be_asymmetric() {
     // The interfaces through which each host has received much.
     let (eth0, ib0) = ("[true, false]", "[false, true]");

@@ -14,6 +14,7 @@ mod tests;
 mod variables;
 
 use std::fs;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use comm_core::{Error, Invalid, LinkModel, Membership, Refusal, Result};
@@ -23,8 +24,9 @@ pub(crate) use self::environment::Environment;
 use self::launcher::{Kind, Launch};
 use self::rendezvous::StoreLocation;
 use self::variables::{
-    CHECKSUM, JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE, RENDEZVOUS,
-    RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT, Variable,
+    ADVERTISE_ADDR, CHECKSUM, JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE,
+    RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT,
+    Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
 
@@ -80,6 +82,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
     config.tcp.checksums = environment.text(&CHECKSUM)? == Some("crc32c");
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
+    config.advertise = environment.text(&ADVERTISE_ADDR)?.map(advertised).transpose()?;
     config.ports = environment.ports(&PORT_RANGE)?;
     if let Some(sockets) = environment.size(&TCP_SOCKETS)? {
         config.tcp.sockets_per_peer = sockets;
@@ -105,6 +108,11 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     }
     config.ring.links = environment.text(&LINKS)?.map(links).transpose()?;
     Ok(config)
+}
+
+fn advertised(text: &str) -> Result<IpAddr> {
+    let refused = |_| Error::setting(ADVERTISE_ADDR.name, text, "it must be an IP address, not a name");
+    text.parse().map_err(refused)
 }
 
 /// Returns the configuration of a process without a launcher: a world of one rank.

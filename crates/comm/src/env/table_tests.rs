@@ -146,6 +146,17 @@ fn a_range_of_ports_is_one_port_or_two() {
 }
 
 #[test]
+fn an_advertised_address_is_an_address() {
+    let advertise = |text: &str| set("COMM_ADVERTISE_ADDR", text).map(|config| config.advertise);
+    assert_eq!(advertise("192.0.2.1").unwrap(), Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(advertise("2001:db8::1").unwrap(), Some("2001:db8::1".parse().unwrap()));
+    for wrong in ["router", "192.0.2.1:29600", "192.0.2"] {
+        let error = advertise(wrong).unwrap_err().to_string();
+        assert!(error.contains("COMM_ADVERTISE_ADDR") && error.contains(wrong), "{error}");
+    }
+}
+
+#[test]
 fn an_error_of_a_setting_names_its_variable() {
     let settings = [
         ("ports", "COMM_PORT_RANGE"),

@@ -133,6 +133,12 @@ pub(super) const SOCKET_IFNAME: Variable = Variable::new(
     "the network interfaces whose address a rank advertises, in NCCL's syntax",
 )
 .sets("interface");
+pub(super) const ADVERTISE_ADDR: Variable = Variable::new(
+    "COMM_ADVERTISE_ADDR",
+    Values::Text("an IP address"),
+    "the address of the interface",
+    "the address at which others reach this rank, if that is a router's, which must forward `COMM_PORT_RANGE` unchanged",
+);
 pub(super) const PORT_RANGE: Variable = Variable::new(
     "COMM_PORT_RANGE",
     Values::Ports,
@@ -218,7 +224,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 20] = [
+pub(crate) const ALL: [&Variable; 21] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
@@ -227,6 +233,7 @@ pub(crate) const ALL: [&Variable; 20] = [
     &CHECKSUM,
     &TRANSPORT,
     &SOCKET_IFNAME,
+    &ADVERTISE_ADDR,
     &PORT_RANGE,
     &TCP_SOCKETS,
     &KEEPALIVE_TIMEOUT_S,

@@ -109,6 +109,28 @@ impl Hosts {
         ip(&[&["-n", &self.host(host)], arguments].concat()).unwrap();
     }
 
+    /// Puts a host behind another one, which forwards these TCP ports of its own address on the
+    /// first switch to it. States on the terminal if the system cannot translate addresses.
+    pub(crate) fn hide_behind(&self, router: usize, host: usize, ports: &str) -> bool {
+        let (hidden, gateway) = (address(Family::V4, 1, host), address(Family::V4, 1, router));
+        let rules = format!(
+            "echo 1 > /proc/sys/net/ipv4/ip_forward && exec nft '
+                table ip nat {{
+                    chain incoming {{ type nat hook prerouting priority dstnat;
+                        iifname eth0 tcp dport {ports} dnat to {hidden}; }}
+                    chain outgoing {{ type nat hook postrouting priority srcnat;
+                        oifname eth0 masquerade; }}
+                }}'"
+        );
+        if let Err(reason) = ip(&["netns", "exec", &self.host(router), "sh", "-c", &rules]) {
+            let _ = writeln!(std::io::stderr(), "skipped: this test needs nftables: {reason}");
+            return false;
+        }
+        self.host_ip(host, &["link", "set", "eth0", "down"]);
+        self.host_ip(host, &["route", "add", "default", "via", &gateway]);
+        true
+    }
+
     /// Cuts a host off the first switch: packets are lost in both directions, without any sign to
     /// the other hosts.
     pub(crate) fn cut_off(&self, host: usize) {
