@@ -16,8 +16,8 @@ use common::process::{self, Rank};
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The documented time in which a lost host is named by a rank that is in a call.
 const LOST_WITHIN: Duration = Duration::from_millis(3500);
-/// The delay with which the kernel may send a probe. A host that is cut off in the meantime has been
-/// silent for that much longer already.
+/// The delay with which the kernel may send a probe. A host that is cut off in the meantime has
+/// been silent for that much longer already.
 const PROBE_DELAY: Duration = Duration::from_millis(500);
 /// The time that a report may take on a busy machine: every rank must be scheduled several times
 /// among dozens of processes on two processors. The kernel's own limit is far higher, 15 minutes.
