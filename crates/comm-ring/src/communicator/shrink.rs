@@ -14,8 +14,12 @@
 //!
 //! No rank is done before every member is connected, and a member that could not be connected never
 //! announces that it is. So either all living members go on in the group of an attempt, or all of
-//! them make another attempt. A rank that makes another attempt because an
-//! announcement was late still goes on in the former group if it learns that another rank has.
+//! them make another attempt. A rank that makes another attempt because an announcement was late
+//! still goes on in the former group if it learns that another rank has.
+//!
+//! One case is left: if the stream between two living members breaks while they announce that they
+//! are connected, one of them may be done, and the others may make another attempt without it. Its
+//! first call in the group then fails, because the others close it.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
