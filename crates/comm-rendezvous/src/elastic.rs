@@ -186,7 +186,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink).
+    /// [shrunk](Self::shrink). If the store fails while processes join, the error may name one of
+    /// them, and the group can be shrunk too.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
         let mut plan =

@@ -102,6 +102,9 @@ fn listen_in(config: &RendezvousConfig, ip: IpAddr, options: &Options) -> Result
 
 /// Returns the address to listen on and the address to publish.
 fn addresses(config: &RendezvousConfig) -> Result<(IpAddr, IpAddr)> {
+    if let Some(unspecified) = config.advertise.filter(IpAddr::is_unspecified) {
+        return Err(Error::setting("advertise", unspecified.to_string(), "no other host can connect to it"));
+    }
     let own = match config.bind.filter(|bind| !bind.is_unspecified()) {
         Some(bind) => bind,
         None => interface::choose(config.interface.as_deref(), config.store)?,
@@ -121,6 +124,20 @@ mod tests {
     use comm_core::Membership;
 
     use super::*;
+
+    #[test]
+    fn the_advertised_address_is_published_and_must_be_one_of_a_host() {
+        let advertise = |text: &str| {
+            let mut config = RendezvousConfig::new(Membership { rank: 0, size: 2 });
+            config.advertise = Some(text.parse().unwrap());
+            TcpEndpoint::bind(&config)
+        };
+        assert_eq!(advertise("192.0.2.1").unwrap().own.address.ip().to_string(), "192.0.2.1");
+        for unspecified in ["0.0.0.0", "::"] {
+            let message = advertise(unspecified).unwrap_err().to_string();
+            assert!(message.contains("advertise") && message.contains(unspecified), "{message}");
+        }
+    }
 
     fn bind(rank: usize, ports: RangeInclusive<u16>) -> Result<TcpEndpoint> {
         let mut config = RendezvousConfig::new(Membership { rank, size: 1000 });

@@ -106,7 +106,8 @@ impl ElasticGroup {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink).
+    /// [shrunk](Self::shrink). If the store fails while processes join, the error may name one of
+    /// them, and the group can be shrunk too.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         self.0.grow(options)
     }

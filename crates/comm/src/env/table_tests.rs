@@ -161,6 +161,7 @@ fn an_error_of_a_setting_names_its_variable() {
     let settings = [
         ("ports", "COMM_PORT_RANGE"),
         ("interface", "COMM_SOCKET_IFNAME"),
+        ("advertise", "COMM_ADVERTISE_ADDR"),
         ("keepalive_timeout", "COMM_KEEPALIVE_TIMEOUT_S"),
         ("x", "x"),
     ];

@@ -138,7 +138,8 @@ pub(super) const ADVERTISE_ADDR: Variable = Variable::new(
     Values::Text("an IP address"),
     "the address of the interface",
     "the address at which others reach this rank, if that is a router's, which must forward `COMM_PORT_RANGE` unchanged",
-);
+)
+.sets("advertise");
 pub(super) const PORT_RANGE: Variable = Variable::new(
     "COMM_PORT_RANGE",
     Values::Ports,

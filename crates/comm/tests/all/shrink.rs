@@ -62,7 +62,7 @@ fn go_on(comm: Comm, timeout: Duration) -> Result<()> {
 
 /// Makes the call with this number, counted over all groups, and compares its result exactly.
 fn all_reduce(comm: &Comm, members: &[usize], call: u64) -> Result<()> {
-    // Sums of up to 2^16 of these differ unless their ranks are the same, but for hash collisions.
+    // Scattered over 48 bits, so that other ranks do not have the same sum.
     let element = |rank: usize| ((rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16) + call;
     let mut sums = [element(members[comm.rank()]); LENGTH];
     comm.all_reduce(&mut sums, ReduceOp::Sum)?;
