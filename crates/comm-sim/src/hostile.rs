@@ -1,8 +1,14 @@
-//! A test of decoders against bytes that no correct peer sends, which every decoder must pass.
+//! Tests against what no correct peer sends: [`hostile_bytes!`](crate::hostile_bytes) for every
+//! decoder, and [`hostile_input!`](crate::hostile_input) for what has a state, such as a handshake,
+//! a server, or memory that is shared with the peer.
+
+mod fuzz;
+mod input;
 
 use std::fmt::Debug;
 
-use crate::random::Random;
+pub use fuzz::fuzz;
+pub use input::Input;
 
 /// The number of hostile messages that are created from each example.
 const MESSAGES: u64 = 1000;
@@ -67,38 +73,12 @@ pub fn check<T: Debug + PartialEq>(
             "a byte too many: {bytes:x?}"
         );
         for seed in 0..MESSAGES {
-            let hostile = corrupt(&bytes, &mut Random::new(seed, 0));
+            let hostile = Input::new(&fuzz::input_of(seed)).alter(&bytes);
             if let Some(message) = decode(&hostile) {
                 assert_eq!(decode(&encode(&message)).as_ref(), Some(&message), "{hostile:x?}");
             }
         }
     }
-}
-
-/// Returns the bytes with some of them changed, removed or added.
-fn corrupt(bytes: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len() + 1);
-        let any = random.next() as u8;
-        let value = [0, 1, 0x7f, 0x80, 0xff, any, any, any][random.below(8)];
-        match random.below(8) {
-            0 => bytes.insert(at, value),
-            1 => bytes.truncate(at),
-            2 => bytes.extend((0..random.below(64)).map(|_| value)),
-            3 => {
-                // A length or a count of several bytes.
-                let end = bytes.len().min(at + [2, 4, 8][random.below(3)]);
-                bytes[at..end].fill(value);
-            }
-            _ => {
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = value;
-                }
-            }
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]

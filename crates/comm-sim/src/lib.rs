@@ -13,6 +13,7 @@
 //! - [`mod@communicator_conformance`]: a test suite that every communicator must pass;
 //! - [`kernels_conformance`]: a test suite that the kernels of every kind of memory must pass;
 //! - [`hostile_bytes!`]: a test that every decoder of messages must pass;
+//! - [`hostile_input!`]: a test of what has a state against the decisions of a hostile peer;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`MemoryStore`]: a store within one process, which executes last wills;
 //! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that replace one
