@@ -1,5 +1,7 @@
 //! Two sides of a handshake, over a pair of sockets.
 
+mod relay;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -230,36 +232,4 @@ fn an_unknown_purpose_is_answered_with_a_refusal() {
     let mut verdict = [0; VERDICT_BYTES + PROOF_BYTES];
     (&near).read_exact(&mut verdict).unwrap();
     assert_eq!(verdict[..VERDICT_BYTES], Verdict(Err(Refusal::NotAPeer)).encode());
-}
-
-#[test]
-fn arbitrary_bytes_end_the_handshake_or_leave_it_waiting() {
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as usize
-    };
-    let greeting =
-        Greeting { authenticates: false, checksums: false, role: Role::Dialer, nonce: [3; 32] }.encode();
-    let valid = [&greeting[..], &Hello::store(7).encode(), &[0; PROOF_BYTES]].concat();
-    for _ in 0..2000 {
-        let (mut near, far) = UnixStream::pair().unwrap();
-        let mut acceptor = Handshake::accept(ProtectionConfig::NONE).unwrap();
-        let mut bytes = valid.clone();
-        for _ in 0..random() % 4 {
-            let at = random() % bytes.len();
-            bytes[at] ^= random() as u8;
-        }
-        bytes.truncate(random() % (valid.len() + 1));
-        for piece in bytes.chunks(1 + random() % 60) {
-            near.write_all(piece).unwrap();
-            match acceptor.advance(&far).unwrap() {
-                Progress::Authorize(hello) => {
-                    acceptor.answer(if hello.job == 7 { Ok(()) } else { Err(Refusal::Job) })
-                }
-                Progress::Pending | Progress::Done => {}
-                Progress::Refused(_) => break,
-            }
-        }
-    }
 }

@@ -269,3 +269,6 @@ pub(super) fn exchange(
         await_socket(socket, PollFlags::IN, deadline)?;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! Clients that passed the handshake and then misbehave.
 
+mod hostile;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! The client against a server that expects and sends recorded bytes.
 
+mod hostile;
 mod peer;
 
 use std::net::{SocketAddr, TcpListener};
