@@ -36,6 +36,7 @@ impl PartialElement {
 
 impl Peer {
     pub(crate) fn try_recv(&mut self, into: &mut [u8]) -> Result<usize> {
+        self.check_failed()?;
         let mut taken = self.partial.len.min(into.len());
         into[..taken].copy_from_slice(&self.partial.bytes[..taken]);
         self.partial.consume(taken);
@@ -236,6 +237,13 @@ impl Peer {
         end.map_or(Ok(()), Err)
     }
 
+    /// Fails if the streams have failed. Then nothing is delivered, also of what arrived before.
+    #[inline]
+    fn check_failed(&self) -> Result<()> {
+        let end = self.end.as_ref().filter(|_| self.has_failed);
+        end.map_or(Ok(()), |end| Err(end.clone()))
+    }
+
     /// The number of bytes that are known to be available.
     #[inline]
     const fn available(&self) -> u64 {
@@ -245,9 +253,7 @@ impl Peer {
     /// Reads the position to which the peer has written.
     #[inline]
     fn refresh_tail(&mut self) -> Result<()> {
-        if let Some(end) = self.end.as_ref().filter(|_| self.has_failed) {
-            return Err(end.clone());
-        }
+        self.check_failed()?;
         let control = self.connection.segment.control(self.incoming());
         self.reader.refresh(control).map_err(|error| self.protocol_error(During::Receiving, error))?;
         if self.reader.claimed() == 0 {

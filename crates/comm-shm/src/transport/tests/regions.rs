@@ -264,36 +264,3 @@ fn invalid_regions_end_the_stream() {
         assert_eq!(ready, id > regions as u64, "{id}");
     }
 }
-
-/// Arbitrary descriptors are written while this side receives: nothing panics, and nothing outside
-/// the region is read.
-#[test]
-fn random_descriptors_only_end_the_stream() {
-    for seed in 0..100 {
-        let (mut transport, peer) = with_peer();
-        let region = Region::create(1, 100).unwrap();
-        offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
-        let mut random = fastrand::Rng::with_seed(seed);
-        for _ in 0..200 {
-            let control = peer.segment.control(Direction::Back);
-            let small = |random: &mut fastrand::Rng| random.u64(..5000) >> random.u32(..12);
-            let descriptor = Descriptor {
-                start: small(&mut random),
-                len: small(&mut random),
-                region: random.u64(..3),
-                offset: small(&mut random),
-            };
-            control.overwrite_descriptor(random.u64(..4), descriptor, random.u64(..4));
-            control.overwrite(Some(small(&mut random)), None);
-            let mut bytes = vec![0; random.usize(..5000)];
-            let outcome = match random.bool() {
-                true => transport.try_recv(1, &mut bytes).map(drop),
-                false => transport
-                    .fill_buf(1, bytes.len())
-                    .map(|filled| filled.copy_to(&mut bytes))
-                    .and_then(|len| transport.consume(1, random.usize(..=len))),
-            };
-            assert!(outcome.is_ok() || is_garbage(&outcome), "{outcome:?}");
-        }
-    }
-}
