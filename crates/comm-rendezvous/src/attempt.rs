@@ -171,10 +171,11 @@ impl Attempt<'_> {
 
     /// Returns whether all ranks have taken part in a phase.
     fn have_all_taken_part(&self, phase: Phase) -> Result<bool> {
-        let keys: Vec<String> =
-            (0..self.local.member.world_size).map(|rank| self.rank_key(phase, rank)).collect();
-        for part in keys.chunks(KEYS_PER_CHECK) {
-            if !self.store.check(&part.iter().map(String::as_str).collect::<Vec<_>>())? {
+        let size = self.local.member.world_size;
+        for first in (0..size).step_by(KEYS_PER_CHECK) {
+            let ranks = first..size.min(first + KEYS_PER_CHECK);
+            let keys: Vec<String> = ranks.map(|rank| self.rank_key(phase, rank)).collect();
+            if !self.store.check(&keys.iter().map(String::as_str).collect::<Vec<_>>())? {
                 return Ok(false);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use comm_core::{Error, Loss};
+use comm_core::{Error, Group, Loss};
 
 use crate::settings::escape;
 
@@ -86,7 +86,7 @@ impl FromStr for Outcome {
         let mut lines = text.split('\n');
         let kind = lines.next();
         let rest: Vec<&str> = lines.collect();
-        let number = |text: &str| text.parse::<usize>().map_err(drop);
+        let number = |text: &str| text.parse().ok().filter(|rank| *rank < Group::SIZE_MAX).ok_or(());
         let failure = match (kind, &rest[..]) {
             (Some("complete"), records) => {
                 return Ok(Self::Complete(records.iter().map(ToString::to_string).collect()));
@@ -97,11 +97,11 @@ impl FromStr for Outcome {
                 Failure::Missing { ranks: ranks.iter().map(|rank| number(rank)).collect::<Result<_, _>>()? }
             }
             (Some("setting"), [name, a, one, b, other]) => Failure::Setting {
-                name: (*name).into(),
-                sides: [(number(a)?, (*one).into()), (number(b)?, (*other).into())],
+                name: escape(name),
+                sides: [(number(a)?, escape(one)), (number(b)?, escape(other))],
             },
             (Some("failed"), [rank, reason]) => {
-                Failure::Aborted { rank: number(rank)?, reason: (*reason).into() }
+                Failure::Aborted { rank: number(rank)?, reason: escape(reason) }
             }
             _ => return Err(()),
         };
@@ -144,8 +144,16 @@ mod tests {
     }
 
     #[test]
+    fn text_of_other_processes_cannot_write_control_characters_to_a_terminal() {
+        let hostile = "failed\n1\nno \u{1b}[2J memory".parse();
+        let reason = "no \\u{1b}[2J memory".to_owned();
+        assert_eq!(hostile, Ok(Outcome::Failed(Failure::Aborted { rank: 1, reason })));
+    }
+
+    #[test]
     fn other_texts_are_refused() {
-        for text in ["", "met", "lost", "lost\nx", "lost\n1\n2", "setting\na\n0\nb", "failed\n1"] {
+        let no_rank = format!("lost\n{}", u64::MAX);
+        for text in ["", "met", "lost", "lost\nx", "lost\n1\n2", "setting\na\n0\nb", "failed\n1", &no_rank] {
             assert!(text.parse::<Outcome>().is_err(), "{text:?}");
         }
     }

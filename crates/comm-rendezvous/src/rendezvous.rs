@@ -178,9 +178,14 @@ impl<'a> Rendezvous<'a> {
         let number_key = number_key(job, round);
         let text = store.compare_set(&number_key, b"", b"")?;
         let number = parse_number(&number_key, &text).unwrap_or(0);
-        for number in 0..=number {
-            for key in keys_of_attempt(job, round, number, world_size) {
-                store.delete(&key)?;
+        // From the last one on: each attempt before it has keys, unless the number is wrong.
+        for attempt in (0..=number).rev() {
+            let mut existed = attempt == number;
+            for key in keys_of_attempt(job, round, attempt, world_size) {
+                existed |= store.delete(&key)?;
+            }
+            if !existed {
+                break;
             }
         }
         store.delete(&number_key).map(drop)
@@ -241,7 +246,11 @@ impl<'a> Rendezvous<'a> {
             self.depart(&Failure::Missing { ranks: Vec::new() });
             return Err(self.local.timeout(Vec::new()));
         }
-        let (now, next) = (self.number.to_string(), (self.number + 1).to_string());
+        let next = self
+            .number
+            .checked_add(1)
+            .ok_or_else(|| malformed(&self.number_key(), self.number.to_string().as_bytes()))?;
+        let (now, next) = (self.number.to_string(), next.to_string());
         self.store.compare_set(&self.number_key(), now.as_bytes(), next.as_bytes()).map(drop)
     }
 

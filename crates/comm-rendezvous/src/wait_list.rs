@@ -122,15 +122,17 @@ impl<'a> WaitList<'a> {
 
     /// Admits at most `most` of the processes that wait to a group of `size` ranks. Called by the
     /// leader of the group, alone. Returns `None` if no process waits; otherwise the group takes
-    /// part in the rendezvous, with its present ranks and this timeout.
+    /// part in the rendezvous, with its present ranks and this timeout. It looks for processes for
+    /// at most that time.
     ///
     /// # Errors
     /// The errors of the store.
     pub fn admit(&self, size: usize, most: usize, timeout: Duration) -> Result<Option<Admitted>> {
         let (admitted, entered) = (self.add("admitted", 0)?, self.add("entered", 0)?);
-        let (mut numbers, mut last) = (Vec::new(), admitted);
+        let (mut numbers, mut last, began) = (Vec::new(), admitted, (self.clock)());
         for number in admitted + 1..=entered {
-            if numbers.len() == most {
+            let passed = (self.clock)().saturating_duration_since(began);
+            if numbers.len() == most || passed >= timeout {
                 break;
             }
             if self.is_waiting(number)? {
