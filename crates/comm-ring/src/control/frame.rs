@@ -3,6 +3,8 @@
 //! A frame consists of its length (u32, not counting the length field), its kind (u8) and its body.
 //! All integers are little-endian.
 
+use std::slice;
+
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
 
@@ -132,6 +134,19 @@ impl ControlFrame {
         }
     }
 
+    /// Returns a rank that the frame names although a group of this size does not have it.
+    pub(crate) fn unknown_rank(&self, size: usize) -> Option<usize> {
+        let named = match self {
+            Self::Announce(announce) => &announce.waiting_for[..],
+            Self::Abort { cause, .. } => cause.ranks(),
+            Self::Shrink(ShrinkFrame::Propose(proposal)) => {
+                return proposal.excluded.last().copied().filter(|rank| *rank >= size);
+            }
+            Self::Goodbye { .. } | Self::Shrink(_) => &[],
+        };
+        named.iter().copied().find(|rank| *rank >= size)
+    }
+
     fn read(r: &mut Reader<'_>) -> wire::Result<Self> {
         Ok(match r.get()? {
             ANNOUNCE => Self::Announce(Announce {
@@ -150,6 +165,14 @@ impl ControlFrame {
 }
 
 impl Cause {
+    fn ranks(&self) -> &[usize] {
+        match self {
+            Self::Lost { peer: rank, .. } | Self::Aborted { by: rank, .. } => slice::from_ref(rank),
+            Self::Timeout { waiting_for, .. } => waiting_for,
+            Self::Desync { ranks, .. } => ranks,
+        }
+    }
+
     fn encode(&self, to: &mut Writer) {
         match self {
             Self::Lost { peer, detail } => to.put(LOST).size::<u32>(*peer).text::<u16>(detail, TEXT_MAX),
@@ -267,6 +290,23 @@ mod tests {
             rest = &rest[length..];
         }
         assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn ranks_that_a_group_does_not_have_are_found() {
+        for frame in frames() {
+            let most = match &frame {
+                ControlFrame::Announce(_) => Some(70_000),
+                ControlFrame::Abort { cause, .. } => cause.ranks().iter().copied().max(),
+                ControlFrame::Shrink(ShrinkFrame::Propose(proposal)) => proposal.excluded.last().copied(),
+                _ => None,
+            };
+            assert_eq!(frame.unknown_rank(usize::MAX), None);
+            if let Some(most) = most {
+                assert_eq!(frame.unknown_rank(most + 1), None);
+                assert!(frame.unknown_rank(most).is_some(), "{frame:?}");
+            }
+        }
     }
 
     #[test]

@@ -202,6 +202,9 @@ impl<T: Transport> Control<T> {
         let mut taken = 0;
         while let Some((frame, length)) = ControlFrame::decode(&peer.inbox[taken..])? {
             taken += length;
+            if let Some(rank) = frame.unknown_rank(self.group.size()) {
+                return Err(wire::WireError::Unknown { what: "rank", value: rank as u64 });
+            }
             match frame {
                 ControlFrame::Goodbye { sequence, past } => {
                     peer.goodbye = Some(sequence);

@@ -16,6 +16,7 @@ mod finalize;
 mod flight_record;
 mod groups;
 mod half_averages;
+mod hostile;
 mod mismatches;
 mod monitored_barrier;
 mod movement;

@@ -4,7 +4,7 @@
 mod background;
 mod exchange;
 mod failures;
-mod hostile;
+pub(crate) mod hostile;
 mod order;
 mod outstanding;
 mod overlap;
