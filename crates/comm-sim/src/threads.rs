@@ -16,25 +16,41 @@ where
     T: Send,
     F: Fn(P) -> T + Sync,
 {
-    let outcomes: Vec<thread::Result<T>> = thread::scope(|scope| {
-        let start = |(rank, part)| {
-            let body = &body;
-            thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, move || body(part))
-        };
-        let threads: Vec<_> = parts.into_iter().enumerate().map(start).collect();
+    run_jobs(parts, &body)
+}
+
+/// Like [`run_each`], but the same code for all closures, of which each is a type of its own.
+fn run_jobs<P: Send, T: Send>(parts: Vec<P>, body: &(dyn Fn(P) -> T + Sync)) -> Vec<T> {
+    let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
+    let mut jobs: Vec<Job<'_>> = Vec::with_capacity(parts.len());
+    for (part, result) in parts.into_iter().zip(&mut results) {
+        jobs.push(Box::new(move || *result = Some(body(part))));
+    }
+    run_threads(jobs);
+    results.into_iter().flatten().collect()
+}
+
+/// What a rank does with its part.
+type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// Runs each job on a thread of its own.
+fn run_threads(jobs: Vec<Job<'_>>) {
+    let outcomes: Vec<thread::Result<()>> = thread::scope(|scope| {
+        let start =
+            |(rank, job)| thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, job);
+        let threads: Vec<_> = jobs.into_iter().enumerate().map(start).collect();
         threads.into_iter().map(join).collect()
     });
-    let named = |(rank, outcome): (usize, &thread::Result<T>)| {
+    let named = |(rank, outcome): (usize, &thread::Result<()>)| {
         Some(format!("rank {rank}: {}", message(outcome.as_ref().err()?)))
     };
     let panics: Vec<String> = outcomes.iter().enumerate().filter_map(named).collect();
     if !panics.is_empty() {
         resume_unwind(Box::new(format!("panicked: {}", panics.join("; "))));
     }
-    outcomes.into_iter().filter_map(Result::ok).collect()
 }
 
-fn join<T>(started: std::io::Result<thread::ScopedJoinHandle<'_, T>>) -> thread::Result<T> {
+fn join(started: std::io::Result<thread::ScopedJoinHandle<'_, ()>>) -> thread::Result<()> {
     match started {
         Ok(thread) => thread.join(),
         Err(error) => Err(Box::new(format!("cannot start a thread: {error}"))),

@@ -48,4 +48,8 @@ impl Member for HostMember {
     fn read<T: Element>(&self, buffer: &Vec<T>) -> Result<Vec<T>> {
         Ok(buffer.clone())
     }
+
+    fn leave(self) -> Result<()> {
+        self.comm.finalize()
+    }
 }

@@ -47,6 +47,17 @@ pub trait Member {
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Leaves the group after the last call, and waits until the others have heard of it.
+    ///
+    /// # Errors
+    /// If the group has failed before.
+    fn leave(self) -> Result<()>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
 }
 
 /// The parts of the contract that a backend implements, and the extent of the checks.

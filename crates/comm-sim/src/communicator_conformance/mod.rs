@@ -21,6 +21,8 @@ pub use mismatch::{MISMATCHES, Mismatch, mismatch_fails};
 pub use outcome::{CheckResult, Failure, same_bits};
 pub use refusal::refuses_invalid_calls;
 
+use comm_core::Error;
+
 use crate::run_each;
 
 /// Runs `body` on every rank of the worlds of these sizes, which `create` returns.
@@ -37,6 +39,9 @@ pub fn in_worlds<M: Member + Send>(
             let outcome = body(&member);
             let failure = outcome.map_err(|failure| failure.to_string()).err();
             assert!(failure.is_none(), "{}", failure.unwrap_or_default());
+            // If the group has failed, the body expected that.
+            let left = member.leave();
+            assert!(matches!(left, Ok(()) | Err(Error::Poisoned(_))), "leaving the group: {left:?}");
         });
     }
 }

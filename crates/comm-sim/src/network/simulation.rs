@@ -90,6 +90,16 @@ pub fn simulate<T: Send>(
     plan: &FaultPlan,
     rank: impl Fn(NetworkFabric, VirtualClock) -> T + Sync,
 ) -> Simulation<T> {
+    simulate_any(n, seed, plan, &rank)
+}
+
+/// Like [`simulate`], but the same code for all closures.
+fn simulate_any<T: Send>(
+    n: usize,
+    seed: u64,
+    plan: &FaultPlan,
+    rank: &(dyn Fn(NetworkFabric, VirtualClock) -> T + Sync),
+) -> Simulation<T> {
     let world = SharedWorld::new(n, seed, plan);
     world.lock().turns = Some(Turns::new(seed));
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
