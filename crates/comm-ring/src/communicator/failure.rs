@@ -67,8 +67,8 @@ impl<T: Transport> Session<T> {
 
     /// Reads the control channel and handles its events.
     pub(super) fn handle_events(&mut self) -> Result<()> {
+        self.poll_events();
         let mut events = std::mem::take(&mut self.events);
-        self.control.poll(&mut events);
         // If a peer has aborted the communicator, that is the cause, whatever else was reported
         // before it.
         events.sort_by_key(|event| !matches!(event, Event::Abort { .. }));
@@ -479,10 +479,11 @@ impl<T: Transport> Session<T> {
     /// Sends queued frames for a short time.
     pub(super) fn flush(&mut self) {
         let deadline = self.data.now() + LINGER;
-        let mut ignored = Vec::new();
         while !self.control.is_flushed() && self.data.now() < deadline {
-            self.control.poll(&mut ignored);
-            ignored.clear();
+            self.poll_events();
+            if self.poison.is_some() {
+                self.events.clear();
+            }
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
             if asleep && self.control.sleep(LINGER).is_err() {
                 return;

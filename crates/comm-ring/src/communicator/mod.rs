@@ -48,7 +48,7 @@ pub struct RingCommunicator<T: Transport + 'static> {
     /// The settings on which the members agreed.
     tuning: Tuning,
     context: GroupContext<T>,
-    engine: Mutex<Engine<T>>,
+    engine: Arc<Mutex<Engine<T>>>,
     abort: Arc<dyn AbortHandle>,
     messenger: Messenger<T>,
     /// The members and the last calls.
@@ -82,7 +82,8 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
         let log = Arc::clone(engine.session().history.log());
-        let (engine, process, scheduler) = (Mutex::new(engine), Process::current(), context.scheduler());
+        let (process, scheduler) = (Process::current(), context.scheduler());
+        let engine = Arc::new(Mutex::new(engine));
         Self { group, tuning, context, engine, abort, messenger, log, process, scheduler }
     }
 
@@ -195,7 +196,7 @@ impl<T: Transport + 'static> Drop for RingCommunicator<T> {
             // The streams belong to the parent: nothing may be sent on them here.
             return;
         }
-        let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if is_unwinding() && engine.session().usable().is_ok() {
             let (by, reason) = (self.group.rank(), "its thread panicked".into());
             engine.session_mut().give_up_idle(Error::Aborted { by, reason });

@@ -165,11 +165,11 @@ impl<T: Transport> Session<T> {
 
     /// Sleeps until data can move, a control message arrives, or an instant of the clock is due.
     fn sleep(&mut self, clock: &mut Clock) -> Result<(), Stop> {
-        let mut control = self.control.arm()?;
+        let mut control = self.arm_control()?;
         if control == Armed::Ready {
             self.handle_events()?;
             self.check_members()?;
-            control = self.control.arm()?;
+            control = self.arm_control()?;
         }
         // While control messages keep arriving, this rank does not sleep, but its deadline still
         // applies.
@@ -190,6 +190,17 @@ impl<T: Transport> Session<T> {
             self.data.sleep(self.control.descriptor(), times.until_next(now))?;
         }
         Ok(())
+    }
+
+    /// Reads the control channel, and leaves the events for the next call.
+    pub(super) fn poll_events(&mut self) {
+        self.control.poll(&mut self.events);
+    }
+
+    /// Prepares to sleep until something arrives on the control channel. Events that were left for
+    /// this call have arrived.
+    pub(super) fn arm_control(&mut self) -> Result<Armed> {
+        if self.events.is_empty() { self.control.arm() } else { Ok(Armed::Ready) }
     }
 
     /// Announces to all ranks the call in which this rank is blocked and the ranks that it waits

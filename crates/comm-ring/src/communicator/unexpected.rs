@@ -41,7 +41,7 @@ impl<T: Transport> Session<T> {
         if self.unexpected.next.is_some_and(|next| now < next) {
             return Ok(());
         }
-        if self.group.size() > 1 && self.control.arm()? == Armed::Ready {
+        if self.group.size() > 1 && self.arm_control()? == Armed::Ready {
             self.handle_events()?;
         }
         self.check_control()?;

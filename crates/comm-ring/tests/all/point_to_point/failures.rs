@@ -326,8 +326,37 @@ fn a_rank_that_fails_in_the_middle_of_a_message_is_not_taken_for_dead() {
                 comm.recv(0, 1, &mut first).unwrap().exactly(400).unwrap();
                 // Rank 2 is the one that died.
                 assert_lost(comm.recv(0, 2, &mut second), 2);
+                let work = comm.recv_async(0, 2, second).unwrap();
+                while !work.is_done() {
+                    clock.sleep(Duration::from_millis(1));
+                }
+                assert_lost(work.wait(), 2);
             }
             _ => clock.die(),
         }
+    });
+}
+
+/// The message reads the report of rank 0, which the next call must not miss.
+#[test]
+fn a_collective_fails_at_once_if_a_message_before_it_has_found_the_cause() {
+    let plan = FaultPlan::calm().capacity(512);
+    virtual_world_on(&plan, 2, 0, &RingConfig::default(), |comm, clock| {
+        let (mut first, mut second) = ([0_u8; 400], [0_u8; 400]);
+        if comm.rank() == 0 {
+            let short = comm.with_timeout(Duration::from_millis(100));
+            short.send(1, 1, &first).unwrap();
+            assert!(matches!(short.send(1, 2, &second), Err(Error::Timeout { .. })));
+            assert!(matches!(short.broadcast(1, &mut [0_u8]), Err(Error::Timeout { .. })));
+            return clock.sleep(Duration::from_secs(60));
+        }
+        clock.sleep(Duration::from_millis(500));
+        comm.recv(0, 1, &mut first).unwrap().exactly(400).unwrap();
+        assert!(matches!(comm.recv(0, 2, &mut second), Err(Error::Timeout { .. })));
+        let start = clock.elapsed();
+        // Rank 0 waits in the first call, and does not make the second one.
+        let outcome = comm.broadcast(1, &mut [0_u8]).and_then(|()| comm.broadcast(0, &mut [0_u8]));
+        assert!(matches!(outcome, Err(Error::Timeout { .. })));
+        assert!(clock.elapsed() - start < Duration::from_secs(1));
     });
 }
