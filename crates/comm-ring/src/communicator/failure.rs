@@ -337,7 +337,7 @@ impl<T: Transport> Session<T> {
                 return Ok(());
             }
             if self.control.arm()? == Armed::Sleep {
-                self.control.sleep(left)?;
+                self.control.sleep(None, left)?;
             }
         }
     }
@@ -485,7 +485,7 @@ impl<T: Transport> Session<T> {
                 self.events.clear();
             }
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && self.control.sleep(LINGER).is_err() {
+            if asleep && self.control.sleep(None, LINGER).is_err() {
                 return;
             }
         }

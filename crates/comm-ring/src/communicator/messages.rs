@@ -157,7 +157,7 @@ impl<T: Transport> Session<T> {
                 return None;
             }
             if self.control.arm().ok()? == Armed::Sleep {
-                self.control.sleep(left).ok()?;
+                self.control.sleep(None, left).ok()?;
             }
         }
     }

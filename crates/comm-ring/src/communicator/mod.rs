@@ -1,6 +1,7 @@
 //! Collectives over any transport.
 
 mod absence;
+mod agreement;
 mod checked_call;
 mod clock;
 mod engine;

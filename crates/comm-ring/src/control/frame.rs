@@ -274,6 +274,7 @@ mod tests {
             propose(&[0, 7, 8, 70]),
             ControlFrame::Shrink(ShrinkFrame::Connected { attempt: 3 }),
             ControlFrame::Shrink(ShrinkFrame::Done { attempt: u32::MAX }),
+            ControlFrame::Shrink(ShrinkFrame::Formed),
         ]
     }
 

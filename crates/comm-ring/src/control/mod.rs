@@ -370,9 +370,9 @@ impl<T: Transport> Control<T> {
         self.transport.as_mut().ok_or_else(taken)?.arm(&self.interest)
     }
 
-    /// Sleeps until the channel is ready or the timeout has passed.
-    pub(crate) fn sleep(&self, timeout: Duration) -> Result<()> {
-        self.transport.as_ref().ok_or_else(taken)?.sleep(None, timeout)
+    /// Sleeps until the channel or the other descriptor is ready, or the timeout has passed.
+    pub(crate) fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+        self.transport.as_ref().ok_or_else(taken)?.sleep(also, timeout)
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {

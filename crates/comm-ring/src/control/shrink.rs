@@ -7,6 +7,7 @@ use comm_core::wire::{self, Reader, WireError, Writer};
 const PROPOSE: u8 = 1;
 const CONNECTED: u8 = 2;
 const DONE: u8 = 3;
+const FORMED: u8 = 4;
 
 /// The longest set of ranks on the wire, in bytes: one bit per rank.
 const SET_BYTES_MAX: usize = 7 << 10;
@@ -20,6 +21,8 @@ pub(crate) enum ShrinkFrame {
     Connected { attempt: u32 },
     /// The sender goes on in the group of this attempt: every member that was alive is connected.
     Done { attempt: u32 },
+    /// The sender is connected to every member of the group on whose control channel this is sent.
+    Formed,
 }
 
 /// A group of the ranks that remain. Among two proposals of one rank, the later one has a higher
@@ -55,6 +58,9 @@ pub(crate) struct ShrinkState {
     pub(crate) connected: Option<u32>,
     /// The attempt whose group it uses.
     pub(crate) done: Option<u32>,
+    /// Whether it was connected to every member of the present group. The other messages concern a
+    /// group that is yet to be created from it.
+    pub(crate) has_formed: bool,
 }
 
 impl ShrinkState {
@@ -64,6 +70,7 @@ impl ShrinkState {
             ShrinkFrame::Propose(proposal) => self.proposal = Some(proposal),
             ShrinkFrame::Connected { attempt } => self.connected = Some(attempt),
             ShrinkFrame::Done { attempt } => self.done = Some(attempt),
+            ShrinkFrame::Formed => self.has_formed = true,
         }
     }
 
@@ -81,6 +88,7 @@ impl ShrinkFrame {
             }
             Self::Connected { attempt } => to.put(CONNECTED).put(*attempt),
             Self::Done { attempt } => to.put(DONE).put(*attempt),
+            Self::Formed => to.put(FORMED),
         };
     }
 
@@ -93,6 +101,7 @@ impl ShrinkFrame {
             }),
             CONNECTED => Self::Connected { attempt: r.get()? },
             DONE => Self::Done { attempt: r.get()? },
+            FORMED => Self::Formed,
             kind => return Err(WireError::Unknown { what: "kind of shrink frame", value: kind.into() }),
         })
     }

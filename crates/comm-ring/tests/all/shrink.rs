@@ -22,6 +22,8 @@ enum Fault {
     Stop(Duration),
     /// The link to another rank breaks.
     Break(usize),
+    /// The next stream on which bytes are sent to another rank breaks.
+    Corruption(usize),
 }
 
 /// A run that the seed reproduces.
@@ -59,7 +61,7 @@ impl Scenario {
 
     /// Returns whether living ranks may lose each other, so that only a majority goes on.
     fn can_split(&self) -> bool {
-        self.faults.iter().any(|(_, _, fault)| matches!(fault, Fault::Break(_)))
+        self.faults.iter().any(|(_, _, fault)| matches!(fault, Fault::Break(_) | Fault::Corruption(_)))
     }
 
     fn run(&self) -> Vec<Life> {
@@ -72,6 +74,7 @@ impl Scenario {
                         Fault::Death => own_clock.die(),
                         Fault::Stop(time) => own_clock.sleep(time),
                         Fault::Break(other) => own_clock.inject(Incident::Break { between: (rank, other) }),
+                        Fault::Corruption(to) => own_clock.inject(Incident::Corruption { from: rank, to }),
                     });
                 }
             }
@@ -134,7 +137,7 @@ fn check(scenario: &Scenario, lives: &[Life]) {
         scenario.faults.iter().any(|&(other, _, fault)| match fault {
             Fault::Death => false,
             Fault::Stop(_) => other == rank,
-            Fault::Break(end) => other == rank || end == rank,
+            Fault::Break(end) | Fault::Corruption(end) => other == rank || end == rank,
         })
     };
     let living: Vec<&Life> = lives.iter().filter(|life| !life.dead).collect();
@@ -224,4 +227,23 @@ fn no_rank_goes_on_alone_when_the_link_between_two_members_breaks_while_they_shr
         shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
     }
     assert!(shrunk > 300, "{shrunk}");
+}
+
+/// The stream may be that of the announcement that rank 1 is connected, in the failed group or in
+/// the new one.
+#[test]
+fn no_rank_goes_on_alone_when_one_stream_between_two_members_breaks_while_they_shrink() {
+    let mut together = 0;
+    for operation in 150..700 {
+        let faults = vec![(2, 140, Fault::Death), (1, operation, Fault::Corruption(0))];
+        let scenario = Scenario { n: 5, seed: operation, plan: FaultPlan::calm(), faults };
+        let lives = scenario.run();
+        check(&scenario, &lives);
+        for group in lives.iter().filter(|life| !life.dead).flat_map(|life| &life.groups) {
+            let is_in = |rank: &usize| lives[*rank].dead || lives[*rank].groups.contains(group);
+            assert!(group.iter().all(is_in), "{group:?}: {scenario:?}: {lives:?}");
+        }
+        together += usize::from(lives[1].groups.len() > 1);
+    }
+    assert!(together > 200, "{together}");
 }

@@ -1,0 +1,307 @@
+//! The proposals of the ranks that create a smaller group, and the attempts to connect them.
+
+use std::time::{Duration, Instant};
+
+use comm_core::{Armed, Error, GroupId, Result, Signature, Transport};
+
+use super::group_context::Connected;
+use super::predecessor::Predecessor;
+use super::session::Session;
+use crate::control::{Control, ControlFrame, Proposal, ShrinkFrame};
+
+/// Distinguishes the ids of these groups from those of groups created by calls.
+const SHRINK: u64 = 0x7368_7269_6e6b_0000;
+
+/// The longest time between two looks at the control channel.
+pub(super) const TURN: Duration = Duration::from_millis(50);
+
+/// A group whose members this rank is connected to.
+pub(super) struct Attempt<T: Transport> {
+    pub(super) number: u32,
+    /// The members, by their ranks in the failed group.
+    pub(super) ranks: Vec<usize>,
+    pub(super) connected: Connected<T>,
+}
+
+impl<T: Transport> Attempt<T> {
+    fn control(&self) -> &Control<T> {
+        &self.connected.engine.session().control
+    }
+
+    fn control_mut(&mut self) -> &mut Control<T> {
+        &mut self.connected.engine.session_mut().control
+    }
+
+    /// Returns the rank in the new group of a member.
+    fn position(&self, rank: usize) -> Option<usize> {
+        self.ranks.iter().position(|&member| member == rank)
+    }
+
+    /// Returns whether a member has announced in the new group that it is connected.
+    fn has_formed(&self, rank: usize) -> bool {
+        self.position(rank).is_some_and(|member| self.control().shrink_state(member).has_formed)
+    }
+
+    /// Returns whether the stream of a member in the new group is open.
+    fn is_open(&self, rank: usize) -> bool {
+        self.position(rank).is_some_and(|member| !self.control().is_disconnected(member))
+    }
+}
+
+/// The remaining time to wait for others. It passes only while this rank runs: if it was stopped,
+/// the others may have sent everything in the meantime.
+#[derive(Debug, Clone)]
+pub(super) struct Patience {
+    left: Duration,
+    last: Instant,
+}
+
+impl Patience {
+    pub(super) const fn new(left: Duration, now: Instant) -> Self {
+        Self { left, last: now }
+    }
+
+    pub(super) fn left(&mut self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.last).min(2 * TURN);
+        (self.left, self.last) = (self.left.saturating_sub(passed), now);
+        self.left
+    }
+}
+
+/// The step of this rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Agreeing,
+    Connecting,
+    Connected,
+}
+
+/// The proposals of this rank and its peers.
+pub(super) struct Agreement<'a, T: Transport> {
+    pub(super) session: &'a mut Session<T>,
+    /// The proposal of this rank.
+    pub(super) proposal: Proposal,
+    /// The last attempt in which this rank was connected, until another one is.
+    pub(super) former: Option<Attempt<T>>,
+    /// Whether a peer goes on in the group of that attempt.
+    pub(super) is_done: bool,
+    /// The time for which a silent peer is waited for.
+    patience: Duration,
+    peers: Vec<Heard>,
+    /// The time of the last proposal.
+    proposed: Instant,
+}
+
+/// The last sign of life of a peer.
+#[derive(Debug, Clone)]
+struct Heard {
+    /// The number of frames that it has sent.
+    frames: u64,
+    /// The remaining time to wait for the next one.
+    patience: Patience,
+}
+
+impl<'a, T: Transport + 'static> Agreement<'a, T> {
+    pub(super) fn new(session: &'a mut Session<T>, patience: Duration) -> Self {
+        let proposal = Proposal { completed: session.completed(), ..Proposal::default() };
+        let proposed = session.data.now();
+        let peer = Heard { frames: 0, patience: Patience::new(patience, proposed) };
+        let peers = vec![peer; session.group.size()];
+        Self { session, proposal, former: None, is_done: false, patience, peers, proposed }
+    }
+
+    /// Reads the control channels and adopts the exclusions of others. Returns whether the proposal
+    /// of this rank has changed.
+    pub(super) fn poll(&mut self, phase: Phase) -> Result<bool> {
+        self.session.poll_events();
+        self.session.events.clear();
+        if let Some(attempt) = &mut self.former {
+            attempt.connected.engine.session_mut().poll_events();
+        }
+        self.listen();
+        self.check_deserted()?;
+        self.check_done()?;
+        let before = (self.proposal.attempt, self.proposal.excluded.len());
+        for peer in self.session.group.peers() {
+            if self.session.control.is_disconnected(peer) && !self.keeps(peer, phase) {
+                self.proposal.excluded.insert(peer);
+            }
+            self.adopt_proposal(peer)?;
+        }
+        let changed = (self.proposal.attempt, self.proposal.excluded.len()) != before;
+        if changed && phase != Phase::Agreeing && self.proposal.attempt == before.0 {
+            self.proposal.attempt = self.proposal.attempt.saturating_add(1);
+        }
+        if changed {
+            self.propose();
+        }
+        Ok(changed)
+    }
+
+    /// Returns whether a peer whose stream has ended remains a member. If both are connected to all
+    /// members, the group of the present attempt reports its death. While its stream in that group
+    /// is open, it can still announce there that it is. A peer that cannot be connected may be
+    /// alive.
+    fn keeps(&self, peer: usize, phase: Phase) -> bool {
+        let is_open = |attempt: &Attempt<T>| attempt.is_open(peer);
+        phase == Phase::Connected && (self.is_connected(peer) || self.former.as_ref().is_some_and(is_open))
+    }
+
+    /// Returns whether a peer has announced that it is connected in the last attempt in which this
+    /// rank was.
+    pub(super) fn is_connected(&self, peer: usize) -> bool {
+        let state = self.session.control.shrink_state(peer);
+        let in_attempt = |it: &Attempt<T>| state.is_connected_in(it.number) || it.has_formed(peer);
+        self.former.as_ref().is_some_and(in_attempt)
+    }
+
+    /// Checks whether a member had continued without this rank before the present group was
+    /// complete.
+    fn check_deserted(&mut self) -> Result<()> {
+        match self.session.predecessor.as_mut().and_then(Predecessor::deserter) {
+            Some(peer) => Err(left_out(peer)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks whether a peer goes on in a group that it has created.
+    fn check_done(&mut self) -> Result<()> {
+        let connected = self.former.as_ref().map(|attempt| attempt.number);
+        for peer in self.session.group.peers() {
+            match self.session.control.shrink_state(peer).done {
+                None => {}
+                done if done == connected => self.is_done = true,
+                Some(_) if self.proposal.excluded.contains(&peer) => {}
+                Some(_) => return Err(left_out(peer)),
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_proposal(&mut self, peer: usize) -> Result<()> {
+        let (own, group) = (&mut self.proposal, self.session.group);
+        let Some(theirs) = &self.session.control.shrink_state(peer).proposal else { return Ok(()) };
+        if own.excluded.contains(&peer) {
+            return Ok(());
+        }
+        if theirs.excluded.contains(&group.rank()) {
+            return Err(left_out(peer));
+        }
+        if theirs.excluded.last().is_some_and(|&last| last >= group.size()) {
+            own.excluded.insert(peer);
+            return Ok(());
+        }
+        own.attempt = own.attempt.max(theirs.attempt);
+        own.excluded.extend(&theirs.excluded);
+        Ok(())
+    }
+
+    /// Returns the members of this rank's proposal, in the order of their ranks.
+    pub(super) fn members(&self) -> Vec<usize> {
+        (0..self.session.group.size()).filter(|rank| !self.proposal.excluded.contains(rank)).collect()
+    }
+
+    /// Returns the peers among these ranks that do not satisfy the condition.
+    pub(super) fn missing(&self, ranks: &[usize], is_satisfied: impl Fn(&Self, usize) -> bool) -> Vec<usize> {
+        let own = self.session.group.rank();
+        ranks.iter().copied().filter(|&rank| rank != own && !is_satisfied(self, rank)).collect()
+    }
+
+    /// Returns whether the last proposal of a peer is that of this rank.
+    pub(super) fn agrees(&self, peer: usize) -> bool {
+        let theirs = self.session.control.shrink_state(peer).proposal.as_ref();
+        theirs.is_some_and(|theirs| theirs.agrees_with(&self.proposal))
+    }
+
+    /// Returns the number of the last call that all these ranks have completed.
+    pub(super) fn completed(&self, ranks: &[usize]) -> u64 {
+        let theirs =
+            ranks.iter().filter_map(|&rank| self.session.control.shrink_state(rank).proposal.as_ref());
+        theirs.map(|theirs| theirs.completed).fold(self.proposal.completed, u64::min)
+    }
+
+    /// Returns the id of the proposed group.
+    pub(super) fn group_id(&self) -> GroupId {
+        let Proposal { attempt, excluded, .. } = &self.proposal;
+        let fixed = [self.session.group.id().0, SHRINK, u64::from(*attempt)];
+        GroupId(Signature::fingerprint_of(fixed.into_iter().chain(excluded.iter().map(|&rank| rank as u64))))
+    }
+
+    /// Leaves out those of these ranks that have been silent for too long. Returns whether there
+    /// are any.
+    pub(super) fn exclude_silent(&mut self, missing: &[usize]) -> bool {
+        let is_silent = |rank: &usize| self.peers[*rank].patience.left.is_zero();
+        let silent: Vec<usize> = missing.iter().copied().filter(is_silent).collect();
+        if silent.is_empty() {
+            return false;
+        }
+        tracing::warn!(ranks = ?silent, "left out of the smaller group: they did not answer in time");
+        self.proposal.excluded.extend(silent);
+        self.propose();
+        true
+    }
+
+    /// Notices which peers have sent something, and lets them hear of this rank.
+    fn listen(&mut self) {
+        let now = self.session.data.now();
+        for rank in self.session.group.peers() {
+            let frames = self.session.control.shrink_state(rank).frames;
+            let peer = &mut self.peers[rank];
+            if frames > peer.frames {
+                *peer = Heard { frames, patience: Patience::new(self.patience, now) };
+            }
+            peer.patience.left(now);
+        }
+        if now.saturating_duration_since(self.proposed) >= (self.patience / 4).max(TURN) {
+            self.propose();
+        }
+    }
+
+    /// Announces to the members that this rank is connected to all of them.
+    pub(super) fn announce_connected(&mut self) {
+        let Some(attempt) = &mut self.former else { return };
+        let connected = ShrinkFrame::Connected { attempt: attempt.number };
+        attempt.control_mut().send_all(&ControlFrame::Shrink(ShrinkFrame::Formed));
+        self.announce(connected);
+    }
+
+    pub(super) fn begin_next_attempt(&mut self) {
+        self.proposal.attempt = self.proposal.attempt.saturating_add(1);
+        self.propose();
+    }
+
+    pub(super) fn propose(&mut self) {
+        self.proposed = self.session.data.now();
+        self.announce(ShrinkFrame::Propose(self.proposal.clone()));
+    }
+
+    pub(super) fn announce(&mut self, frame: ShrinkFrame) {
+        self.session.control.send_all(&ControlFrame::Shrink(frame));
+    }
+
+    /// Lets the others go on without this rank.
+    pub(super) fn leave(&mut self) {
+        self.proposal.excluded.insert(self.session.group.rank());
+        self.propose();
+        self.session.flush();
+    }
+
+    /// Sleeps until something arrives on the control channels.
+    pub(super) fn sleep(&mut self, at_most: Duration) -> Result<()> {
+        if self.session.control.arm()? == Armed::Ready {
+            return Ok(());
+        }
+        let Some(attempt) = &mut self.former else { return self.session.control.sleep(None, at_most) };
+        if attempt.control_mut().arm()? == Armed::Ready {
+            return Ok(());
+        }
+        self.session.control.sleep(attempt.control().descriptor(), at_most)
+    }
+}
+
+/// The error of a rank that a peer has excluded.
+#[cold]
+fn left_out(by: usize) -> Error {
+    let reason = "the other ranks continue in a smaller group, because this one did not answer in time";
+    Error::Aborted { by, reason: reason.into() }
+}
