@@ -119,7 +119,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
         Self { connector, list, comm, round, world_size, is_newcomer: false, growths: 0, ended: Vec::new() }
     }
 
-    /// Waits until a running group has admitted this process and is connected to it.
+    /// Waits until a running group has admitted this process and is connected to it. Once they are
+    /// connected, waits for the decision of the group also after the time is over.
     ///
     /// # Errors
     /// [`Error::Timeout`] if no group has admitted this process, and [`Error::Handshake`] with
@@ -181,13 +182,13 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// The ranks keep their numbers, and the new ones follow. The new communicator has the options
     /// of the old one; the latter must not be used any more.
     ///
-    /// If a process that was to be admitted exits in the meantime, nothing has changed, and the
-    /// result is 0. The same applies if rank 0 cannot reach the store, which is logged.
+    /// If a process that was to be admitted exits or stops in the meantime, or the store fails,
+    /// nothing has changed, and the result is 0. The same applies if rank 0 cannot reach the store,
+    /// which is logged.
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink). If the store fails while processes join, the error may name one of
-    /// them, and the group can be shrunk too.
+    /// [shrunk](Self::shrink).
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
         let mut plan =
@@ -200,10 +201,14 @@ impl<C: GroupConnector> ElasticGroup<C> {
         }
         let world_size = self.comm.size() + newcomers;
         let met = self.meet(round, world_size, admitted.as_ref(), options);
-        let agreed = self.agree(met.is_ok(), options);
-        let failure = met.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        // If the agreement has failed, every rank that could connect goes on in the new group, in
-        // which the ranks that failed are named again.
+        // A process that joins does not use the store after this barrier. Before, it may give up.
+        let passed =
+            met.as_ref().map_err(Error::clone).and_then(|comm| comm.with_timeout(options.timeout).barrier());
+        let agreed = self.agree(passed.is_ok(), options);
+        let failure = passed.err().map(|error| error.to_string()).unwrap_or_default();
+        // If the agreement has failed, some may know that all have passed the barrier. So every
+        // rank that could connect goes on in the new group, in which the ranks that failed are
+        // named again.
         let next = met.ok().filter(|_| !matches!(agreed, Ok(false)));
         let numbers = admitted.map(|Admitted { numbers, .. }| numbers);
         match (next, agreed) {
@@ -225,13 +230,15 @@ impl<C: GroupConnector> ElasticGroup<C> {
         }
     }
 
-    /// Returns whether all members of the present group are connected in the new one. A member
-    /// whose store fails at the end of the rendezvous does not know whether the others are.
-    fn agree(&self, is_connected: bool, options: &GrowOptions) -> Result<bool> {
-        // Some may have found only at the deadline of the rendezvous that they are not.
-        let timeout = self.comm.options().timeout.max(options.timeout);
+    /// Returns whether all members of the present group have passed the barrier in the new one. A
+    /// member whose store fails at the end of the rendezvous does not know whether the others are
+    /// connected, and a process that joins may die while they pass the barrier.
+    fn agree(&self, has_passed: bool, options: &GrowOptions) -> Result<bool> {
+        // Some may have found only at the deadline of the rendezvous or of the barrier that they
+        // have not.
+        let timeout = self.comm.options().timeout.max(2 * options.timeout);
         let least =
-            self.comm.with_timeout(timeout).all_reduce_scalar(u64::from(is_connected), ReduceOp::Min)?;
+            self.comm.with_timeout(timeout).all_reduce_scalar(u64::from(has_passed), ReduceOp::Min)?;
         Ok(least == 1)
     }
 
@@ -365,8 +372,10 @@ fn try_to_join(
     (member.job, member.round, member.clock) = (list.job, admission.round, clock);
     member.timeout = admission.timeout.min(left());
     let comm = connector.connect(member)?;
-    // The members may have agreed to go on without this process.
     comm.with_timeout(left()).barrier()?;
+    // The members agree now, in at most this time, and may go on without this process.
+    let decision = comm.options().timeout + 2 * admission.timeout;
+    comm.with_timeout(decision).barrier()?;
     place.finish();
     Ok(Some((admission, comm)))
 }

@@ -101,13 +101,13 @@ impl ElasticGroup {
     /// The ranks keep their numbers, and the new ones follow. The new communicator has the options
     /// of the old one; the latter must not be used any more.
     ///
-    /// If a process that was to be admitted exits in the meantime, nothing has changed, and the
-    /// result is 0. The same applies if rank 0 cannot reach the store, which is logged.
+    /// If a process that was to be admitted exits or stops in the meantime, or the store fails,
+    /// nothing has changed, and the result is 0. The same applies if rank 0 cannot reach the store,
+    /// which is logged.
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink). If the store fails while processes join, the error may name one of
-    /// them, and the group can be shrunk too.
+    /// [shrunk](Self::shrink).
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         self.0.grow(options)
     }

@@ -104,7 +104,9 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     fn join(&self) -> Result<Group<'a, 'b>> {
         self.pause(ARRIVAL + self.rank.number() as u64, ARRIVAL_MAX);
         let (connector, timeout) = (Connector::new(self.rank, self.is_served), 2 * self.rank.timeout());
-        let joined = self.rank.timed("join", timeout, || ElasticGroup::join(connector, LIST, timeout));
+        // At the end, the process waits for the decision of the members.
+        let limit = timeout + self.rank.timeout() + 2 * STORE_TIMEOUT;
+        let joined = self.rank.timed("join", limit, || ElasticGroup::join(connector, LIST, timeout));
         match &joined {
             Ok(group) => group.connector().enter(),
             Err(error) => self.check_refusal(error),
@@ -142,8 +144,8 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         let options = GrowOptions::default().timeout(STORE_TIMEOUT).size_max(most);
         let name = format!("growth {} of group {:08x}", state.calls, self.rank.group_id() as u32);
         state.calls += 1;
-        // All ranks must arrive, meet, agree and share one message.
-        let limit = 3 * timeout + STORE_TIMEOUT;
+        // All ranks must arrive, meet, pass a barrier, agree and pass another one.
+        let limit = 3 * timeout + 2 * STORE_TIMEOUT;
         let leads = group.comm().rank() == 0;
         let grow = || {
             let (before, began) = (group.growths(), self.rank.clock().elapsed());
@@ -155,26 +157,11 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
             }
             grown
         };
-        // A process that joins learns from the store that the rendezvous has failed. A member that
-        // cannot reach the store learns it only by the exit of that process, which it then names.
-        let grown = if self.may_lose_store() {
-            self.rank.timed(&*name, limit, grow)
-        } else {
-            self.rank.call(&*name, limit, grow)
-        };
+        let grown = self.rank.call(&*name, limit, grow);
         if let Ok(newcomers) = &grown {
             self.rank.agree(name, newcomers.to_string());
         }
         grown
-    }
-
-    /// Returns whether the store may fail in this run.
-    fn may_lose_store(&self) -> bool {
-        let mut planned = self.rank.plan().faults.iter().flat_map(|fault| &fault.incidents);
-        planned.any(|incident| match incident {
-            Incident::StoreStall { .. } | Incident::StoreReset { .. } | Incident::StoreEnd => true,
-            _ => self.is_served,
-        })
     }
 
     /// Checks that the leader has not waited for a process if nothing has happened: it reads the
