@@ -111,8 +111,10 @@ fn idle<'a, T: Transport>(
             state
         }
         Idle::Sleep => {
-            // Peers that no operation involves may have sent something, too.
-            if state.engine.progress(transport, caller, true) {
+            // Peers that no operation involves may have sent something, too. The deadline of an
+            // operation may have passed since it was last checked; the thread that waits for that
+            // operation must not sleep any more.
+            if state.engine.progress(transport, caller, true) || state.engine.has_completed() {
                 return state;
             }
             state.engine.interest(interest);
@@ -170,3 +172,6 @@ pub(super) fn linger<T: Transport>(engine: &mut ProgressEngine, transport: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,6 +169,11 @@ impl ProgressEngine {
         std::mem::replace(&mut self.has_completed, false)
     }
 
+    /// Returns whether an operation has ended since the last call of [`Self::take_completed`].
+    pub(crate) const fn has_completed(&self) -> bool {
+        self.has_completed
+    }
+
     /// Takes the background operations that have ended, whose owners must be notified.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
