@@ -30,7 +30,7 @@ fn run_jobs<P: Send, T: Send>(parts: Vec<P>, body: &(dyn Fn(P) -> T + Sync)) -> 
     results.into_iter().flatten().collect()
 }
 
-/// What a rank does with its part.
+/// The work of a rank, with its part.
 type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// Runs each job on a thread of its own.
