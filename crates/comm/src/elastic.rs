@@ -107,7 +107,8 @@ impl ElasticGroup {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink).
+    /// [shrunk](Self::shrink). If the store and a rank fail within the same growth, members that
+    /// were connected in the new group and those that were not may go on separately.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         self.0.grow(options)
     }
