@@ -187,10 +187,6 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         if theirs.excluded.contains(&group.rank()) {
             return Err(left_out(peer));
         }
-        if theirs.excluded.last().is_some_and(|&last| last >= group.size()) {
-            own.excluded.insert(peer);
-            return Ok(());
-        }
         own.attempt = own.attempt.max(theirs.attempt);
         own.excluded.extend(&theirs.excluded);
         Ok(())

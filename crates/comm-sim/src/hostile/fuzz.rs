@@ -1,6 +1,5 @@
 //! Runs a test on many inputs, and keeps those on which it fails.
 
-use std::any::Any;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::input::Input;
 use crate::random::Random;
 use crate::swarm::Watchdog;
+use crate::threads::message;
 
 /// The most bytes of a generated input.
 const BYTES_MAX_LOG2: usize = 9;
@@ -54,13 +54,13 @@ macro_rules! hostile_input {
 pub fn fuzz(corpus: &Path, cases: u64, seconds: Option<u64>, target: impl Fn(&mut Input)) {
     let run = |bytes: &[u8]| {
         let run = catch_unwind(AssertUnwindSafe(|| target(&mut Input::new(bytes))));
-        run.map_err(|panic| message_of(&*panic))
+        run.map_err(|panic| message(&panic).to_owned())
     };
     let watchdog = Watchdog::new(HANG_TIMEOUT);
     for (number, (path, bytes)) in (0..).zip(files(corpus)) {
         watchdog.begin(number);
-        if let Err(message) = run(&bytes) {
-            panic!("{path} fails: {message}");
+        if let Err(failure) = run(&bytes) {
+            panic!("{path} fails: {failure}");
         }
     }
     let began = Instant::now();
@@ -73,10 +73,10 @@ pub fn fuzz(corpus: &Path, cases: u64, seconds: Option<u64>, target: impl Fn(&mu
         let seed = first.wrapping_add(number);
         watchdog.begin(seed);
         let bytes = input_of(seed);
-        if let Err(message) = run(&bytes) {
+        if let Err(failure) = run(&bytes) {
             drop(watchdog);
-            let (bytes, message) = minimize(bytes, message, run);
-            panic!("{} fails: {message}", keep(corpus, &bytes));
+            let (bytes, failure) = minimize(bytes, failure, run);
+            panic!("{} fails: {failure}", keep(corpus, &bytes));
         }
     }
 }
@@ -114,7 +114,7 @@ fn keep(folder: &Path, bytes: &[u8]) -> String {
 /// Removes bytes from a failing input, and sets others to zero, as long as it fails.
 fn minimize(
     mut bytes: Vec<u8>,
-    mut message: String,
+    mut failure: String,
     run: impl Fn(&[u8]) -> Result<(), String>,
 ) -> (Vec<u8>, String) {
     let (began, mut runs) = (Instant::now(), 0);
@@ -131,24 +131,19 @@ fn minimize(
                 if runs > MINIMIZE_RUNS_MAX || began.elapsed() > MINIMIZE_TIMEOUT {
                     return None;
                 }
-                run(&candidate).err().map(|message| (candidate, message))
+                run(&candidate).err().map(|failure| (candidate, failure))
             });
             match found {
                 Some((candidate, found)) => {
                     at += if candidate.len() == bytes.len() { size } else { 0 };
-                    (bytes, message) = (candidate, found);
+                    (bytes, failure) = (candidate, found);
                 }
                 None => at += size,
             }
         }
         size /= 2;
     }
-    (bytes, message)
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".into())
+    (bytes, failure)
 }
 
 /// Returns a number that differs between runs.
@@ -179,11 +174,11 @@ mod tests {
             }
         };
         let failed = catch_unwind(|| fuzz(&folder, 1000, None, defect)).unwrap_err();
-        assert!(message_of(&*failed).contains("seven"));
+        assert!(message(&failed).contains("seven"));
         let kept = files(&folder);
         assert_eq!(kept.iter().map(|(_, bytes)| &bytes[..]).collect::<Vec<_>>(), [[7]]);
         let failed = catch_unwind(|| fuzz(&folder, 0, None, defect)).unwrap_err();
-        assert!(message_of(&*failed).contains(&kept[0].0));
+        assert!(message(&failed).contains(&kept[0].0));
         fs::remove_dir_all(&folder).unwrap();
     }
 
