@@ -29,8 +29,8 @@ const WRONG_BITS: &[Row] = &[
     ("all_reduce", 2, "1:wrong-bit 41", "rank 1: "),
     ("reduce", 2, "0:wrong-bit 8", "element"),
     ("reduce_scatter", 1, "0:wrong-bit 20", "element"),
-    // Rank 0 is the root of this call. A root only reads its buffer, so nothing waits for its call to
-    // end before the buffer is compared.
+    // Rank 0 is the root of this call. A root only reads its buffer, so nothing waits for its call
+    // to end before the buffer is compared.
     ("broadcast", 2, "1:wrong-bit 3", "2 ranks: in place: element"),
     ("all_gather", 1, "0:wrong-bit 5", "element"),
     ("gather", 2, "0:wrong-bit 6", "element"),
