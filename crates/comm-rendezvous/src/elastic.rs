@@ -100,6 +100,16 @@ pub struct ElasticGroup<C> {
     growths: u64,
     /// The rendezvous that have ended while this rank led the group.
     ended: Vec<EndedMeeting>,
+    /// The result of a shrink during a growth that failed, which the next shrink returns.
+    remaining: Option<Shrunk<Comm>>,
+}
+
+/// The group in which a member goes on after the agreement on a growth.
+enum Next {
+    /// The new group, and the result of the second barrier in it.
+    New(Comm, Result<()>),
+    /// The present one, and the result of the growth.
+    Present(Result<usize>),
 }
 
 /// A rendezvous whose keys are still in the store.
@@ -116,7 +126,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
     #[must_use]
     pub fn new(connector: C, list: ListId, comm: Comm) -> Self {
         let (round, world_size) = (list.round, comm.size());
-        Self { connector, list, comm, round, world_size, is_newcomer: false, growths: 0, ended: Vec::new() }
+        let (is_newcomer, growths, ended, remaining) = (false, 0, Vec::new(), None);
+        Self { connector, list, comm, round, world_size, is_newcomer, growths, ended, remaining }
     }
 
     /// Waits until a running group has admitted this process and is connected to it. Once they are
@@ -188,8 +199,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink). If the store and a rank fail within the same growth, members that
-    /// were connected in the new group and those that were not may go on separately.
+    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
         let mut plan =
@@ -201,33 +211,70 @@ impl<C: GroupConnector> ElasticGroup<C> {
             return Ok(0);
         }
         let world_size = self.comm.size() + newcomers;
-        let met = self.meet(round, world_size, admitted.as_ref(), options);
-        // A process that joins does not use the store after this barrier. Before, it may give up.
-        let passed =
-            met.as_ref().map_err(Error::clone).and_then(|comm| comm.with_timeout(options.timeout).barrier());
-        let agreed = self.agree(passed.is_ok(), options);
-        let failure = passed.err().map(|error| error.to_string()).unwrap_or_default();
-        // If the agreement has failed, some may know that all have passed the barrier. So every
-        // rank that could connect goes on in the new group, in which the ranks that failed are
-        // named again.
-        let next = met.ok().filter(|_| !matches!(agreed, Ok(false)));
+        let next = self.try_to_grow(round, world_size, admitted.as_ref(), options);
         let numbers = admitted.map(|Admitted { numbers, .. }| numbers);
-        match (next, agreed) {
-            (Some(comm), _) => {
+        match next {
+            Next::New(comm, confirmed) => {
                 self.note_ended(self.round, self.world_size, numbers);
                 (self.comm, self.round, self.world_size) = (comm, round, world_size);
                 self.growths += 1;
-                // The new processes learn from it that the members go on with them.
-                self.comm.barrier()?;
+                confirmed?;
                 self.remove_ended();
                 Ok(newcomers)
             }
-            (None, agreed) => {
+            Next::Present(grown) => {
                 self.note_ended(round, world_size, numbers);
-                agreed?;
-                tracing::warn!(failure, "could not admit {newcomers} processes: going on without them");
-                Ok(0)
+                grown
             }
+        }
+    }
+
+    /// Connects to the new group, and decides with the other members whether to go on in it.
+    fn try_to_grow(
+        &mut self,
+        round: u64,
+        world_size: usize,
+        admitted: Option<&Admitted>,
+        options: &GrowOptions,
+    ) -> Next {
+        let met = self.meet(round, world_size, admitted, options);
+        // A process that joins does not use the store after this barrier. Before, it may give up.
+        let passed =
+            met.as_ref().map_err(Error::clone).and_then(|comm| comm.with_timeout(options.timeout).barrier());
+        match (self.agree(passed.is_ok(), options), met) {
+            (Ok(true), Ok(comm)) => self.confirm(comm, options),
+            (Ok(_), _) => {
+                let failure = passed.err().map(|error| error.to_string()).unwrap_or_default();
+                tracing::warn!(failure, "could not admit the waiting processes: going on without them");
+                Next::Present(Ok(0))
+            }
+            // The new communicator is dropped, so that those who know the result do not wait for
+            // this rank there.
+            (Err(error), _) => Next::Present(Err(error)),
+        }
+    }
+
+    /// Passes the second barrier, in the new group, of which this rank knows that all members are
+    /// connected in it. The new processes learn from it that the members go on with them.
+    ///
+    /// If it fails, another member may have lost a rank before it knew the result of the agreement,
+    /// and remained in the present group. Then nobody has passed the barrier. So the remaining
+    /// members shrink the present group: it tells them whether all of them know the result. If they
+    /// do, others may have passed the barrier, and they go on in the new group.
+    fn confirm(&mut self, comm: Comm, options: &GrowOptions) -> Next {
+        let calls = self.comm.flight_record().map_or(Vec::new(), |record| record.calls);
+        let agreement = calls.last().map_or(0, |call| call.sequence);
+        let Err(error) = comm.barrier() else { return Next::New(comm, Ok(())) };
+        let cause = self.comm.check().err();
+        let shrink =
+            ShrinkOptions::default().timeout(self.agreement_timeout(options)).patience(options.timeout);
+        match self.comm.shrink(&shrink) {
+            Ok(remaining) if remaining.completed >= agreement => Next::New(comm, Err(error)),
+            Ok(remaining) => {
+                self.remaining = Some(remaining);
+                Next::Present(Err(cause.unwrap_or(error)))
+            }
+            Err(error) => Next::Present(Err(error)),
         }
     }
 
@@ -235,12 +282,14 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// member whose store fails at the end of the rendezvous does not know whether the others are
     /// connected, and a process that joins may die while they pass the barrier.
     fn agree(&self, has_passed: bool, options: &GrowOptions) -> Result<bool> {
-        // Some may have found only at the deadline of the rendezvous or of the barrier that they
-        // have not.
-        let timeout = self.comm.options().timeout.max(2 * options.timeout);
-        let least =
-            self.comm.with_timeout(timeout).all_reduce_scalar(u64::from(has_passed), ReduceOp::Min)?;
-        Ok(least == 1)
+        let comm = self.comm.with_timeout(self.agreement_timeout(options));
+        Ok(comm.all_reduce_scalar(u64::from(has_passed), ReduceOp::Min)? == 1)
+    }
+
+    /// Returns the time to agree. Some may find only at the deadline of the rendezvous or of the
+    /// barrier that they have not passed it.
+    fn agreement_timeout(&self, options: &GrowOptions) -> Duration {
+        self.comm.options().timeout.max(2 * options.timeout)
     }
 
     /// Admits waiting processes on rank 0.
@@ -336,7 +385,10 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// # Errors
     /// As [`Comm::shrink`].
     pub fn shrink(&mut self, options: &ShrinkOptions) -> Result<Shrunk<Comm>> {
-        let shrunk = self.comm.shrink(options)?;
+        let shrunk = match self.remaining.take() {
+            Some(shrunk) => options.check_size(shrunk.ranks.len()).map(|()| shrunk),
+            None => self.comm.shrink(options),
+        }?;
         self.comm = shrunk.comm.clone();
         Ok(shrunk)
     }

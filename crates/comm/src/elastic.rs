@@ -107,8 +107,7 @@ impl ElasticGroup {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink). If the store and a rank fail within the same growth, members that
-    /// were connected in the new group and those that were not may go on separately.
+    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         self.0.grow(options)
     }
