@@ -8,7 +8,7 @@ use comm_core::{Error, Membership, Refusal, Result};
 use comm_rendezvous::{ElasticGroup, GroupConnector, GrowOptions, ListId, Member, WaitList};
 use comm_sim::network::{self, Incident, NetworkFabric};
 use comm_sim::swarm::workload::{check_unusable, make_step};
-use comm_sim::swarm::{FaultKind, Knobs, Property, SwarmRank};
+use comm_sim::swarm::{Changes, FaultKind, Knobs, Property, SwarmRank};
 
 use super::program::algorithms;
 use connector::{Connector, STORE_TIMEOUT};
@@ -22,8 +22,21 @@ const PAUSE: u64 = 10_000;
 
 /// The longest time between the start of the run and the arrival of a process that joins.
 const ARRIVAL_MAX: Duration = Duration::from_millis(800);
+/// The time by which the first group is connected.
+const FOUNDED_BY: Duration = Duration::from_millis(500);
 /// The longest time between two steps.
 const PAUSE_MAX: Duration = Duration::from_millis(300);
+
+/// The time limit of a process that joins: longer than a run in which processes only die.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of a growth: longer than the others take if a process dies.
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time to meet, or to find that a process has died.
+const MEETING_MAX: Duration = Duration::from_secs(4);
+
+/// The transports of a process in a group: three of the group, and one of the group from which it
+/// shrank.
+const TRANSPORTS_MAX: usize = 4;
 
 /// The longest time of a growth that admits no process: less than the time for which the leader
 /// waits for a process that has drawn a number.
@@ -33,7 +46,7 @@ const LIST: ListId = ListId::new(0, 0);
 
 /// Returns the limits of the runs.
 pub(super) fn knobs() -> Knobs {
-    Knobs::default().faults(FaultKind::OF_ELASTIC_GROUP.to_vec()).steps(3..=8)
+    Knobs::default().faults(FaultKind::OF_ELASTIC_GROUP.to_vec()).steps(3..=8).changes(Changes::Always)
 }
 
 /// Runs the program on one process.
@@ -91,7 +104,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         // Another program checks the errors of a rendezvous.
         let comm = self.rank.timed("found", 2 * self.rank.timeout() + STORE_TIMEOUT, || {
             connector.open_store(Some(rank), STORE_TIMEOUT)?;
-            connector.connect(member)
+            connector.meet(member)
         })?;
         connector.close_store();
         let group = ElasticGroup::new(connector, LIST, comm);
@@ -102,9 +115,9 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     /// Joins the running group.
     fn join(&self) -> Result<Group<'a, 'b>> {
         self.pause(ARRIVAL + self.rank.number() as u64, ARRIVAL_MAX);
-        let (connector, timeout) = (Connector::new(self.rank, self.is_served), 2 * self.rank.timeout());
+        let (connector, timeout) = (Connector::new(self.rank, self.is_served), JOIN_TIMEOUT);
         // At the end, the process waits for the decision of the members.
-        let limit = timeout + self.rank.timeout() + 2 * STORE_TIMEOUT;
+        let limit = timeout + self.rank.timeout() + 2 * GROWTH_TIMEOUT;
         let joined = self.rank.timed("join", limit, || ElasticGroup::join(connector, LIST, timeout));
         match &joined {
             Ok(group) => group.connector().enter(),
@@ -117,6 +130,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     fn advance_to_end(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<()> {
         while !state.is_current || state.step < self.rank.steps() {
             self.pause(PAUSE + state.step as u64, PAUSE_MAX);
+            self.check_transports();
             if !state.is_current || self.grow(group, state)? > 0 {
                 self.share(group, state)?;
             }
@@ -140,11 +154,12 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     fn grow(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<usize> {
         let timeout = self.rank.timeout();
         let most = 2 + self.rank.random(SIZE_MAX) as usize % self.rank.plan().ranks;
-        let options = GrowOptions::default().timeout(STORE_TIMEOUT).size_max(most);
+        let options = GrowOptions::default().timeout(GROWTH_TIMEOUT).size_max(most);
         let name = format!("growth {} of group {:08x}", state.calls, self.rank.group_id() as u32);
         state.calls += 1;
         // All ranks must arrive, meet, pass a barrier, agree and pass another one.
-        let limit = 3 * timeout + 2 * STORE_TIMEOUT;
+        // If the last one fails, they find out who goes on.
+        let limit = 3 * timeout + 4 * GROWTH_TIMEOUT + STORE_TIMEOUT;
         let grow = || {
             let (before, began) = (group.growths(), self.rank.clock().elapsed());
             let grown = group.grow(&options);
@@ -174,6 +189,14 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         }
     }
 
+    /// Checks that the transports of former groups are closed.
+    fn check_transports(&self) {
+        let open = self.rank.clock().open_transports();
+        if open > TRANSPORTS_MAX {
+            self.rank.violate(Property::NoLeak, format!("{open} transports are open"));
+        }
+    }
+
     /// Sleeps for a random time at most this long, the same on all ranks.
     fn pause(&self, stream: u64, most: Duration) {
         self.rank.clock().sleep(most.mul_f64((self.rank.random(stream) % 1000) as f64 / 1000.0));
@@ -182,11 +205,21 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     /// Checks the error of a process that could not join.
     fn check_refusal(&self, error: &Error) {
         let clock = self.rank.clock();
-        let incidents: Vec<Incident> = clock.incidents().into_iter().map(|(_, incident)| incident).collect();
+        let happened = clock.incidents();
+        // Without its first group, a job has none, and if all its ranks have died, it has ended.
+        let has_lost_founder = happened.iter().any(|(at, incident)| {
+            matches!(incident, Incident::Death { rank } if *rank < self.founders) && *at < FOUNDED_BY
+        });
+        let incidents: Vec<Incident> = happened.into_iter().map(|(_, incident)| incident).collect();
         let has_ended = matches!(error, Error::Handshake { refusal: Refusal::GroupEnded, .. });
+        let only_deaths = incidents.iter().all(|incident| matches!(incident, Incident::Death { .. }));
+        let founder_lives = (0..self.founders).any(|rank| !incidents.contains(&Incident::Death { rank }));
         // The rank that serves the store leaves at the end of the group.
         let is_allowed = match error {
-            Error::Timeout { .. } | Error::Io { .. } => !incidents.is_empty() || self.is_served,
+            Error::Timeout { .. } | Error::Io { .. } if only_deaths => {
+                has_lost_founder || !founder_lives || self.is_served
+            }
+            Error::Timeout { .. } | Error::Io { .. } => true,
             Error::PeerLost { .. } | Error::Aborted { .. } => !incidents.is_empty(),
             _ => has_ended,
         };

@@ -12,7 +12,7 @@ use clap::Args;
 use comm_cli::__private::progress::Progress;
 use comm_core::Result as CommResult;
 use comm_sim::network::NetworkFabric;
-use comm_sim::swarm::{self, Knobs, PassedRun, SwarmRank, Watchdog};
+use comm_sim::swarm::{self, Changes, Knobs, PassedRun, SwarmRank, Watchdog};
 
 use crate::error::{Error, Result};
 use crate::{commands, places};
@@ -51,7 +51,7 @@ struct Program {
 impl Program {
     fn all() -> [Self; 3] {
         [
-            Self { knobs: Knobs::default(), run: program::run },
+            Self { knobs: Knobs::default().changes(Changes::AfterFault), run: program::run },
             Self { knobs: rendezvous::knobs(), run: rendezvous::run },
             Self { knobs: elastic::knobs(), run: elastic::run },
         ]

@@ -85,6 +85,12 @@ impl VirtualClock {
         self.world.lock().ranks.get(rank).map_or(0, |rank| rank.operations.count())
     }
 
+    /// Returns the number of transports of this rank that were not dropped.
+    #[must_use]
+    pub fn open_transports(&self) -> usize {
+        self.world.lock().ranks[self.rank].open_transports
+    }
+
     /// Returns the faults until now, and their times after the start.
     #[must_use]
     pub fn incidents(&self) -> Vec<(Duration, Incident)> {

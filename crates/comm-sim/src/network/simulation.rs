@@ -116,7 +116,8 @@ fn simulate_any<T: Send>(
     // The actions that did not run own the world.
     world.ranks.iter_mut().for_each(|rank| rank.operations.actions.clear());
     let deadlocked = world.turns.take().map(|turns| turns.deadlocked).unwrap_or_default();
-    let (log, open_transports) = (std::mem::take(&mut world.log), world.open_transports);
+    let open_transports = world.ranks.iter().map(|rank| rank.open_transports).sum();
+    let log = std::mem::take(&mut world.log);
     let Log { entries, happened, digest } = log;
     Simulation { results, deadlocked, open_transports, incidents: happened, log: entries, digest }
 }

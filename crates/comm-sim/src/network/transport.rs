@@ -34,7 +34,7 @@ pub struct NetworkTransport {
 impl NetworkTransport {
     pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
-        world.lock().open_transports += 1;
+        world.lock().ranks[rank].open_transports += 1;
         Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, filled: Vec::new() })
     }
 
@@ -218,7 +218,7 @@ impl Transport for NetworkTransport {
 impl Drop for NetworkTransport {
     fn drop(&mut self) {
         let mut world = self.world.lock();
-        world.open_transports -= 1;
+        world.ranks[self.rank].open_transports -= 1;
         world.leave(self.channel, self.group.rank());
     }
 }

@@ -23,8 +23,6 @@ pub(super) struct World {
     now: Duration,
     /// All channels, by number.
     pub(super) channels: Vec<ChannelLinks>,
-    /// The number of transports that were not dropped.
-    pub(super) open_transports: usize,
     /// The directions of links that deliver nothing.
     pub(super) cuts: Vec<Cut>,
     /// The bytes to change or to duplicate.
@@ -72,6 +70,8 @@ pub(super) struct RankState {
     /// The rendezvous whose fabric was dropped, so that it opens no more channels.
     pub(super) gone_from: Vec<u64>,
     pub(super) operations: Operations,
+    /// The number of its transports that were not dropped.
+    pub(super) open_transports: usize,
 }
 
 /// A change of the next bytes from one rank to another.
@@ -142,7 +142,6 @@ impl World {
             origin: Instant::now(),
             now: Duration::ZERO,
             channels: Vec::new(),
-            open_transports: 0,
             cuts: Vec::new(),
             tampering: Vec::new(),
             log: Log::default(),

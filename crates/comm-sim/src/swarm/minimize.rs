@@ -60,7 +60,9 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             }
         }
         add(&|plan| {
-            if let Moment::Operation { operation, .. } = &mut plan.faults[at].moment {
+            if let Moment::Operation { operation, .. } | Moment::Change { operation, .. } =
+                &mut plan.faults[at].moment
+            {
                 *operation = (*operation / 2).max(1);
             }
         });

@@ -55,7 +55,7 @@ use comm_core::{Fabric, Result};
 use crate::network::{self, Incident, LogEntry, NetworkFabric, Simulation};
 use crate::threads::message;
 pub use check::{Property, Violation};
-pub use plan::{FaultKind, Knobs, Moment, Plan, PlannedFault};
+pub use plan::{Changes, FaultKind, Knobs, Moment, Plan, PlannedFault};
 use rank::Record;
 pub use rank::SwarmRank;
 pub use watchdog::Watchdog;

@@ -90,6 +90,8 @@ pub struct Knobs {
     pub faults_max: usize,
     /// The largest number of the operation of a rank before which a fault happens, at least 8.
     pub operations_max: u64,
+    /// When the group of a rank changes, so that faults may happen meanwhile.
+    pub changes: Changes,
     /// The time limit of a call; see [`SwarmRank::timeout`](super::SwarmRank::timeout).
     pub timeout: Duration,
     /// The time that a call may take after its deadline.
@@ -108,6 +110,7 @@ impl Default for Knobs {
             faults: FaultKind::ALL.to_vec(),
             faults_max: 3,
             operations_max: 1 << 10,
+            changes: Changes::Never,
             timeout: Duration::from_secs(5),
             slack: Duration::from_secs(1),
             checksums: true,
@@ -122,6 +125,7 @@ impl Knobs {
         steps: RangeInclusive<usize>,
         faults_max: usize,
         operations_max: u64,
+        changes: Changes,
         timeout: Duration,
         slack: Duration,
         checksums: bool
@@ -142,6 +146,18 @@ impl Knobs {
     }
 }
 
+/// The times at which the group of a rank changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Changes {
+    /// It never does.
+    Never,
+    /// Only after a fault has happened: it shrinks.
+    AfterFault,
+    /// Also without a fault: it grows.
+    Always,
+}
+
 /// The moment of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -153,6 +169,16 @@ pub enum Moment {
         /// The rank.
         rank: usize,
         /// The number of the operation.
+        operation: u64,
+    },
+    /// Before an operation of a rank whose group changes; see
+    /// [`SwarmRank::begin_change`](super::SwarmRank::begin_change).
+    Change {
+        /// The rank.
+        rank: usize,
+        /// The number of the change of this rank, counted from 1.
+        change: usize,
+        /// The number of the operation since the beginning of that change, counted from 1.
         operation: u64,
     },
 }
@@ -211,9 +237,14 @@ impl Plan {
             knobs.faults.iter().copied().filter(|_| draw.random.one_in(2)).collect();
         let count = if enabled.is_empty() || ranks < 2 { 0 } else { draw.random.below(knobs.faults_max + 1) };
         let faults = (0..count)
-            .map(|_| {
+            .map(|index| {
                 let kind = enabled[draw.random.below(enabled.len())];
-                let moment = draw.moment(ranks, knobs.operations_max);
+                let can_change = match knobs.changes {
+                    Changes::Never => false,
+                    Changes::AfterFault => index > 0,
+                    Changes::Always => true,
+                };
+                let moment = draw.moment(ranks, knobs.operations_max, can_change);
                 PlannedFault { kind, moment, incidents: draw.incidents(kind, ranks) }
             })
             .collect();
@@ -252,11 +283,20 @@ impl fmt::Display for Plan {
                 Moment::Operation { rank, operation } => {
                     writeln!(f, "before operation {operation} of rank {rank}: {what}")?;
                 }
+                Moment::Change { rank, change, operation } => writeln!(
+                    f,
+                    "before operation {operation} of change {change} of the group of rank {rank}: {what}"
+                )?,
             }
         }
         Ok(())
     }
 }
+
+/// The largest number of a change of the group in which a fault happens.
+const CHANGES_MAX: usize = 2;
+/// The largest number of operations since the beginning of a change.
+const OPERATIONS_OF_CHANGE: u64 = 1 << 8;
 
 /// The number of the stream of random numbers for plans.
 const PLAN: u64 = 100;
@@ -301,7 +341,12 @@ impl Draw {
         plan
     }
 
-    fn moment(&mut self, ranks: usize, operations_max: u64) -> Moment {
+    fn moment(&mut self, ranks: usize, operations_max: u64, can_change: bool) -> Moment {
+        if can_change && self.random.one_in(2) {
+            let (rank, change) = (self.random.below(ranks), 1 + self.random.below(CHANGES_MAX));
+            let magnitude = 1 + self.random.below(OPERATIONS_OF_CHANGE.ilog2() as usize);
+            return Moment::Change { rank, change, operation: 1 + self.random.below(1 << magnitude) as u64 };
+        }
         if self.random.one_in(4) {
             return Moment::After(self.duration(Duration::from_micros(10), Duration::from_secs(1)));
         }

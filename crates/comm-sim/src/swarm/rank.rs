@@ -28,6 +28,8 @@ pub(super) struct Record {
     pub(super) is_dead: bool,
     /// The number of groups that it entered, besides those that shrank.
     pub(super) entered: usize,
+    /// The number of times that its group began to change.
+    pub(super) changes: usize,
     pub(super) calls: Vec<CallRecord>,
     pub(super) groups: Vec<GroupRecord>,
     /// The errors that the program found in results, and panics.
@@ -88,10 +90,7 @@ impl<'a> SwarmRank<'a> {
             if let Moment::Operation { rank: at, operation } = *moment
                 && at == rank
             {
-                let (own, incidents) = (clock.clone(), incidents.clone());
-                clock.before_operation(operation, move || {
-                    incidents.into_iter().for_each(|incident: Incident| own.inject(incident));
-                });
+                schedule(&clock, operation, incidents);
             }
         }
         let group = GroupRecord { id: 0, members: (0..plan.ranks).collect(), completed: 0 };
@@ -212,6 +211,20 @@ impl<'a> SwarmRank<'a> {
         result
     }
 
+    /// Records that the group of this rank begins to change, and schedules the faults of its
+    /// operations from now on. [`SwarmRank::shrink`] does so itself.
+    pub fn begin_change(&self) {
+        let mut record = self.record();
+        record.changes += 1;
+        for PlannedFault { moment, incidents, .. } in &self.plan.faults {
+            if let Moment::Change { rank, change, operation } = *moment
+                && (rank, change) == (self.rank, record.changes)
+            {
+                schedule(&self.clock, self.clock.operations() + operation, incidents);
+            }
+        }
+    }
+
     /// Records that this rank is in a new group of these ranks of the run, which errors name from
     /// now on. `id` is equal on all members, and no other group has it. The first group takes the
     /// place of that of all ranks.
@@ -253,11 +266,14 @@ impl<'a> SwarmRank<'a> {
         size: usize,
         shrink: impl FnOnce(&ShrinkOptions) -> Result<Shrunk<Comm>>,
     ) -> Result<Shrunk<Comm>> {
-        let limit = 20 * self.plan.timeout;
+        self.begin_change();
+        let timeout = 20 * self.plan.timeout;
         let majority = if self.plan.can_split() { size / 2 + 1 } else { 1 };
         // A rank may learn of the failure only at the end of a call.
         let patience = 2 * self.plan.timeout;
-        let options = ShrinkOptions::default().timeout(limit).patience(patience).size_min(majority);
+        let options = ShrinkOptions::default().timeout(timeout).patience(patience).size_min(majority);
+        // Each fault may silence a rank, which is then left out.
+        let limit = (patience * (1 + self.plan.faults.len() as u32) + self.plan.timeout).min(timeout);
         let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || shrink(&options))?;
         let mut record = self.record();
         let last = record.groups.last().cloned().unwrap_or_default();
@@ -290,4 +306,12 @@ impl<'a> SwarmRank<'a> {
             self.record().mistakes.push(Mistake { property, text });
         }
     }
+}
+
+/// Lets incidents happen before an operation of a rank.
+fn schedule(clock: &VirtualClock, operation: u64, incidents: &[Incident]) {
+    let (own, incidents) = (clock.clone(), incidents.to_vec());
+    clock.before_operation(operation, move || {
+        incidents.into_iter().for_each(|incident| own.inject(incident));
+    });
 }

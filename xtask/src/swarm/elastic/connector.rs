@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use comm_core::{Comm, Error, Result, Store};
 use comm_rendezvous::{Endpoint, GroupConnector, Member, Watch, connect};
 use comm_ring::RingCommunicator;
-use comm_sim::network::{NetworkFabric, NetworkStore, VirtualClock};
-use comm_sim::swarm::SwarmRank;
+use comm_sim::network::{Incident, NetworkFabric, NetworkStore, VirtualClock};
+use comm_sim::swarm::{Property, SwarmRank};
 
+use super::MEETING_MAX;
 use crate::swarm::program::config;
 
 /// The time limit of a request to the store, and of a rendezvous in which the group grows.
@@ -45,6 +46,24 @@ impl<'a, 'b> Connector<'a, 'b> {
         self.rank.enter(self.met.processes.clone(), self.met.meeting);
     }
 
+    /// Connects to the ranks that meet in the store.
+    pub(super) fn meet(&mut self, mut member: Member) -> Result<Comm> {
+        let store = self.store.clone().ok_or_else(not_open)?;
+        member.clock = self.clock();
+        member.store_rank = self.is_served.then_some(0);
+        let left = member.timeout;
+        let endpoint = ProcessEndpoint { clock: self.rank.clock(), process: self.rank.number() };
+        let (rendezvous, (fabric, met)) = connect(&*store, member, Ok(endpoint))?;
+        match RingCommunicator::new(fabric, config(self.rank), left) {
+            Ok(communicator) => {
+                rendezvous.finish()?;
+                self.met = met;
+                Ok(Comm::new(communicator).with_timeout(self.rank.timeout()))
+            }
+            Err(error) => Err(rendezvous.fail(error)),
+        }
+    }
+
     /// Connects to the store once more.
     pub(super) fn reopen_store(&self) -> Result<NetworkStore> {
         self.rank.clock().connect_store(self.is_served, STORE_TIMEOUT)
@@ -73,21 +92,16 @@ impl GroupConnector for Connector<'_, '_> {
         }
     }
 
-    fn connect(&mut self, mut member: Member) -> Result<Comm> {
-        let store = self.store.clone().ok_or_else(not_open)?;
-        member.clock = self.clock();
-        member.store_rank = self.is_served.then_some(0);
-        let left = member.timeout;
-        let endpoint = ProcessEndpoint { clock: self.rank.clock(), process: self.rank.number() };
-        let (rendezvous, (fabric, met)) = connect(&*store, member, Ok(endpoint))?;
-        match RingCommunicator::new(fabric, config(self.rank), left) {
-            Ok(communicator) => {
-                rendezvous.finish()?;
-                self.met = met;
-                Ok(Comm::new(communicator).with_timeout(self.rank.timeout()))
-            }
-            Err(error) => Err(rendezvous.fail(error)),
+    fn connect(&mut self, member: Member) -> Result<Comm> {
+        self.rank.begin_change();
+        let (clock, began) = (self.rank.clock(), self.rank.clock().elapsed());
+        let met = self.meet(member);
+        let took = clock.elapsed() - began;
+        let is_death = |(_, incident): &(Duration, Incident)| matches!(incident, Incident::Death { .. });
+        if took > MEETING_MAX && clock.incidents().iter().all(is_death) {
+            self.rank.violate(Property::Deadline, format!("a rendezvous took {took:?}"));
         }
+        met
     }
 
     fn clock(&self) -> fn() -> Instant {

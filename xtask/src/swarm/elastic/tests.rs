@@ -7,13 +7,15 @@ use comm_sim::swarm::{self, Moment, PassedRun, Plan, PlannedFault};
 
 use super::*;
 
-/// A seed of two founders and one process that joins while they make steps.
-fn plan_of_three() -> Plan {
-    let knobs = knobs().ranks(3..=3).steps(4..=4);
+/// A plan with some founders, and one process that joins while they make steps.
+fn plan_with_founders(founders: usize) -> Plan {
+    let knobs = knobs().ranks(founders + 1..=founders + 1).steps(4..=4);
+    let members: Vec<usize> = (0..=founders).collect();
+    let grown = format!("is in a group of ranks {members:?}");
     let is_suitable = |plan: &Plan| {
         let run = swarm::run_plan(plan, &run).unwrap();
-        let joins = run.log.iter().any(|entry| entry.text == "is in a group of ranks [0, 1, 2]");
-        joins && run.entered == 5
+        let joins = run.log.iter().any(|entry| entry.text == grown);
+        joins && run.entered == 2 * founders + 1
     };
     let mut plans = (0..).map(|seed| {
         let mut plan = Plan::draw(seed, &knobs);
@@ -26,7 +28,7 @@ fn plan_of_three() -> Plan {
 /// Runs the plan with each of these faults before each operation of each process, until the process
 /// makes no more operations.
 fn with_faults(kind: FaultKind, fault: impl Fn(usize) -> Incident) -> Vec<PassedRun> {
-    let calm = plan_of_three();
+    let calm = plan_with_founders(2);
     let mut runs = Vec::new();
     for rank in 0..calm.ranks {
         for operation in 1.. {
@@ -72,4 +74,27 @@ fn a_group_goes_on_when_the_store_ends_or_stalls_while_it_grows() {
         with_faults(FaultKind::StoreStall, |_| Incident::StoreStall { lasting });
     }
     with_faults(FaultKind::StoreEnd, |_| Incident::StoreEnd);
+}
+
+/// Some members may have passed a barrier, or know that all have, and others not. Tests every third
+/// operation of each member, to save time.
+#[test]
+fn all_members_agree_on_the_group_when_one_of_them_is_lost_while_they_grow() {
+    let calm = plan_with_founders(3);
+    for (rank, kind) in [(0, FaultKind::Death), (1, FaultKind::Death), (2, FaultKind::Vanish)] {
+        let incident =
+            if kind == FaultKind::Death { Incident::Death { rank } } else { Incident::Vanish { rank } };
+        let mut lost = 0;
+        for operation in (1 + rank as u64..).step_by(3) {
+            let mut plan = calm.clone();
+            let moment = Moment::Change { rank, change: 1, operation };
+            plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
+            let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
+            if run.incidents.is_empty() {
+                break;
+            }
+            lost += 1;
+        }
+        assert!(lost > 30, "{lost} runs with {incident}");
+    }
 }
