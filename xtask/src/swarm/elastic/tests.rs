@@ -76,25 +76,42 @@ fn a_group_goes_on_when_the_store_ends_or_stalls_while_it_grows() {
     with_faults(FaultKind::StoreEnd, |_| Incident::StoreEnd);
 }
 
-/// Some members may have passed a barrier, or know that all have, and others not. Tests every third
-/// operation of each member, to save time.
+/// Runs the plan with this fault before every third operation of a rank since the beginning of the
+/// first growth, until it makes no more operations. All of them would take minutes.
+fn with_fault_of_growth(calm: &Plan, rank: usize, kind: FaultKind, incident: Incident) -> Vec<PassedRun> {
+    let mut runs = Vec::new();
+    for operation in (1 + rank as u64..).step_by(3) {
+        let mut plan = calm.clone();
+        let moment = Moment::Change { rank, change: 1, operation };
+        plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
+        let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
+        if run.incidents.is_empty() {
+            break;
+        }
+        runs.push(run);
+    }
+    assert!(runs.len() > 30, "{} runs with {incident}", runs.len());
+    runs
+}
+
+/// Some members may have passed a barrier, or know that all have, and others not.
 #[test]
 fn all_members_agree_on_the_group_when_one_of_them_is_lost_while_they_grow() {
     let calm = plan_with_founders(3);
-    for (rank, kind) in [(0, FaultKind::Death), (1, FaultKind::Death), (2, FaultKind::Vanish)] {
-        let incident =
-            if kind == FaultKind::Death { Incident::Death { rank } } else { Incident::Vanish { rank } };
-        let mut lost = 0;
-        for operation in (1 + rank as u64..).step_by(3) {
-            let mut plan = calm.clone();
-            let moment = Moment::Change { rank, change: 1, operation };
-            plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
-            let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
-            if run.incidents.is_empty() {
-                break;
-            }
-            lost += 1;
-        }
-        assert!(lost > 30, "{lost} runs with {incident}");
+    for rank in [0, 1] {
+        with_fault_of_growth(&calm, rank, FaultKind::Death, Incident::Death { rank });
+    }
+    with_fault_of_growth(&calm, 2, FaultKind::Vanish, Incident::Vanish { rank: 2 });
+}
+
+/// One of the two members may not know the result of the agreement, while the third one does. Two
+/// of the three can always go on in the former group, and the new one of four can be too small.
+#[test]
+fn members_are_in_the_same_group_when_a_link_between_two_of_them_breaks_while_they_grow() {
+    let calm = plan_with_founders(3);
+    let broken = Incident::Break { between: (0, 1) };
+    for run in with_fault_of_growth(&calm, 0, FaultKind::Reset, broken) {
+        let separated = run.log.iter().find(|entry| entry.text.contains("at least 2 are required"));
+        assert!(separated.is_none(), "{separated:?}: {run:?}");
     }
 }
