@@ -1,5 +1,6 @@
 //! One rendezvous attempt: its keys in the store, and the operations on them.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use comm_core::{Error, LastWill, Presence, Result, Store};
@@ -171,15 +172,23 @@ impl Attempt<'_> {
 
     /// Returns whether all ranks have taken part in a phase.
     fn have_all_taken_part(&self, phase: Phase) -> Result<bool> {
-        let size = self.local.member.world_size;
-        for first in (0..size).step_by(KEYS_PER_CHECK) {
-            let ranks = first..size.min(first + KEYS_PER_CHECK);
-            let keys: Vec<String> = ranks.map(|rank| self.rank_key(phase, rank)).collect();
-            if !self.store.check(&keys.iter().map(String::as_str).collect::<Vec<_>>())? {
+        for ranks in self.ranks_per_check() {
+            if !self.have_taken_part(phase, ranks)? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Returns the ranks in pieces for one request to the store each.
+    fn ranks_per_check(&self) -> impl Iterator<Item = Range<usize>> {
+        let size = self.local.member.world_size;
+        (0..size).step_by(KEYS_PER_CHECK).map(move |first| first..size.min(first + KEYS_PER_CHECK))
+    }
+
+    fn have_taken_part(&self, phase: Phase, ranks: Range<usize>) -> Result<bool> {
+        let keys: Vec<String> = ranks.map(|rank| self.rank_key(phase, rank)).collect();
+        self.store.check(&keys.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Waits until a phase has ended.
@@ -226,11 +235,14 @@ impl Attempt<'_> {
     /// Returns the ranks that have not taken part in a phase.
     fn missing(&self, phase: Phase) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
-        for rank in 0..self.local.member.world_size {
-            match self.store.wait(&[&self.rank_key(phase, rank)], Duration::ZERO) {
-                Ok(()) => {}
-                Err(Error::Timeout { .. }) => missing.push(rank),
-                Err(error) => return Err(error),
+        for ranks in self.ranks_per_check() {
+            if self.have_taken_part(phase, ranks.clone())? {
+                continue;
+            }
+            for rank in ranks {
+                if !self.have_taken_part(phase, rank..rank + 1)? {
+                    missing.push(rank);
+                }
             }
         }
         Ok(missing)

@@ -16,6 +16,8 @@ use crate::attempt::{malformed, register_loss_of_leader};
 const ENTERING: Duration = Duration::from_millis(100);
 /// The interval at which a waiting process checks whether it was passed over.
 const LOOK: Duration = Duration::from_millis(500);
+/// The largest group that a process joins, so that no store can make it ask for ever more ranks.
+const SIZE_MAX: usize = 1 << 16;
 /// The names of the keys of each process.
 const KEYS: [&str; 3] = ["waiting", "admission", "left"];
 /// The value of the key of a process that waits.
@@ -268,6 +270,7 @@ impl Admission {
         let round = words.next()?.parse().ok()?;
         let membership = Membership { rank: words.next()?.parse().ok()?, size: words.next()?.parse().ok()? };
         let timeout = Duration::from_millis(words.next()?.parse().ok()?);
-        words.next().is_none().then_some(Self { round, membership, timeout })
+        let is_sound = words.next().is_none() && membership.size <= SIZE_MAX;
+        is_sound.then_some(Self { round, membership, timeout })
     }
 }

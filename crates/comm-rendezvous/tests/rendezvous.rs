@@ -170,6 +170,21 @@ fn ranks_that_cannot_connect_name_the_culprit_and_not_each_other() {
     });
 }
 
+#[test]
+fn all_missing_ranks_of_a_large_group_are_named() {
+    let store = MemoryStore::default();
+    let missing = [5, 63, 64, 129];
+    for rank in (1..130).filter(|rank| !missing.contains(rank)) {
+        store.set(&format!("comm/{:016x}/0/0/joined/{rank}", 0), b"1").unwrap();
+    }
+    let mut member = member(0, 130);
+    member.timeout = Duration::from_millis(50);
+    match join(&store, member) {
+        Err(Error::Timeout { waiting_for, .. }) => assert_eq!(waiting_for, missing),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
 /// Joins a running group: waits for the admission, and takes part in its rendezvous.
 fn join_running(store: &dyn Store) -> Result<(usize, Vec<String>)> {
     let place = WaitList::new(store, 0, 0).enter(SOON)?;
@@ -228,6 +243,18 @@ fn a_process_that_has_left_is_not_admitted_and_one_that_was_passed_over_enters_a
     // It exits before the rendezvous.
     drop(place);
     assert!(list.has_left(3).unwrap());
+}
+
+#[test]
+fn an_admission_to_an_absurdly_large_group_is_refused() {
+    let store = MemoryStore::default();
+    for (number, (size, is_refused)) in (1..).zip([(1 << 16, false), ((1 << 16) + 1, true), (u64::MAX, true)])
+    {
+        let place = WaitList::new(&store, 0, 0).enter(SOON).unwrap();
+        let admission = format!("7 1 {size} 100");
+        store.set(&format!("comm/{:016x}/0/join/admission/{number}", 0), admission.as_bytes()).unwrap();
+        assert_eq!(place.wait(SOON).is_err(), is_refused, "{size}");
+    }
 }
 
 #[test]
