@@ -88,7 +88,7 @@ impl Ranged for Coordinates {
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
         match self {
-            Self::Log(axis) => axis.key_points(hint),
+            Self::Log(axis) => distinct(axis.key_points(hint)),
             Self::Linear(axis) => axis.key_points(hint),
         }
     }
@@ -98,5 +98,28 @@ impl Ranged for Coordinates {
             Self::Log(axis) => axis.range(),
             Self::Linear(axis) => axis.range(),
         }
+    }
+}
+
+/// Removes repeated points: a logarithmic axis ends one decade and begins the next with the same
+/// one.
+fn distinct(mut points: Vec<f64>) -> Vec<f64> {
+    points.sort_by(f64::total_cmp);
+    points.dedup_by(|next, last| (*next / *last - 1.0).abs() < 1e-6);
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use plotters::coord::ranged1d::BoldPoints;
+
+    use super::*;
+
+    #[test]
+    fn no_point_of_a_logarithmic_axis_is_labelled_twice() {
+        let axis = Scale::Log(10.0).coordinates([0.7e6, 25e6].into_iter());
+        let points = axis.key_points(BoldPoints(20));
+        assert!(points.len() > 4 && points.contains(&1e7), "{points:?}");
+        assert!(points.windows(2).all(|pair| pair[1] > pair[0] * 1.01), "{points:?}");
     }
 }
