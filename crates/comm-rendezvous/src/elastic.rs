@@ -382,6 +382,9 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// Goes on with the ranks that remain after a failure, as [`Comm::shrink`] does. Returns its
     /// result, whose communicator is also that of this group from now on.
     ///
+    /// If a [growth](Self::grow) has failed, the ranks may have agreed during it already. Then this
+    /// returns at once, and only [`ShrinkOptions::size_min`] applies.
+    ///
     /// # Errors
     /// As [`Comm::shrink`].
     pub fn shrink(&mut self, options: &ShrinkOptions) -> Result<Shrunk<Comm>> {
