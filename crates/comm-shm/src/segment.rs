@@ -29,11 +29,6 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// The unit in which the kernel counts the blocks of a file, on all file systems.
 const BLOCK_BYTES: u64 = 512;
 
-/// The bytes at the start of each ring whose pages are mapped at once. Most groups never use more
-/// of most rings, and to map all of it takes most of the time to create a group. Other pages are
-/// mapped when they are first used, in memory that is already allocated.
-const POPULATED_BYTES: usize = 64 << 10;
-
 /// Names one of the two rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -134,19 +129,20 @@ impl Segment {
         let page = rustix::param::page_size();
         let segment =
             Self { start, rings: page, capacity, proof: Box::new(u64::from_ne_bytes(random_bytes()?)) };
-        segment.place(file, 0, page, 0, MapFlags::POPULATE)?;
+        segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
-            let (first, offset) = (page + 2 * ring * capacity, page + ring * capacity);
-            segment.place(file, first, capacity, offset, MapFlags::empty())?;
-            segment.place(file, first + capacity, capacity, offset, MapFlags::empty())?;
-            segment.place(file, first, capacity.min(POPULATED_BYTES), offset, MapFlags::POPULATE)?;
+            for copy in 0..2 {
+                let at = page + (2 * ring + copy) * capacity;
+                segment.place(file, at, capacity, page + ring * capacity)?;
+            }
         }
         Ok(segment)
     }
 
-    /// Maps a part of the file at `at` bytes from the start of the mapping.
-    fn place(&self, file: &OwnedFd, at: usize, len: usize, offset: usize, flags: MapFlags) -> io::Result<()> {
-        let flags = flags | MapFlags::SHARED | MapFlags::FIXED;
+    /// Maps a part of the file at `at` bytes from the start of the mapping, and populates its
+    /// pages.
+    fn place(&self, file: &OwnedFd, at: usize, len: usize, offset: usize) -> io::Result<()> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let address = self.start.as_ptr().wrapping_byte_add(at);
         // SAFETY: `at + len` is within the address range that `map` has reserved for this segment,
