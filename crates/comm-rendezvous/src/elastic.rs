@@ -199,7 +199,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members.
+    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members that
+    /// can still reach each other.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
         let mut plan =
@@ -262,10 +263,11 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// members shrink the present group: it tells them whether all of them know the result. If they
     /// do, others may have passed the barrier, and they go on in the new group.
     fn confirm(&mut self, comm: Comm, options: &GrowOptions) -> Next {
-        let calls = self.comm.flight_record().map_or(Vec::new(), |record| record.calls);
-        let agreement = calls.last().map_or(0, |call| call.sequence);
         let Err(error) = comm.barrier() else { return Next::New(comm, Ok(())) };
         let cause = self.comm.check().err();
+        // The agreement was the last call. Every communicator that can shrink records its calls.
+        let calls = self.comm.flight_record().map_or(Vec::new(), |record| record.calls);
+        let agreement = calls.last().map_or(0, |call| call.sequence);
         let shrink =
             ShrinkOptions::default().timeout(self.agreement_timeout(options)).patience(options.timeout);
         match self.comm.shrink(&shrink) {

@@ -107,7 +107,8 @@ impl ElasticGroup {
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
-    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members.
+    /// [shrunk](Self::shrink); it is the new group or the present one, the same on all members that
+    /// can still reach each other.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         self.0.grow(options)
     }

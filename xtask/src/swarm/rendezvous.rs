@@ -6,7 +6,7 @@ use std::time::Duration;
 use comm_core::{During, Error, Membership, Refusal, Result};
 use comm_rendezvous::{Member, Rendezvous, Watch};
 use comm_sim::network::{self, Incident, NetworkFabric, NetworkStore};
-use comm_sim::swarm::{Changes, FaultKind, Knobs, Property, SwarmRank};
+use comm_sim::swarm::{FaultKind, Knobs, Property, SwarmRank};
 
 /// The streams of random numbers.
 const MISHAP: u64 = 1;
@@ -26,11 +26,7 @@ const AFTERWARDS: Duration = Duration::from_secs(2);
 
 /// Returns the limits of the runs.
 pub(super) fn knobs() -> Knobs {
-    Knobs::default()
-        .faults(FaultKind::OF_RENDEZVOUS.to_vec())
-        .operations_max(1 << 6)
-        .steps(1..=3)
-        .changes(Changes::Never)
+    Knobs::default().faults(FaultKind::OF_RENDEZVOUS.to_vec()).operations_max(1 << 6).steps(1..=3)
 }
 
 /// A mistake of the user, or a process that is late.

@@ -25,23 +25,29 @@ fn plan_with_founders(founders: usize) -> Plan {
     plans.find(is_suitable).unwrap()
 }
 
-/// Runs the plan with each of these faults before each operation of each process, until the process
-/// makes no more operations.
+/// Runs the plan with this fault at each of the moments, until one of them does not come.
+fn with_fault_at(
+    calm: &Plan,
+    kind: FaultKind,
+    incident: Incident,
+    moments: impl Iterator<Item = Moment>,
+) -> Vec<PassedRun> {
+    let runs = moments.map(|moment| {
+        let mut plan = calm.clone();
+        plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
+        swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"))
+    });
+    runs.take_while(|run| !run.incidents.is_empty()).collect()
+}
+
+/// Runs a plan with each of these faults before each operation of each process.
 fn with_faults(kind: FaultKind, fault: impl Fn(usize) -> Incident) -> Vec<PassedRun> {
     let calm = plan_with_founders(2);
-    let mut runs = Vec::new();
-    for rank in 0..calm.ranks {
-        for operation in 1.. {
-            let mut plan = calm.clone();
-            let moment = Moment::Operation { rank, operation };
-            plan.faults = vec![PlannedFault::new(kind, moment, vec![fault(rank)])];
-            let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
-            if run.incidents.is_empty() {
-                break;
-            }
-            runs.push(run);
-        }
-    }
+    let of_rank = |rank| {
+        let moments = (1..).map(|operation| Moment::Operation { rank, operation });
+        with_fault_at(&calm, kind, fault(rank), moments)
+    };
+    let runs: Vec<PassedRun> = (0..calm.ranks).flat_map(of_rank).collect();
     assert!(runs.len() > 300, "{} runs with {kind:?}", runs.len());
     runs
 }
@@ -77,19 +83,11 @@ fn a_group_goes_on_when_the_store_ends_or_stalls_while_it_grows() {
 }
 
 /// Runs the plan with this fault before every third operation of a rank since the beginning of the
-/// first growth, until it makes no more operations. All of them would take minutes.
+/// first growth. All of them would take minutes.
 fn with_fault_of_growth(calm: &Plan, rank: usize, kind: FaultKind, incident: Incident) -> Vec<PassedRun> {
-    let mut runs = Vec::new();
-    for operation in (1 + rank as u64..).step_by(3) {
-        let mut plan = calm.clone();
-        let moment = Moment::Change { rank, change: 1, operation };
-        plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
-        let run = swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"));
-        if run.incidents.is_empty() {
-            break;
-        }
-        runs.push(run);
-    }
+    let operations = (1 + rank as u64..).step_by(3);
+    let moments = operations.map(|operation| Moment::Change { rank, change: 1, operation });
+    let runs = with_fault_at(calm, kind, incident, moments);
     assert!(runs.len() > 30, "{} runs with {incident}", runs.len());
     runs
 }
