@@ -7,8 +7,8 @@ use comm_core::{
     Comm, During, Error, Loss, Membership, ReduceOp, Refusal, Result, ShrinkOptions, Shrunk, Store,
 };
 
+use crate::leftovers::{Announcement, Leftovers};
 use crate::member::{Check, Member};
-use crate::rendezvous::Rendezvous;
 use crate::wait_list::{Admission, Admitted, WaitList};
 
 /// The shortest time between two attempts to join after one has failed.
@@ -80,6 +80,16 @@ impl ListId {
     pub const fn new(job: u64, round: u64) -> Self {
         Self { job, round }
     }
+
+    /// Returns the round of the rendezvous of the processes that the leader admits with this
+    /// number; 0 is that of the founders.
+    pub(crate) const fn round_of(self, admission: u64) -> u64 {
+        self.round.wrapping_add(admission << 32)
+    }
+
+    const fn admission_of(self, round: u64) -> u64 {
+        round.wrapping_sub(self.round) >> 32
+    }
 }
 
 /// A rank of a group that goes on without the ranks that it loses, and admits processes that join
@@ -92,14 +102,9 @@ pub struct ElasticGroup<C> {
     connector: C,
     list: ListId,
     comm: Comm,
-    /// The round in which the ranks of `comm` met, before any of them were lost.
-    round: u64,
-    /// The number of ranks that met.
-    world_size: usize,
     is_newcomer: bool,
     growths: u64,
-    /// The rendezvous that have ended while this rank led the group.
-    ended: Vec<EndedMeeting>,
+    leftovers: Leftovers,
     /// The result of a shrink during a growth that failed, which the next shrink returns.
     remaining: Option<Shrunk<Comm>>,
 }
@@ -112,22 +117,12 @@ enum Next {
     Present(Result<usize>),
 }
 
-/// A rendezvous whose keys are still in the store.
-#[derive(Debug)]
-struct EndedMeeting {
-    round: u64,
-    world_size: usize,
-    /// The numbers of the processes that were admitted, and wait no more.
-    numbers: Vec<u64>,
-}
-
 impl<C: GroupConnector> ElasticGroup<C> {
     /// Creates the first group of a job, whose ranks have met in the round of the list.
     #[must_use]
     pub fn new(connector: C, list: ListId, comm: Comm) -> Self {
-        let (round, world_size) = (list.round, comm.size());
-        let (is_newcomer, growths, ended, remaining) = (false, 0, Vec::new(), None);
-        Self { connector, list, comm, round, world_size, is_newcomer, growths, ended, remaining }
+        let leftovers = Leftovers::new(0, comm.size());
+        Self { connector, list, comm, is_newcomer: false, growths: 0, leftovers, remaining: None }
     }
 
     /// Waits until a running group has admitted this process and is connected to it. Once they are
@@ -146,9 +141,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
             connector.close_store();
             match joined {
                 Ok(Some((Admission { round, membership, .. }, comm))) => {
-                    let mut group = Self::new(connector, list, comm);
-                    (group.round, group.world_size, group.is_newcomer) = (round, membership.size, true);
-                    return Ok(group);
+                    let leftovers = Leftovers::new(list.admission_of(round), membership.size);
+                    return Ok(Self { is_newcomer: true, leftovers, ..Self::new(connector, list, comm) });
                 }
                 Ok(None) => tracing::debug!("passed over by the group: waiting again"),
                 Err(error) if is_final(&error) => return Err(error),
@@ -203,28 +197,28 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// can still reach each other.
     pub fn grow(&mut self, options: &GrowOptions) -> Result<usize> {
         let admitted = if self.comm.rank() == 0 { self.admit(options) } else { None };
-        let mut plan =
-            admitted.as_ref().map_or([0; 2], |admitted| [admitted.round, admitted.numbers.len() as u64]);
+        let mut plan = admitted.as_ref().map_or([0; 4], plan_of);
         self.comm.broadcast(0, &mut plan)?;
-        let [round, newcomers] = plan;
+        let [round, newcomers, first, last] = plan;
         let newcomers = newcomers as usize;
         if newcomers == 0 {
             return Ok(0);
         }
         let world_size = self.comm.size() + newcomers;
-        let next = self.try_to_grow(round, world_size, admitted.as_ref(), options);
-        let numbers = admitted.map(|Admitted { numbers, .. }| numbers);
-        match next {
+        let announced =
+            Announcement { admission: self.list.admission_of(round), world_size, processes: [first, last] };
+        self.leftovers.announce(&announced);
+        match self.try_to_grow(round, world_size, admitted.as_ref(), options) {
             Next::New(comm, confirmed) => {
-                self.note_ended(self.round, self.world_size, numbers);
-                (self.comm, self.round, self.world_size) = (comm, round, world_size);
+                self.leftovers.succeed(&announced);
+                self.comm = comm;
                 self.growths += 1;
                 confirmed?;
-                self.remove_ended();
+                self.remove_leftovers();
                 Ok(newcomers)
             }
             Next::Present(grown) => {
-                self.note_ended(round, world_size, numbers);
+                self.leftovers.fail(&announced);
                 grown
             }
         }
@@ -336,29 +330,15 @@ impl<C: GroupConnector> ElasticGroup<C> {
         Ok(met?.with_call_options(self.comm.options().clone()))
     }
 
-    /// Notes on the leader, which has the `numbers` of the processes that it admitted, that a
-    /// rendezvous has ended. If it has failed, others may still look for the cause, so its keys are
-    /// removed only after another one has succeeded.
-    fn note_ended(&mut self, round: u64, world_size: usize, numbers: Option<Vec<u64>>) {
-        self.ended.extend(numbers.map(|numbers| EndedMeeting { round, world_size, numbers }));
-    }
-
     /// Removes the keys that no process needs any more, on the leader.
-    fn remove_ended(&mut self) {
-        if self.ended.is_empty() {
-            return;
+    fn remove_leftovers(&mut self) {
+        if self.comm.rank() != 0 {
+            return self.leftovers.forget_removed();
         }
-        let (list, clock, present) = (self.list, self.connector.clock(), self.round);
+        let (list, clock) = (self.list, self.connector.clock());
         let opened = self.connector.open_store(Some(0), Duration::ZERO);
-        let removed = opened.and_then(|store| {
-            std::mem::take(&mut self.ended).into_iter().try_for_each(|ended| {
-                // An earlier store may have had a rendezvous of the same round.
-                if ended.round != present {
-                    Rendezvous::remove(&*store, list.job, ended.round, ended.world_size)?;
-                }
-                wait_list(&*store, list, clock).remove(&ended.numbers)
-            })
-        });
+        let removed =
+            opened.and_then(|store| self.leftovers.remove(&*store, list, &wait_list(&*store, list, clock)));
         if let Err(error) = removed {
             tracing::debug!(%error, "cannot remove keys that are not needed any more");
         }
@@ -407,6 +387,13 @@ const fn is_final(error: &Error) -> bool {
         Error::Invalid(_) | Error::Handshake { .. } | Error::Internal(_) => true,
         _ => false,
     }
+}
+
+/// Returns what the leader tells the other members of an admission.
+fn plan_of(admitted: &Admitted) -> [u64; 4] {
+    let Admitted { round, numbers, .. } = admitted;
+    let number = |number: Option<&u64>| number.copied().unwrap_or_default();
+    [*round, numbers.len() as u64, number(numbers.first()), number(numbers.last())]
 }
 
 fn wait_list(store: &dyn Store, list: ListId, clock: fn() -> Instant) -> WaitList<'_> {

@@ -42,6 +42,7 @@
 mod attempt;
 mod connect;
 mod elastic;
+mod leftovers;
 mod local;
 mod member;
 mod outcome;

@@ -140,7 +140,7 @@ impl<'a> WaitList<'a> {
             if self.is_waiting(number)? {
                 numbers.push(number);
             } else if self.has_left(number)? {
-                self.remove(&[number])?;
+                self.remove([number])?;
             }
             last = number;
         }
@@ -166,9 +166,9 @@ impl<'a> WaitList<'a> {
     ///
     /// # Errors
     /// The errors of the store.
-    pub fn remove(&self, numbers: &[u64]) -> Result<()> {
+    pub fn remove(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         // In this order: the will of a process sets the last one while the first one exists.
-        for (number, name) in numbers.iter().flat_map(|number| KEYS.map(|name| (*number, name))) {
+        for (number, name) in numbers.into_iter().flat_map(|number| KEYS.map(|name| (number, name))) {
             self.store.delete(&self.process_key(name, number))?;
         }
         Ok(())
@@ -260,7 +260,7 @@ impl WaitingProcess<'_> {
     /// The errors of the store.
     pub fn withdraw(mut self) -> Result<()> {
         self.has_joined = true;
-        self.list.remove(&[self.number])
+        self.list.remove([self.number])
     }
 }
 

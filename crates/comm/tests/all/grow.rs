@@ -261,6 +261,9 @@ fn ranks_that_die_while_others_join_do_not_keep_the_rest_from_going_on() {
             processes.kill(newcomer);
             processes.await_group();
         }
+        let keys = num_keys(&processes.store);
+        // Those of the rendezvous of the present group, and of the list.
+        assert!(keys < 30, "{keys} keys");
     }
 }
 
