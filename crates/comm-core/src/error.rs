@@ -314,6 +314,9 @@ pub enum IntegrityCheck {
     Checksum,
     /// A message authentication code, which also detects attackers who do not know the secret.
     AuthenticationCode,
+    /// The authentication tag of a record of TLS, or its form. Records are counted from the
+    /// beginning of the connection.
+    TlsRecord,
 }
 
 impl std::fmt::Display for IntegrityCheck {
@@ -321,6 +324,7 @@ impl std::fmt::Display for IntegrityCheck {
         f.write_str(match self {
             Self::Checksum => "checksum",
             Self::AuthenticationCode => "authentication code",
+            Self::TlsRecord => "TLS record",
         })
     }
 }

@@ -67,6 +67,20 @@ pub enum Refusal {
     /// The shared secrets differ, or one side has none.
     #[error("authentication failed; the secret (COMM_SECRET) must be equal on all ranks")]
     Authentication,
+    /// One side requires TLS, and the other one does not use it.
+    #[error("{}; set COMM_TLS to 1 on all ranks, or on none", tls_required(*.here))]
+    TlsRequired {
+        /// Whether this side requires TLS.
+        here: bool,
+    },
+    /// The TLS handshake failed on one of the two sides, for example because of a certificate.
+    #[error(
+        "the TLS handshake failed: {reason}; COMM_TLS_CA and COMM_TLS_CERT must be set on all ranks, or on none"
+    )]
+    TlsFailed {
+        /// The error of TLS.
+        reason: String,
+    },
     /// A message of the handshake was altered on the way, which sides that use checksums detect.
     #[error("a message of the handshake was altered on the way: its checksum is wrong")]
     Corrupted,
@@ -78,4 +92,12 @@ pub enum Refusal {
         /// The ranks with which this rank cannot share memory.
         ranks: Vec<usize>,
     },
+}
+
+const fn tls_required(here: bool) -> &'static str {
+    if here {
+        "it does not use TLS, which this process requires"
+    } else {
+        "it requires TLS, which this process does not use"
+    }
 }

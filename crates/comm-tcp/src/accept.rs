@@ -71,7 +71,7 @@ impl<T> Handshaking<T> {
                     let Self { socket, address, authorized, handshake } = self;
                     let unauthorized = || HandshakeState::Rejected("it is not authorized".into());
                     return authorized.map_or_else(unauthorized, |authorized| {
-                        let established = Established { socket, protection: handshake.protection() };
+                        let established = handshake.into_established(socket);
                         HandshakeState::Accepted(Accepted { established, address, authorized })
                     });
                 }

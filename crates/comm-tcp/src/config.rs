@@ -6,6 +6,7 @@ use comm_core::{ChannelKind, Error, Result};
 
 use crate::keepalive::Keepalive;
 use crate::stripes::Stripes;
+use crate::tls::Tls;
 
 /// Settings of the sockets of channels. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,10 @@ pub struct TcpConfig {
     /// checksum of 16 bits misses some errors of network devices and memory. With a secret,
     /// connections have stronger checks anyway.
     pub checksums: bool,
+    /// TLS for all connections of channels, which encrypts their bytes. All ranks need it, or none.
+    /// Ranks authenticate each other with the secret or with certificates.
+    #[cfg(feature = "tls")]
+    pub tls: Option<Tls>,
     /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
 }
@@ -77,6 +82,17 @@ impl TcpConfig {
             return Err(Error::setting("keepalive_timeout", format!("{timeout:?}"), reason));
         }
         self.congestion.check()
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls_if_any(&self) -> Option<Tls> {
+        self.tls.clone()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "as with TLS")]
+    pub(crate) const fn tls_if_any(&self) -> Option<Tls> {
+        None
     }
 
     /// Returns the times of keepalive of a channel. A channel for the data of collectives needs
@@ -111,6 +127,8 @@ impl Default for TcpConfig {
             read_ahead: 128 * 1024,
             keepalive_timeout: Some(Self::KEEPALIVE_TIMEOUT),
             checksums: false,
+            #[cfg(feature = "tls")]
+            tls: None,
             handshake_timeout: Duration::from_secs(10),
         }
     }

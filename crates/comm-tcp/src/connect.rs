@@ -131,10 +131,7 @@ impl Connector {
             }
             ConnectState::Connecting(socket) => self.finish_connect(socket, now),
             ConnectState::Handshaking(socket, mut handshake) => match handshake.advance(&socket)? {
-                Progress::Done => {
-                    let protection = handshake.protection();
-                    Ok(Some(Connected::Open(Established { socket, protection })))
-                }
+                Progress::Done => Ok(Some(Connected::Open(handshake.into_established(socket)))),
                 Progress::Refused(refusal) => Ok(Some(Connected::Refused(refusal))),
                 Progress::Pending | Progress::Authorize(_) => {
                     self.state = ConnectState::Handshaking(socket, handshake);

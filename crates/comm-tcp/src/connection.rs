@@ -4,15 +4,17 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::time::Duration;
 
+use comm_core::Corruption;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use socket2::Socket;
 
 use crate::keepalive::Keepalive;
-use crate::protection::{Established, ProtectedReceiver, ProtectedSender, Read, RecvError};
+use crate::protection::{Established, ProtectedReceiver, ProtectedSender, Protection, Read, RecvError};
 use crate::socket::stays_on_this_machine;
 use crate::tcp_info::TcpInfo;
+use crate::tls::TlsSession;
 
 /// The maximum number of bytes that are read from a peer only to be discarded.
 const DISCARDED_BYTES_MAX: usize = 16 << 20;
@@ -37,8 +39,8 @@ const PROTECTED_READ_AHEAD: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Socket,
-    /// The frames of a connection whose bytes are checked.
-    frames: Option<Box<Frames>>,
+    /// The layer that checks the bytes, if there is one.
+    layer: Option<Layer>,
     /// Whether a read or a write may move bytes. Set by epoll, cleared by a read or write that
     /// moved less than it could.
     readable: bool,
@@ -53,6 +55,13 @@ pub(crate) struct Connection {
     broken: bool,
 }
 
+/// A layer that checks the bytes of both directions.
+#[derive(Debug)]
+enum Layer {
+    Frames(Box<Frames>),
+    Tls(Box<TlsSession>),
+}
+
 /// The frames of both directions.
 #[derive(Debug)]
 struct Frames {
@@ -60,16 +69,73 @@ struct Frames {
     receiver: ProtectedReceiver,
 }
 
+impl Layer {
+    fn frames(protection: Protection, read_ahead: usize) -> Self {
+        let sender = ProtectedSender::new(protection.sending);
+        let receiver = ProtectedReceiver::new(protection.receiving, read_ahead.min(PROTECTED_READ_AHEAD));
+        Self::Frames(Box::new(Frames { sender, receiver }))
+    }
+
+    fn send(&mut self, socket: &Socket, pieces: &[IoSlice<'_>], offered: usize) -> rustix::io::Result<usize> {
+        match self {
+            Self::Frames(frames) => frames.sender.send(socket, pieces, offered),
+            Self::Tls(tls) => tls.send(socket, pieces, offered),
+        }
+    }
+
+    /// Whether bytes that were accepted wait until the socket accepts them.
+    fn holds_bytes(&self) -> bool {
+        match self {
+            Self::Frames(frames) => frames.sender.holds_frame(),
+            Self::Tls(tls) => tls.holds_bytes(),
+        }
+    }
+
+    fn flush(&mut self, socket: &Socket) -> rustix::io::Result<bool> {
+        match self {
+            Self::Frames(frames) => frames.sender.flush(socket),
+            Self::Tls(tls) => tls.flush(socket),
+        }
+    }
+
+    /// Drops the bytes that wait to be sent, because the connection is broken.
+    fn give_up(&mut self) {
+        match self {
+            Self::Frames(frames) => frames.sender.give_up(),
+            Self::Tls(tls) => tls.give_up(),
+        }
+    }
+
+    /// Whether bytes that were read from the socket wait for the caller.
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Frames(frames) => frames.receiver.is_ready(),
+            Self::Tls(tls) => tls.is_ready(),
+        }
+    }
+
+    fn deliver(&mut self, into: &mut [u8]) -> Result<usize, Corruption> {
+        match self {
+            Self::Frames(frames) => frames.receiver.deliver(into),
+            Self::Tls(tls) => tls.deliver(into),
+        }
+    }
+
+    fn read(&mut self, socket: &Socket) -> rustix::io::Result<Read> {
+        match self {
+            Self::Frames(frames) => frames.receiver.read(socket),
+            Self::Tls(tls) => tls.read(socket),
+        }
+    }
+}
+
 impl Connection {
-    pub(crate) fn new(Established { socket, protection }: Established, read_ahead: usize) -> Self {
-        let frames = protection.map(|protection| {
-            let sender = ProtectedSender::new(protection.sending);
-            let read_ahead = read_ahead.min(PROTECTED_READ_AHEAD);
-            Box::new(Frames { sender, receiver: ProtectedReceiver::new(protection.receiving, read_ahead) })
-        });
+    pub(crate) fn new(established: Established, read_ahead: usize) -> Self {
+        let Established { socket, protection, tls } = established;
+        let frames = protection.map(|protection| Layer::frames(protection, read_ahead));
         Self {
             socket,
-            frames,
+            layer: tls.map(Layer::Tls).or(frames),
             readable: false,
             writable: false,
             just_read_all: false,
@@ -118,15 +184,16 @@ impl Connection {
     /// end or error either, then the next event of epoll reports the first ones.
     pub(crate) fn is_silent(&mut self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let is_silent =
-            !self.ended && matches!(rustix::net::recv(&self.socket, &mut [0], flags), Err(Errno::AGAIN));
+        let is_silent = !self.ended
+            && !self.has_received()
+            && matches!(rustix::net::recv(&self.socket, &mut [0], flags), Err(Errno::AGAIN));
         self.readable &= !is_silent;
         is_silent
     }
 
     /// Whether bytes that were read from the socket wait for the caller.
     fn has_received(&self) -> bool {
-        self.frames.as_ref().is_some_and(|frames| frames.receiver.is_ready())
+        self.layer.as_ref().is_some_and(Layer::is_ready)
     }
 
     /// Whether a write would move bytes or fail, as far as is known.
@@ -146,13 +213,13 @@ impl Connection {
             return Ok(0);
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let sent = match &mut self.frames {
+        let sent = match &mut self.layer {
             None => rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags),
-            Some(frames) => frames.sender.send(&self.socket, pieces, offered),
+            Some(layer) => layer.send(&self.socket, pieces, offered),
         };
         match sent {
             Ok(sent) => {
-                self.writable = sent == offered && !self.holds_frame();
+                self.writable = sent == offered && !self.holds_bytes();
                 self.just_filled = !self.writable;
                 Ok(sent)
             }
@@ -167,24 +234,25 @@ impl Connection {
 
     fn fail_sending(&mut self, errno: Errno) -> Errno {
         (self.ended, self.broken, self.readable) = (true, true, true);
-        if let Some(frames) = &mut self.frames {
-            frames.sender.give_up();
+        if let Some(layer) = &mut self.layer {
+            layer.give_up();
         }
         errno
     }
 
-    /// Whether a part of a frame waits until the socket accepts it.
-    pub(crate) fn holds_frame(&self) -> bool {
-        self.frames.as_ref().is_some_and(|frames| frames.sender.holds_frame())
+    /// Whether bytes that were accepted, such as a part of a frame, wait until the socket accepts
+    /// them.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.layer.as_ref().is_some_and(Layer::holds_bytes)
     }
 
-    /// Sends the rest of a frame if the socket may accept it.
+    /// Sends bytes that wait, if the socket may accept them.
     pub(crate) fn flush(&mut self) -> rustix::io::Result<()> {
-        let Some(frames) = self.frames.as_mut().filter(|frames| frames.sender.holds_frame()) else {
+        let Some(layer) = self.layer.as_mut().filter(|layer| layer.holds_bytes()) else {
             return Ok(());
         };
         if self.writable {
-            self.writable = frames.sender.flush(&self.socket).map_err(|errno| self.fail_sending(errno))?;
+            self.writable = layer.flush(&self.socket).map_err(|errno| self.fail_sending(errno))?;
         }
         Ok(())
     }
@@ -192,8 +260,8 @@ impl Connection {
     /// Reads into the first piece of memory and then the second; the first may be empty. Returns
     /// `None` if nothing has arrived, and zero at the end of the stream.
     pub(crate) fn read(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, RecvError> {
-        if self.frames.is_some() {
-            return self.read_frames(first, second);
+        if self.layer.is_some() {
+            return self.read_checked(first, second);
         }
         let capacity = first.len() + second.len();
         match read_vectored(&self.socket, first, second) {
@@ -211,28 +279,28 @@ impl Connection {
         }
     }
 
-    /// Reads as [`Connection::read`] does, from frames.
-    fn read_frames(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, RecvError> {
-        let Some(frames) = &mut self.frames else { return Ok(None) };
+    /// Reads as [`Connection::read`] does, through the layer that checks the bytes.
+    fn read_checked(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        let Some(layer) = &mut self.layer else { return Ok(None) };
         loop {
-            if frames.receiver.is_ready() {
-                let mut delivered = frames.receiver.deliver(first).map_err(RecvError::Corrupted)?;
+            if layer.is_ready() {
+                let mut delivered = layer.deliver(first).map_err(RecvError::Corrupted)?;
                 if delivered == first.len() {
                     // A failure after the first bytes is returned by the next call.
-                    delivered += match frames.receiver.deliver(second) {
+                    delivered += match layer.deliver(second) {
                         Err(corruption) if delivered == 0 => return Err(RecvError::Corrupted(corruption)),
                         second => second.unwrap_or(0),
                     };
                 }
                 return Ok(Some(delivered));
             }
-            match frames.receiver.read(&self.socket) {
+            match layer.read(&self.socket) {
                 Ok(Read::End) => return Ok(Some(0)),
                 Ok(Read::More) => self.readable = true,
                 Ok(Read::All) => {
                     self.readable = self.ended;
                     self.just_read_all = !self.readable;
-                    if !frames.receiver.is_ready() {
+                    if !layer.is_ready() {
                         return Ok(None);
                     }
                 }

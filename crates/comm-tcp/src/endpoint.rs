@@ -45,7 +45,7 @@ impl TcpEndpoint {
         let (listen, publish) = addresses(config)?;
         let listener = listen_in(config, listen, &Options::channel(&config.tcp, None))?;
         let local = socket::local_address(&listener)?;
-        if config.secret.is_none() && !local.ip().is_loopback() {
+        if !config.protection().authenticates() && !local.ip().is_loopback() {
             tracing::warn!(
                 rank = config.member.rank,
                 %local,

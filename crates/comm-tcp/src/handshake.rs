@@ -6,19 +6,32 @@
 //! sender knows the shared secret, or else a checksum. Both also agree on the protection of later
 //! bytes. The store and the channels use the same handshake.
 //!
+//! With TLS, the TLS handshake comes first, and the four messages are sent inside. The transcript
+//! then begins with a value that identifies the connection in TLS, so that nobody between the two
+//! sides can have one connection with each and pass on the proofs. A side that requires TLS and one
+//! that does not use it recognise each other's first byte. Then the acceptor sends its greeting as
+//! it is, and both refuse the connection.
+//!
 //! A [`Handshake`] never blocks and never reads beyond its last message, so that later bytes stay
-//! in the socket.
+//! in the socket, or in the connection in TLS.
+
+mod layer;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::AsFd;
 
 use comm_core::{Refusal, wire};
 use comm_rendezvous::random_bytes;
+use socket2::Socket;
 
+use self::layer::{HandshakeLayer, Opening};
 use crate::hello::{GREETING_BYTES, Greeting, HELLO_BYTES, Hello, Role, VERDICT_BYTES, Verdict};
 use crate::message::{Incoming, Outgoing};
-use crate::protection::{Protection, ProtectionConfig};
+use crate::protection::{Established, Protection, ProtectionConfig};
 use crate::secret::PROOF_BYTES;
+use crate::tls::{self, TlsSession};
 
 /// The progress of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +59,9 @@ pub(crate) struct Handshake {
     state: HandshakeStep,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// All messages so far, without the proofs.
+    /// All messages so far, without the proofs. In TLS, it begins with the connection's binding.
     transcript: Vec<u8>,
+    layer: HandshakeLayer,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +77,9 @@ impl Handshake {
     /// Begins the handshake of the side that connected, with its request.
     pub(crate) fn connect(config: ProtectionConfig, hello: Hello) -> io::Result<Self> {
         let mut handshake = Self::new(Role::Dialer, config, hello)?;
-        handshake.send_greeting();
+        if matches!(handshake.layer, HandshakeLayer::Clear) {
+            handshake.send_greeting();
+        }
         Ok(handshake)
     }
 
@@ -74,16 +90,19 @@ impl Handshake {
 
     fn new(role: Role, config: ProtectionConfig, hello: Hello) -> io::Result<Self> {
         let (nonce, checksums) = (random_bytes()?, config.checksums);
+        let (authenticates, tls) = (config.secret.is_some(), config.tls.is_some());
+        let binding_bytes = if tls { tls::BINDING_BYTES } else { 0 };
         Ok(Self {
             role,
-            ours: Greeting { authenticates: config.secret.is_some(), checksums, role, nonce },
+            layer: HandshakeLayer::new(role, config.tls.as_ref())?,
+            ours: Greeting { authenticates, checksums, tls, role, nonce },
             config,
             checksums,
             hello,
             state: HandshakeStep::Greeting,
             incoming: Incoming::new(GREETING_BYTES),
             outgoing: Outgoing::default(),
-            transcript: Vec::with_capacity(2 * GREETING_BYTES + HELLO_BYTES + VERDICT_BYTES),
+            transcript: Vec::with_capacity(binding_bytes + 2 * GREETING_BYTES + HELLO_BYTES + VERDICT_BYTES),
         })
     }
 
@@ -93,8 +112,40 @@ impl Handshake {
     /// # Errors
     /// The error of the socket; [`io::ErrorKind::UnexpectedEof`] if the other side closed it.
     pub(crate) fn advance(&mut self, socket: impl AsFd) -> io::Result<Progress> {
+        let refusal = match self.open_layer(&socket) {
+            Ok(Progress::Refused(refusal)) => refusal,
+            Err(error) => match self.layer.failure(&socket) {
+                Some(reason) => Refusal::TlsFailed { reason },
+                None => return Err(error),
+            },
+            outcome => return outcome,
+        };
+        if matches!(refusal, Refusal::TlsRequired { .. } | Refusal::TlsFailed { .. }) {
+            layer::discard(&socket);
+        }
+        self.state = HandshakeStep::Ended(Err(refusal.clone()));
+        Ok(Progress::Refused(refusal))
+    }
+
+    /// Continues the TLS handshake, and then exchanges messages.
+    fn open_layer(&mut self, socket: &impl AsFd) -> io::Result<Progress> {
+        match self.layer.open(self.config.tls.as_ref(), socket)? {
+            Opening::Pending => return Ok(Progress::Pending),
+            Opening::Failed(reason) => return Ok(Progress::Refused(Refusal::TlsFailed { reason })),
+            Opening::Opened(binding) => {
+                self.transcript.extend_from_slice(&binding);
+                if self.role == Role::Dialer {
+                    self.send_greeting();
+                }
+            }
+            Opening::Open => {}
+        }
+        self.exchange_messages(socket)
+    }
+
+    fn exchange_messages(&mut self, socket: &impl AsFd) -> io::Result<Progress> {
         loop {
-            if !self.outgoing.flush(&socket)? {
+            if !self.outgoing.flush(&mut self.layer.stream(socket))? {
                 return Ok(Progress::Pending);
             }
             match &self.state {
@@ -103,7 +154,7 @@ impl Handshake {
                 HandshakeStep::Ended(Err(refusal)) => return Ok(Progress::Refused(refusal.clone())),
                 HandshakeStep::Greeting | HandshakeStep::Hello | HandshakeStep::Verdict => {}
             }
-            let complete = self.incoming.fill(&socket)?;
+            let complete = self.incoming.fill(&mut self.layer.stream(socket))?;
             let outcome = match self.state {
                 HandshakeStep::Greeting => self.check_greeting(),
                 _ => Ok(()),
@@ -124,29 +175,43 @@ impl Handshake {
         self.state = HandshakeStep::Ended(verdict);
     }
 
-    /// Returns the checks of all later bytes, once the handshake is complete.
+    /// Returns the connection, once the handshake is complete.
+    pub(crate) fn into_established(self, socket: Socket) -> Established {
+        let protection = self.protection();
+        Established { socket, protection, tls: self.layer.into_session() }
+    }
+
+    /// Returns the checks of all later bytes, once the handshake is complete, unless TLS checks
+    /// them.
     pub(crate) fn protection(&self) -> Option<Protection> {
         match &self.config.secret {
+            _ if self.layer.session().is_some() => None,
             Some(secret) => Some(Protection::authenticated(secret, self.role, &self.transcript)),
             None => self.checksums.then(Protection::checksums),
         }
     }
 
-    /// Whether the other side has sent a greeting of this protocol.
-    pub(crate) const fn has_greeted(&self) -> bool {
-        !matches!(self.state, HandshakeStep::Greeting)
+    /// Whether the other side has sent a greeting of this protocol, or begun a TLS handshake.
+    pub(crate) fn has_greeted(&self) -> bool {
+        let in_tls = self.layer.session().is_some_and(TlsSession::has_received_record);
+        in_tls || !matches!(self.state, HandshakeStep::Greeting)
     }
 
     /// Whether the handshake waits until it can send, not for bytes to read.
     pub(crate) fn wants_write(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing.is_empty() || self.layer.session().is_some_and(TlsSession::holds_bytes)
     }
 
     /// Checks the start of a greeting. A dialer of another version is also greeted, so that it can
-    /// report both versions.
+    /// report both versions, and so is one that uses TLS.
     fn check_greeting(&mut self) -> Result<(), Refusal> {
-        let outcome = Greeting::check_prefix(self.incoming.bytes());
-        if matches!(outcome, Err(Refusal::Version { .. })) && self.role == Role::Acceptor {
+        let first = self.incoming.bytes().first();
+        let outcome = match (self.role, first) {
+            (Role::Acceptor, Some(&tls::FIRST_BYTE)) => Err(Refusal::TlsRequired { here: false }),
+            _ => Greeting::check_prefix(self.incoming.bytes()),
+        };
+        let is_answered = matches!(outcome, Err(Refusal::Version { .. } | Refusal::TlsRequired { .. }));
+        if is_answered && self.role == Role::Acceptor {
             self.send_greeting();
         }
         outcome
@@ -178,6 +243,9 @@ impl Handshake {
             self.send_greeting();
         }
         self.checksums |= theirs.checksums;
+        if [theirs.tls, self.layer.session().is_some()] != [self.ours.tls; 2] {
+            return Err(Refusal::TlsRequired { here: self.ours.tls });
+        }
         if theirs.authenticates != self.ours.authenticates {
             return Err(Refusal::Authentication);
         }
@@ -262,6 +330,3 @@ fn checksum(role: Role, transcript: &[u8]) -> [u8; PROOF_BYTES] {
     proof[..8].copy_from_slice(&wire::words::<1, 8>([checksum.into()]));
     proof
 }
-
-#[cfg(test)]
-mod tests;

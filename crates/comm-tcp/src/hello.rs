@@ -56,6 +56,8 @@ pub(crate) struct Greeting {
     pub(crate) authenticates: bool,
     /// Whether this side requires checksums.
     pub(crate) checksums: bool,
+    /// Whether this side uses TLS.
+    pub(crate) tls: bool,
     pub(crate) role: Role,
     pub(crate) nonce: [u8; 32],
 }
@@ -64,7 +66,7 @@ impl Greeting {
     pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut to = Writer::new();
         to.put(MAGIC).put(VERSION).put([u8::from(self.authenticates), self.role as u8]);
-        to.put([u8::from(self.checksums), 0, 0, 0]).put(self.nonce);
+        to.put([u8::from(self.checksums), u8::from(self.tls), 0, 0]).put(self.nonce);
         to.into_array()
     }
 
@@ -88,8 +90,9 @@ impl Greeting {
             let authenticates = r.flag("flag of authentication")?;
             r.code("role of the peer", |code| (code == role as u8).then_some(()))?;
             let checksums = r.flag("flag of checksums")?;
-            r.take(3)?;
-            Ok(Self { authenticates, checksums, role, nonce: r.get()? })
+            let tls = r.flag("flag of TLS")?;
+            r.take(2)?;
+            Ok(Self { authenticates, checksums, tls, role, nonce: r.get()? })
         })
     }
 }
@@ -228,8 +231,8 @@ mod tests {
     };
 
     comm_sim::hostile_bytes!(greetings_are_read_as_they_were_written:
-    [(false, false), (true, false), (false, true)].map(|(authenticates, checksums)| {
-        Greeting { authenticates, checksums, role: Role::Dialer, nonce: [7; 32] }
+    [[false; 3], [true, false, false], [false, true, false], [true, false, true]].map(|[authenticates, checksums, tls]| {
+        Greeting { authenticates, checksums, tls, role: Role::Dialer, nonce: [7; 32] }
     }),
     |greeting| greeting.encode().to_vec(), |bytes| {
         Greeting::check_prefix(bytes).ok()?;
@@ -241,7 +244,13 @@ mod tests {
 
     #[test]
     fn a_greeting_of_the_own_role_is_refused() {
-        let greeting = Greeting { authenticates: true, checksums: false, role: Role::Dialer, nonce: [7; 32] };
+        let greeting = Greeting {
+            authenticates: true,
+            checksums: false,
+            tls: false,
+            role: Role::Dialer,
+            nonce: [7; 32],
+        };
         assert!(Greeting::decode(&greeting.encode(), Role::Acceptor).is_err());
     }
 
@@ -267,8 +276,13 @@ mod tests {
     #[test]
     fn messages_are_pinned_to_the_byte() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let greeting =
-            Greeting { authenticates: true, checksums: true, role: Role::Acceptor, nonce: [0xee; 32] };
+        let greeting = Greeting {
+            authenticates: true,
+            checksums: true,
+            tls: false,
+            role: Role::Acceptor,
+            nonce: [0xee; 32],
+        };
         let prefix = "93636f6d6d0d0a1a0300010201000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
         let words = ["02020104", "03000000", "02000000", "05000000", "0201000000000000"];
@@ -282,8 +296,14 @@ mod tests {
     fn another_protocol_is_refused_at_its_first_byte() {
         assert_eq!(Greeting::check_prefix(b"G"), Err(Refusal::NotAPeer));
         assert_eq!(Greeting::check_prefix(b"\x16\x03\x01"), Err(Refusal::NotAPeer));
-        let greeting =
-            Greeting { authenticates: false, checksums: false, role: Role::Dialer, nonce: [0; 32] }.encode();
+        let greeting = Greeting {
+            authenticates: false,
+            checksums: false,
+            tls: false,
+            role: Role::Dialer,
+            nonce: [0; 32],
+        }
+        .encode();
         for end in 0..greeting.len() {
             assert_eq!(Greeting::check_prefix(&greeting[..end]), Ok(()));
         }

@@ -25,6 +25,7 @@
 //! | how is a channel connected | `fabric.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
 //! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
 //! | how are bytes checked | `protection/` |
+//! | how are bytes encrypted | `tls/` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
 //! | when is a host lost that does not answer | `keepalive.rs`, `tcp_info.rs` |
 //! | how does the store work | `store/` |
@@ -87,6 +88,7 @@ mod socket;
 mod store;
 mod stripes;
 mod tcp_info;
+mod tls;
 mod transport;
 
 pub use comm_rendezvous::{
@@ -100,4 +102,6 @@ pub use interface::outward_address;
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
 pub use store::{FileStore, StoreConfig, TcpStore, TcpStoreServer, TorchStore};
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsFiles};
 pub use transport::TcpTransport;

@@ -1,12 +1,9 @@
 //! Sends and receives the messages of the handshake, without blocking or allocating.
 
 use std::io;
-use std::os::fd::AsFd;
-
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
 use crate::hello::MESSAGE_BYTES_MAX;
+use crate::protection::ByteStream;
 
 /// A message of known length that is being received.
 #[derive(Debug)]
@@ -22,15 +19,12 @@ impl Incoming {
     }
 
     /// Reads more of the message, and returns whether it is complete.
-    pub(crate) fn fill(&mut self, socket: impl AsFd) -> io::Result<bool> {
+    pub(crate) fn fill(&mut self, stream: &mut ByteStream<'_>) -> io::Result<bool> {
         while self.filled < self.expected {
-            let into = &mut self.bytes[self.filled..self.expected];
-            match rustix::net::recv(&socket, into, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((more, _)) => self.filled += more,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(errno) => return Err(errno.into()),
+            match stream.recv(&mut self.bytes[self.filled..self.expected])? {
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(more) => self.filled += more,
+                None => return Ok(false),
             }
         }
         Ok(true)
@@ -77,16 +71,13 @@ impl Outgoing {
     }
 
     /// Sends more of the message, and returns whether all is sent.
-    pub(crate) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self, stream: &mut ByteStream<'_>) -> io::Result<bool> {
         while self.sent < self.len {
-            let rest = &self.bytes[self.sent..self.len];
-            match rustix::net::send(&socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(more) => self.sent += more,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(errno) => return Err(errno.into()),
+            match stream.send(&self.bytes[self.sent..self.len], false)? {
+                0 => return Ok(false),
+                more => self.sent += more,
             }
         }
-        Ok(true)
+        Ok(stream.flush()?)
     }
 }

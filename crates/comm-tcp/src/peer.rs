@@ -135,7 +135,7 @@ impl Peer {
             // The next send returns the error.
             self.end_sending(socket, errno);
         }
-        if !self.connections[socket].holds_frame() {
+        if !self.connections[socket].holds_bytes() {
             self.before_held = None;
         }
     }
@@ -203,7 +203,7 @@ impl Peer {
         let connection = &mut self.connections[socket];
         match connection.write(pieces, offered) {
             Ok(sent) => {
-                self.before_held = connection.holds_frame().then_some(self.accepted);
+                self.before_held = connection.holds_bytes().then_some(self.accepted);
                 self.accepted += sent as u64;
                 // A full socket ends the turn too.
                 self.turn = if sent == offered { TURN_BYTES - rest + sent } else { 0 };

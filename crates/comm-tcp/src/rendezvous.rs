@@ -10,6 +10,7 @@ use crate::config::TcpConfig;
 use crate::protection::ProtectionConfig;
 use crate::record::Record;
 use crate::secret::Secret;
+use crate::tls::Tls;
 
 /// The identity of this rank, and the settings by which the others reach it.
 #[derive(Debug, Clone)]
@@ -49,12 +50,14 @@ impl RendezvousConfig {
     }
 
     pub(crate) fn protection(&self) -> ProtectionConfig {
-        ProtectionConfig { secret: self.secret.clone(), checksums: self.tcp.checksums }
+        let (checksums, tls) = (self.tcp.checksums, self.tcp.tls_if_any());
+        ProtectionConfig { secret: self.secret.clone(), checksums, tls }
     }
 
     /// Returns the group of all ranks, or an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<Group> {
         self.tcp.check()?;
+        self.protection().check()?;
         Group::new(GroupId::WORLD, self.member.membership())
     }
 
@@ -64,7 +67,17 @@ impl RendezvousConfig {
         let mut member = self.member.clone();
         member.settings.add("transport", transport);
         member.settings.add("secret", if self.secret.is_some() { "given" } else { "none" });
+        member.settings.add("tls", tls_setting(self.tcp.tls_if_any().as_ref()));
         member
+    }
+}
+
+/// Returns the value of the setting that ranks compare.
+fn tls_setting(tls: Option<&Tls>) -> &'static str {
+    match tls {
+        None => "none",
+        Some(tls) if tls.has_certificates() => "certificates",
+        Some(_) => "secret",
     }
 }
 

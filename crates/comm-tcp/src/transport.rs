@@ -43,7 +43,7 @@ pub struct TcpTransport {
     /// By rank; `None` for this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
-    /// Whether bytes are sent in frames.
+    /// Whether bytes are sent in frames or in TLS.
     is_protected: bool,
     /// Whether a stream has ended since the transport was last armed.
     has_unreported_end: bool,
@@ -82,7 +82,7 @@ impl TcpTransport {
         for (rank, sockets) in sockets {
             let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
             for (at, socket) in sockets.iter().enumerate() {
-                transport.is_protected |= socket.protection.is_some();
+                transport.is_protected |= socket.protection.is_some() || socket.tls.is_some();
                 let data = EventData::new_u64(token(rank, at));
                 epoll::add(epoll, &socket.socket, data, events).map_err(failed)?;
             }

@@ -4,18 +4,18 @@
 
 mod common;
 
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::{Comm, Error, Fabric, IntegrityCheck, Interest, Loss, ReduceOp, Result, Store, Transport};
+use comm_core::{Comm, Error, IntegrityCheck, Loss, ReduceOp, Result, Store};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::MemoryStore;
 use comm_tcp::{RendezvousConfig, Secret, TcpFabric};
 use common::relay::{Alteration, Change, Direction, Tampering, with_relays};
-use common::{SOON, WORLD, config};
+use common::stream::{Arrived, LENGTHS, Random, content, whole};
+use common::{SOON, config};
 
 /// The protection of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +27,6 @@ enum Mode {
 
 /// The bytes of a handshake from a dialer and from an acceptor.
 const HANDSHAKE_BYTES: [u64; 2] = [48 + 80, 48 + 48];
-/// The lengths of messages: small ones, and around the borders of one and two frames.
-const LENGTHS: [usize; 12] = [1, 2, 7, 32, 4096, 65_599, 65_600, 65_601, 131_199, 131_200, 131_201, 300_000];
-
 fn protected(rank: usize, size: usize, mode: Mode) -> RendezvousConfig {
     let mut config = config(rank, size);
     // One side that requires checksums suffices.
@@ -38,94 +35,13 @@ fn protected(rank: usize, size: usize, mode: Mode) -> RendezvousConfig {
     config
 }
 
-fn content(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
-}
-
-/// Pseudorandom numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-/// The bytes that arrived, and the error that ended the stream.
-type Arrived = (Vec<u8>, Error);
-
-/// Sends the messages to the peer, and then ends the stream.
-fn send_all(fabric: &TcpFabric, lengths: &[usize], open_for: Duration) -> Result<()> {
-    let mut transport = fabric.open(WORLD, Instant::now() + open_for)?;
-    let peer = 1 - fabric.group().rank();
-    let (mut waiting, all) = (Interest::default(), content(lengths.iter().sum()));
-    waiting.add_send(peer);
-    let mut sent = 0;
-    for length in lengths {
-        let end = sent + length;
-        while sent < end || transport.released(peer) < sent as u64 {
-            match transport.try_send(peer, &[IoSlice::new(&all[sent..end])])? {
-                0 if transport.arm(&waiting)? == comm_core::Armed::Sleep => {
-                    transport.sleep(None, Duration::from_millis(100))?;
-                }
-                more => sent += more,
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Receives up to the end of the stream.
-fn receive_all(fabric: &TcpFabric, open_for: Duration) -> Result<Arrived> {
-    let mut transport = fabric.open(WORLD, Instant::now() + open_for)?;
-    let peer = 1 - fabric.group().rank();
-    let (mut waiting, mut all, mut into) = (Interest::default(), Vec::new(), vec![0; 50_000]);
-    waiting.add_recv(peer);
-    let limit = Instant::now() + SOON;
-    loop {
-        match transport.try_recv(peer, &mut into) {
-            Ok(0) if transport.arm(&waiting)? == comm_core::Armed::Sleep => {
-                transport.sleep(None, Duration::from_millis(100))?;
-            }
-            Ok(more) => all.extend_from_slice(&into[..more]),
-            Err(error) => return Ok((all, error)),
-        }
-        assert!(Instant::now() < limit, "nothing arrives after {} bytes", all.len());
-    }
-}
-
-/// Sends messages from one of two ranks to the other, through relays. Returns what the receiver
-/// got, and the number of bytes that passed from the sender.
 fn stream(
     mode: Mode,
     sender: Direction,
     alteration: Option<Alteration>,
     open_for: Duration,
 ) -> (Result<Arrived>, u64) {
-    let tampering = Arc::new(Tampering::new(alteration));
-    let store = with_relays(MemoryStore::default(), Arc::clone(&tampering));
-    let sending_rank = match sender {
-        Direction::FromDialer => 1,
-        Direction::FromAcceptor => 0,
-    };
-    let arrived = thread::scope(|scope| {
-        let fabric = |rank| TcpFabric::rendezvous(&store, &protected(rank, 2, mode)).unwrap();
-        let sending = scope.spawn(move || {
-            let fabric = fabric(sending_rank);
-            // It fails if the receiver stops because of the alteration.
-            let _ = send_all(&fabric, &LENGTHS, open_for);
-        });
-        let arrived = receive_all(&fabric(1 - sending_rank), open_for);
-        sending.join().unwrap();
-        arrived
-    });
-    assert_eq!(alteration.is_some(), tampering.applied.load(Ordering::Relaxed), "{alteration:?}");
-    (arrived, tampering.passed[sender as usize].load(Ordering::Relaxed))
-}
-
-fn whole() -> Vec<u8> {
-    content(LENGTHS.iter().sum())
+    common::stream::stream(|rank| protected(rank, 2, mode), sender, alteration, open_for)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The configuration of a rank.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use comm_core::{DEFAULT_TIMEOUT, Group, GroupId, Membership, Result};
 use comm_ring::RingConfig;
-use comm_tcp::{Secret, TcpConfig};
+use comm_tcp::{Secret, StoreConfig, TcpConfig};
 
 use crate::env::Environment;
 
@@ -79,7 +80,8 @@ pub struct Config {
     /// not matter then.
     pub join: bool,
     /// The shared secret that authenticates TCP connections and all their bytes. Equal on every
-    /// rank.
+    /// rank. With the feature `tls`, [`TcpConfig`]`::tls` also encrypts them, and those of the
+    /// store.
     pub secret: Option<Secret>,
     /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
     /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. The
@@ -171,6 +173,22 @@ impl Config {
     /// misspelled, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot be used.
     pub fn from_env() -> Result<Self> {
         crate::env::config(&Environment::of_process())
+    }
+
+    /// Returns the configuration of the store that a launcher serves for the ranks of a job, whose
+    /// environment has these variables. `COMM_SECRET`, `COMM_TLS` and the files of its certificate
+    /// apply to the store.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
+    pub fn launcher_store<N, V>(job: u64, variables: impl IntoIterator<Item = (N, V)>) -> Result<StoreConfig>
+    where
+        N: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let mut config = crate::env::store_server(&variables.into_iter().collect())?;
+        config.job = job;
+        Ok(crate::init::store_config(&config))
     }
 
     /// Returns whether a launcher has started this process, even if its variables are unusable. A

@@ -40,8 +40,9 @@ pub fn init() -> Result<Comm> {
 /// # Errors
 /// [`Error::Timeout`](crate::Error::Timeout) with the ranks that did not arrive before the
 /// deadline; [`Error::Handshake`](crate::Error::Handshake) if ranks disagree about the job, the
-/// world size, their ranks or the secret; [`Error::Invalid`](crate::Error::Invalid) if a setting is
-/// unusable; [`Error::Io`](crate::Error::Io) if the store can be neither served nor reached.
+/// world size, their ranks, the secret or TLS; [`Error::Invalid`](crate::Error::Invalid) if a
+/// setting is unusable; [`Error::Io`](crate::Error::Io) if the store can be neither served nor
+/// reached.
 pub fn init_with(config: &Config) -> Result<Comm> {
     join(config).map(|joined| joined.comm(config))
 }
@@ -173,7 +174,7 @@ impl RendezvousStore {
         }
         let master = Master::resolve(&config.master_addr, config.master_port, begun.left())?;
         let serves = config.store == StoreHost::RankZero && config.rank == 0 && !config.join;
-        if serves && config.secret.is_none() && !master.is_local_only() {
+        if serves && !store_config(config).authenticates() && !master.is_local_only() {
             tracing::warn!(
                 master = config.master_addr,
                 port = config.master_port,
@@ -233,8 +234,10 @@ pub(crate) fn init_with_store(config: &Config) -> Result<(Comm, Option<Rendezvou
     Ok((Comm::over(host).with_timeout(config.timeout), store))
 }
 
-fn store_config(config: &Config) -> StoreConfig {
+pub(crate) fn store_config(config: &Config) -> StoreConfig {
     let mut store = StoreConfig::job(config.job).secret(config.secret.clone());
+    #[cfg(feature = "tls")]
+    store.tls.clone_from(&config.tcp.tls);
     (store.keepalive_timeout, store.checksums) = (config.tcp.keepalive_timeout, config.tcp.checksums);
     store.operation_timeout = store.operation_timeout.min(config.rendezvous_timeout);
     store

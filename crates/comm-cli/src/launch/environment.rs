@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
+use comm::tcp::StoreConfig;
+
 use super::devices;
 use super::error::LaunchError;
 
@@ -47,6 +49,7 @@ pub(super) struct Job {
     pub(super) ranks: usize,
     pub(super) restarts: usize,
     pub(super) store: SocketAddr,
+    pub(super) store_config: StoreConfig,
     pub(super) id: NonZeroU64,
     /// `None` if connections are neither authenticated nor protected.
     pub(super) secret: Option<OsString>,
@@ -94,7 +97,8 @@ mod tests {
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let store = "[::1]:4321".parse().expect("an address");
-        let job = Job { ranks: 4, restarts: 1, store, id, secret: Some("hush".into()), devices: None };
+        let (secret, store_config) = (Some("hush".into()), StoreConfig::default());
+        let job = Job { ranks: 4, restarts: 1, store, store_config, id, secret, devices: None };
         let variables = job.variables(2, true);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         assert_eq!(

@@ -22,6 +22,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use comm::tcp::{StoreConfig, TcpStoreServer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use devices::{Devices, DevicesError};
@@ -46,7 +47,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
 /// each start (see [`Launch::random_secret`]), and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with
 /// the number of cores divided by the number of ranks, but at least 1. The secret is never passed
-/// as an argument, and `Debug` omits the values of variables.
+/// as an argument, and `Debug` omits the values of variables. The store uses the secret, and TLS if
+/// the ranks get `COMM_TLS=1` (feature `tls`).
 ///
 /// ```no_run
 /// use comm_cli::launch::Launch;
@@ -254,9 +256,13 @@ impl Launch {
         let id = random_job_id().map_err(system("draw a job id"))?;
         let address = SocketAddr::new(self.master_addr, 0);
         let secret = self.secret().map_err(system("draw a secret"))?;
-        let store = store::serve(address, id, secret.as_deref())
-            .map_err(|error| LaunchError::Store { address, error: Box::new(error) })?;
-        let job = Job { ranks: self.ranks, restarts, store: store.local_addr(), id, secret, devices };
+        let failed = |error| LaunchError::Store { address, error: Box::new(error) };
+        let store_config = self.store_config(id, secret.as_ref()).map_err(failed)?;
+        // The launcher serves the store instead of rank 0, so that the remaining ranks can still
+        // reach it after a failure.
+        let store = TcpStoreServer::bind(address, store_config.clone()).map_err(failed)?;
+        let (ranks, address) = (self.ranks, store.local_addr());
+        let job = Job { ranks, restarts, store: address, store_config, id, secret, devices };
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
         let replacements = Replacements { ranks_max: self.ranks_max, left: self.max_restarts };
         supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), replacements, self.on_loss);
@@ -298,6 +304,12 @@ impl Launch {
             None if self.random_secret => random_secret().map(Some),
             given => Ok(given),
         }
+    }
+
+    /// Returns the configuration of the store, as the environment of the ranks describes it.
+    fn store_config(&self, job: NonZeroU64, secret: Option<&OsString>) -> comm::Result<StoreConfig> {
+        let secret = secret.map(|secret| (environment::SECRET.into(), secret.clone()));
+        comm::Config::launcher_store(job.get(), env::vars_os().chain(self.env.clone()).chain(secret))
     }
 
     /// Returns variables that limit the total number of threads of all ranks to the number of

@@ -17,10 +17,15 @@ fn is_rank() -> bool {
 
 /// Runs one of these tests as several ranks.
 fn run_as_ranks(ranks: &str, test: &str) -> Ended {
+    run_with(&["-n", ranks], test)
+}
+
+/// Runs one of these tests as several ranks, with these options of the launcher.
+fn run_with(options: &[&str], test: &str) -> Ended {
     let program = env::current_exe().expect("this program");
     let mut launched = start(|_| {
         let mut command = commctl();
-        command.args(["run", "-n", ranks, "--tag-output", "--"]).arg(program);
+        command.arg("run").args(options).args(["--tag-output", "--"]).arg(program);
         command.args(["--exact", test, "--nocapture"]).env(ROLE, "1");
         command
     });
@@ -38,6 +43,31 @@ fn ranks_connect_and_gather() {
     let mut ranks = [u64::MAX; 3];
     comm.all_gather(&[comm.rank() as u64], &mut ranks).expect("what each rank contributes");
     assert_eq!(ranks, [0, 1, 2]);
+}
+
+const WITH_TLS: [&str; 6] = ["-n", "3", "--env", "COMM_TLS=1", "--env", "COMM_TRANSPORT=tcp"];
+
+#[cfg(feature = "tls")]
+#[test]
+fn ranks_and_the_store_of_the_launcher_use_tls() {
+    if !is_rank() {
+        let ended = run_with(&WITH_TLS, "collectives::ranks_and_the_store_of_the_launcher_use_tls");
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        return;
+    }
+    assert!(comm::Config::from_env().expect("variables").tcp.tls.is_some());
+    let comm = comm::init().expect("the other ranks");
+    let mut ranks = [u64::MAX; 3];
+    comm.all_gather(&[comm.rank() as u64], &mut ranks).expect("what each rank contributes");
+    assert_eq!(ranks, [0, 1, 2]);
+}
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn a_launcher_without_tls_says_so() {
+    let ended = run_with(&WITH_TLS, "no test");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.message().contains("COMM_TLS") && ended.message().contains("`tls`"), "{ended:?}");
 }
 
 #[test]

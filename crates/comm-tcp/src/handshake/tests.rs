@@ -10,7 +10,7 @@ use crate::hello::{MESSAGE_BYTES_MAX, VERSION};
 use crate::secret::Secret;
 
 fn with_secret(text: Option<&str>) -> ProtectionConfig {
-    ProtectionConfig { secret: text.map(|text| Secret::new(text).unwrap()), checksums: false }
+    ProtectionConfig { secret: text.map(|text| Secret::new(text).unwrap()), checksums: false, tls: None }
 }
 
 /// Runs both sides until each has ended. The acceptor authorizes job 7.
@@ -80,7 +80,8 @@ fn a_reflected_proof_is_refused() {
     let (near, mut far) = UnixStream::pair().unwrap();
     let mut dialer = Handshake::connect(with_secret(Some("sesame")), Hello::store(7)).unwrap();
     dialer.advance(&near).unwrap();
-    let greeting = Greeting { authenticates: true, checksums: false, role: Role::Acceptor, nonce: [1; 32] };
+    let greeting =
+        Greeting { authenticates: true, checksums: false, tls: false, role: Role::Acceptor, nonce: [1; 32] };
     far.write_all(&greeting.encode()).unwrap();
     dialer.advance(&near).unwrap();
     let mut sent = [0; GREETING_BYTES + MESSAGE_BYTES_MAX];
@@ -156,7 +157,7 @@ fn altered(
 
 #[test]
 fn sides_use_checksums_if_one_of_them_requires_them() {
-    let config = |checksums| ProtectionConfig { secret: None, checksums };
+    let config = |checksums| ProtectionConfig { secret: None, checksums, tls: None };
     for (dialer, acceptor) in [(false, false), (false, true), (true, false), (true, true)] {
         let configs = [config(dialer), config(acceptor)];
         let outcome = altered(configs.clone(), |_, _| {});
@@ -175,7 +176,7 @@ fn sides_use_checksums_if_one_of_them_requires_them() {
 
 #[test]
 fn with_checksums_no_changed_bit_completes_the_handshake() {
-    let config = |checksums| ProtectionConfig { secret: None, checksums };
+    let config = |checksums| ProtectionConfig { secret: None, checksums, tls: None };
     let lengths = [GREETING_BYTES, GREETING_BYTES, HELLO_BYTES + PROOF_BYTES, VERDICT_BYTES + PROOF_BYTES];
     for configs in
         [[config(true), config(true)], [config(true), config(false)], [config(false), config(true)]]
@@ -200,7 +201,8 @@ fn another_version_gets_our_greeting() {
     let (mut near, far) = UnixStream::pair().unwrap();
     let mut acceptor = Handshake::accept(ProtectionConfig::NONE).unwrap();
     let mut greeting =
-        Greeting { authenticates: false, checksums: false, role: Role::Dialer, nonce: [1; 32] }.encode();
+        Greeting { authenticates: false, checksums: false, tls: false, role: Role::Dialer, nonce: [1; 32] }
+            .encode();
     greeting[8] = 9;
     near.write_all(&greeting[..10]).unwrap();
     let refused = Progress::Refused(Refusal::Version { ours: VERSION, theirs: 9 });

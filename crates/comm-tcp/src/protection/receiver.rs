@@ -18,6 +18,21 @@ pub(crate) enum RecvError {
     Corrupted(Corruption),
 }
 
+impl From<Corruption> for RecvError {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupted(corruption)
+    }
+}
+
+impl From<RecvError> for std::io::Error {
+    fn from(error: RecvError) -> Self {
+        match error {
+            RecvError::Socket(errno) => errno.into(),
+            RecvError::Corrupted(corruption) => Self::new(std::io::ErrorKind::InvalidData, corruption),
+        }
+    }
+}
+
 impl From<Errno> for RecvError {
     fn from(errno: Errno) -> Self {
         Self::Socket(errno)

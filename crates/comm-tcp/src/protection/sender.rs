@@ -113,7 +113,12 @@ impl ProtectedSender {
 
 /// Copies the slices of `length` bytes of the pieces, from `start` on, to `into`. Returns their
 /// number.
-fn cut<'a>(pieces: &'a [IoSlice<'a>], start: usize, length: usize, into: &mut [IoSlice<'a>]) -> usize {
+pub(crate) fn cut<'a>(
+    pieces: &'a [IoSlice<'a>],
+    start: usize,
+    length: usize,
+    into: &mut [IoSlice<'a>],
+) -> usize {
     let (mut skip, mut left, mut count) = (start, length, 0);
     for piece in pieces {
         let skipped = skip.min(piece.len());

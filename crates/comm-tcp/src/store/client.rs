@@ -8,7 +8,6 @@ use comm_core::wire::{self, Reader};
 use comm_core::{Error, LastWill, Presence, Refusal, Result, Store};
 use comm_mesh::deadline_after;
 use rustix::event::PollFlags;
-use socket2::Socket;
 
 use super::StoreConfig;
 use super::errors::{
@@ -58,6 +57,7 @@ impl TcpStore {
     /// As [`TcpStore::connect`]; an address that refuses this client ends the search.
     /// [`Error::Invalid`] if there are no addresses.
     pub fn connect_first(addresses: &[SocketAddr], config: StoreConfig, timeout: Duration) -> Result<Self> {
+        config.protection().check()?;
         let connectors = addresses.iter().map(|address| connector_to(*address, &config)).collect();
         let (address, mut connection) = connect_first(connectors, timeout, deadline_after(timeout))?;
         let server = identify(&mut connection, address, &config)?;
@@ -242,9 +242,13 @@ pub(super) fn connect_first(
 }
 
 /// Sends a frame, which must be sent by the deadline.
-pub(super) fn send(socket: &Socket, mut writer: FrameWriter, deadline: Instant) -> Result<(), FrameError> {
-    while !writer.flush(socket).map_err(FrameError::Io)? {
-        await_socket(socket, PollFlags::OUT, deadline)?;
+pub(super) fn send(
+    connection: &mut Established,
+    mut writer: FrameWriter,
+    deadline: Instant,
+) -> Result<(), FrameError> {
+    while !writer.flush(connection.stream()).map_err(FrameError::Io)? {
+        await_socket(&connection.socket, PollFlags::OUT, deadline)?;
     }
     Ok(())
 }
@@ -257,16 +261,17 @@ pub(super) fn exchange(
     deadline: Instant,
 ) -> Result<Vec<u8>, FrameError> {
     let writer = FrameWriter::new(frame, connection.sending());
-    let Established { socket, protection } = connection;
-    send(socket, writer, deadline)?;
-    let mut check = protection.as_mut().map(|protection| &mut protection.receiving);
+    send(connection, writer, deadline)?;
     let mut reader = FrameReader::default();
     loop {
-        match reader.fill(&*socket, check.as_deref_mut(), bytes_max, |_| true)? {
+        let (stream, check) = connection.receiving();
+        match reader.fill(stream, check, bytes_max, |_| true)? {
             Some(Frame::Whole(response)) => return Ok(response),
             Some(Frame::Skipped) | None => {}
         }
-        await_socket(socket, PollFlags::IN, deadline)?;
+        if !connection.has_received() {
+            await_socket(&connection.socket, PollFlags::IN, deadline)?;
+        }
     }
 }
 

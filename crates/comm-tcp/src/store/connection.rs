@@ -143,6 +143,8 @@ impl StoreConnection {
     /// The events to wait for. While a request is parked, only the end of the connection matters.
     pub(super) fn events(&self) -> EventFlags {
         match &self.phase {
+            // The socket may have nothing more, but it is writable between two requests.
+            Phase::Receiving(_) if self.established.has_received() => EventFlags::IN | EventFlags::OUT,
             Phase::Receiving(_) => EventFlags::IN,
             Phase::Parked(_) => EventFlags::RDHUP,
             Phase::Sending(_) => EventFlags::OUT,
@@ -189,7 +191,7 @@ impl StoreConnection {
     /// Sends more of a response, and expects the next request after it.
     pub(super) fn flush(&mut self) -> Result<(), CloseReason> {
         if let Phase::Sending(writer) = &mut self.phase
-            && writer.flush(&self.established.socket)?
+            && writer.flush(self.established.stream())?
         {
             self.expect_request();
         }
@@ -211,9 +213,8 @@ impl StoreConnection {
         let Phase::Receiving(reader) = &mut self.phase else { return Ok(None) };
         let reservation = &mut self.reservation;
         let may_hold = |bytes: usize| reservation.set(bytes.saturating_sub(FREE_BYTES));
-        let Established { socket, protection } = &mut self.established;
-        let check = protection.as_mut().map(|protection| &mut protection.receiving);
-        let frame = reader.fill(&*socket, check, bytes_max, may_hold)?;
+        let (stream, check) = self.established.receiving();
+        let frame = reader.fill(stream, check, bytes_max, may_hold)?;
         if frame.is_none() && reader.has_begun() && self.deadline.is_none() {
             self.deadline = deadline;
         }

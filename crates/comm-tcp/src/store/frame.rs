@@ -1,16 +1,14 @@
 //! Sends and receives frames without blocking.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use comm_core::Corruption;
 use comm_core::wire::Reader;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
 use super::budget::Value;
 use super::protocol::PREFIX_BYTES;
-use crate::protection::{FrameBytes, FrameCheck, HEAD_BYTES_MAX, PartialCheck};
+use crate::protection::{ByteStream, FrameBytes, FrameCheck, HEAD_BYTES_MAX, PartialCheck, RecvError};
 
 /// Memory grows by this much while a frame arrives, so that a receiver never holds much more than
 /// the sender has sent.
@@ -38,6 +36,15 @@ pub(super) enum FrameError {
 impl From<Corruption> for FrameError {
     fn from(corruption: Corruption) -> Self {
         Self::Corrupted(corruption)
+    }
+}
+
+impl From<RecvError> for FrameError {
+    fn from(error: RecvError) -> Self {
+        match error {
+            RecvError::Socket(errno) => errno.into(),
+            RecvError::Corrupted(corruption) => Self::Corrupted(corruption),
+        }
     }
 }
 
@@ -85,14 +92,15 @@ impl FrameReader {
     /// Reads more of the frame, and nothing after it. Returns the frame once it is complete; the
     /// next call reads the next one. Memory for more bytes is allocated only if `may_hold` accepts
     /// the new total.
-    pub(super) fn fill(
+    pub(super) fn fill<'s>(
         &mut self,
-        socket: impl AsFd,
+        stream: impl Into<ByteStream<'s>>,
         check: Option<&mut FrameCheck>,
         bytes_max: usize,
         mut may_hold: impl FnMut(usize) -> bool,
     ) -> Result<Option<Frame>, FrameError> {
-        let Some(expected) = self.read_head(&socket, check.as_deref(), bytes_max)? else {
+        let mut stream = stream.into();
+        let Some(expected) = self.read_head(&mut stream, check.as_deref(), bytes_max)? else {
             return Ok(None);
         };
         let until = expected.min(self.received.saturating_add(TURN_BYTES));
@@ -101,7 +109,7 @@ impl FrameReader {
             if !self.skips && !may_hold(self.received + step) {
                 (self.skips, self.body) = (true, Vec::new());
             }
-            match self.read_more(&socket, step)? {
+            match self.read_more(&mut stream, step)? {
                 None => return Ok(None),
                 Some(0) => return Err(cut()),
                 Some(more) => self.received += more,
@@ -111,7 +119,7 @@ impl FrameReader {
             return Ok(None);
         }
         if let Some(check) = check
-            && !self.verify(&socket, check)?
+            && !self.verify(&mut stream, check)?
         {
             return Ok(None);
         }
@@ -122,7 +130,7 @@ impl FrameReader {
     /// Reads the bytes before the body. Returns the length of the body once they have arrived.
     fn read_head(
         &mut self,
-        socket: impl AsFd,
+        stream: &mut ByteStream<'_>,
         check: Option<&FrameCheck>,
         bytes_max: usize,
     ) -> Result<Option<usize>, FrameError> {
@@ -131,7 +139,7 @@ impl FrameReader {
         }
         let head_bytes = check.map_or(PREFIX_BYTES, FrameCheck::head_bytes);
         while self.head_filled < head_bytes {
-            match receive(&socket, &mut self.head[self.head_filled..head_bytes])? {
+            match stream.recv(&mut self.head[self.head_filled..head_bytes])? {
                 None => return Ok(None),
                 Some(0) if self.head_filled == 0 => return Err(FrameError::Closed),
                 Some(0) => return Err(cut()),
@@ -151,10 +159,10 @@ impl FrameReader {
     }
 
     /// Reads the check after the body. Returns whether it has arrived.
-    fn verify(&mut self, socket: impl AsFd, check: &mut FrameCheck) -> Result<bool, FrameError> {
+    fn verify(&mut self, stream: &mut ByteStream<'_>, check: &mut FrameCheck) -> Result<bool, FrameError> {
         let check_bytes = check.check_bytes();
         while self.check_filled < check_bytes {
-            match receive(&socket, &mut self.check[self.check_filled..check_bytes])? {
+            match stream.recv(&mut self.check[self.check_filled..check_bytes])? {
                 None => return Ok(false),
                 Some(0) => return Err(cut()),
                 Some(more) => self.check_filled += more,
@@ -165,28 +173,16 @@ impl FrameReader {
         Ok(true)
     }
 
-    fn read_more(&mut self, socket: impl AsFd, step: usize) -> Result<Option<usize>, FrameError> {
+    fn read_more(&mut self, stream: &mut ByteStream<'_>, step: usize) -> Result<Option<usize>, FrameError> {
         let kept = if self.skips { 0 } else { self.received };
         self.body.resize(kept + step, 0);
-        let received = receive(socket, &mut self.body[kept..]);
+        let received = stream.recv(&mut self.body[kept..]);
         let more = received.as_ref().ok().copied().flatten().unwrap_or(0);
         self.body.truncate(kept + more);
         if let Some(computed) = &mut self.computed {
             computed.update(&self.body[kept..]);
         }
-        received
-    }
-}
-
-/// Receives bytes. Returns `None` if there are none, and zero at the end of the stream.
-pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<Option<usize>, FrameError> {
-    loop {
-        match rustix::net::recv(&socket, &mut *into, RecvFlags::DONTWAIT) {
-            Ok((bytes, _)) => return Ok(Some(bytes)),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        }
+        Ok(received?)
     }
 }
 
@@ -248,8 +244,8 @@ impl FrameWriter {
     }
 
     /// Sends as much as possible, and returns whether that was all.
-    pub(super) fn flush(&mut self, socket: impl AsFd) -> io::Result<bool> {
-        let quiet = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    pub(super) fn flush<'s>(&mut self, stream: impl Into<ByteStream<'s>>) -> io::Result<bool> {
+        let mut stream = stream.into();
         let value = self.value.as_deref().unwrap_or_default();
         let check = self.check.as_ref().map_or(&[][..], FrameBytes::as_slice);
         let parts = [&self.bytes[..], value, check];
@@ -257,15 +253,12 @@ impl FrameWriter {
         while self.sent < whole {
             let rest = rest_of_part(parts, self.sent);
             let is_last = self.sent + rest.len() == whole;
-            let flags = if is_last { quiet } else { quiet | SendFlags::MORE };
-            match rustix::net::send(&socket, rest, flags) {
-                Ok(more) => self.sent += more,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(errno) => return Err(errno.into()),
+            match stream.send(rest, !is_last)? {
+                0 => return Ok(false),
+                more => self.sent += more,
             }
         }
-        Ok(true)
+        Ok(stream.flush()?)
     }
 }
 

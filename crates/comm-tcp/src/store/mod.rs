@@ -44,6 +44,10 @@ pub struct StoreConfig {
     pub secret: Option<Secret>,
     /// Whether connections have checksums, as in [`TcpConfig::checksums`].
     pub checksums: bool,
+    /// TLS for all connections, as in [`TcpConfig::tls`]. A side with TLS refuses a side without
+    /// it. PyTorch's store cannot use it.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::Tls>,
     /// The largest request or response in bytes. Larger ones are never held in memory.
     pub frame_bytes_max: usize,
     /// The maximum number of bytes that the server holds for all clients together: keys, values,
@@ -75,6 +79,8 @@ impl Default for StoreConfig {
             job: 0,
             secret: None,
             checksums: false,
+            #[cfg(feature = "tls")]
+            tls: None,
             frame_bytes_max: 16 << 20,
             stored_bytes_max: 64 << 20,
             connections_max: 16_384,
@@ -100,8 +106,18 @@ impl StoreConfig {
         self
     }
 
+    /// Returns whether only processes that were given the secret or a certificate can connect.
+    #[must_use]
+    pub fn authenticates(&self) -> bool {
+        self.protection().authenticates()
+    }
+
     fn protection(&self) -> ProtectionConfig {
-        ProtectionConfig { secret: self.secret.clone(), checksums: self.checksums }
+        #[cfg(feature = "tls")]
+        let tls = self.tls.clone();
+        #[cfg(not(feature = "tls"))]
+        let tls = None;
+        ProtectionConfig { secret: self.secret.clone(), checksums: self.checksums, tls }
     }
 
     fn authorize(&self, hello: &Hello) -> Result<(), Refusal> {

@@ -22,7 +22,7 @@ impl ConnectionPool {
             let mut byte = [0];
             let peeked =
                 rustix::net::recv(&connection.socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
-            if matches!(peeked, Err(Errno::AGAIN)) {
+            if matches!(peeked, Err(Errno::AGAIN)) && !connection.has_received() {
                 return Some(connection);
             }
         }

@@ -12,7 +12,8 @@ use super::client::{exchange, read_response, send};
 use super::errors::failed;
 use super::frame::{Frame, FrameError, FrameReader, FrameWriter};
 use super::protocol::Request;
-use crate::protection::{Established, FrameCheck};
+use crate::protection::{ByteStream, Established, FrameCheck};
+use crate::tls::TlsSession;
 
 /// The will to leave and the key to watch.
 pub(super) struct PresenceConfig<'a> {
@@ -39,7 +40,7 @@ pub(super) struct TcpPresence {
 
 #[derive(Debug)]
 enum PresenceState {
-    Waiting(FrameReader, Option<FrameCheck>),
+    Waiting(FrameReader, Option<FrameCheck>, Option<Box<TlsSession>>),
     Answered(Result<Option<Vec<u8>>>),
 }
 
@@ -53,10 +54,10 @@ impl TcpPresence {
         let request =
             Request::Get { key, timeout }.encode().map_err(|_| broken(FrameError::TooLong(key.len())))?;
         let request = FrameWriter::new(request, connection.sending());
-        let Established { socket, protection } = connection;
-        send(&socket, request, deadline).map_err(broken)?;
+        send(&mut connection, request, deadline).map_err(broken)?;
+        let Established { socket, protection, tls } = connection;
         let check = protection.map(|protection| protection.receiving);
-        let state = Mutex::new(PresenceState::Waiting(FrameReader::default(), check));
+        let state = Mutex::new(PresenceState::Waiting(FrameReader::default(), check, tls));
         Ok(Self { socket, address, key: key.to_owned(), timeout, bytes_max, state })
     }
 }
@@ -68,8 +69,11 @@ impl Presence for TcpPresence {
 
     fn poll(&self) -> Result<Option<Vec<u8>>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let PresenceState::Waiting(reader, check) = &mut *state {
-            let answer = match reader.fill(&self.socket, check.as_mut(), self.bytes_max, |_| true) {
+        while let PresenceState::Waiting(reader, check, tls) = &mut *state {
+            let stream = ByteStream::new(&self.socket, tls.as_deref_mut());
+            let answer = match reader.fill(stream, check.as_mut(), self.bytes_max, |_| true) {
+                // The descriptor does not report bytes that have left the socket.
+                Ok(None) if tls.as_ref().is_some_and(|tls| tls.is_ready()) => continue,
                 Ok(None | Some(Frame::Skipped)) => return Ok(None),
                 Ok(Some(Frame::Whole(frame))) => {
                     let value = read_response(self.address, &self.key, self.timeout, &frame);

@@ -39,11 +39,12 @@ impl TcpStoreServer {
     /// [`TcpStoreServer::local_addr`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the address cannot be bound, or the system refuses a thread or a file
-    /// descriptor. If it already listens when that fails, it returns a second later, and clients
-    /// that connect in the meantime get
-    /// [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
+    /// [`Error::Invalid`] if there is TLS, but neither a secret nor certificates. [`Error::Io`] if
+    /// the address cannot be bound, or the system refuses a thread or a file descriptor. If it
+    /// already listens when that fails, it returns a second later, and clients that connect in the
+    /// meantime get [`Refusal::StoreUnavailable`](comm_core::Refusal::StoreUnavailable).
     pub fn bind(address: SocketAddr, config: StoreConfig) -> Result<Self> {
+        config.protection().check()?;
         let options = Options::store_server(config.keepalive_timeout);
         let listener = socket::listen(address, &options)?;
         let started = Self::start(&listener, &options, &config);

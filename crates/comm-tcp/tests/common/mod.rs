@@ -1,7 +1,10 @@
 //! Ranks as threads that find each other through a store, over real sockets.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; not every file uses every one")]
 
+#[cfg(feature = "tls")]
+pub(crate) mod certificates;
 pub(crate) mod relay;
+pub(crate) mod stream;
 
 use std::thread;
 use std::time::{Duration, Instant};

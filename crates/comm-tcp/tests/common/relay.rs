@@ -50,11 +50,18 @@ pub(crate) struct Tampering {
     pub(crate) applied: AtomicBool,
     /// The bytes that have arrived from dialers and from acceptors.
     pub(crate) passed: [AtomicU64; 2],
+    /// Those bytes, if they are to be recorded.
+    pub(crate) recorded: Option<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Tampering {
     pub(crate) fn new(alteration: Option<Alteration>) -> Self {
         Self { alteration, ..Self::default() }
+    }
+
+    /// Records the bytes of each direction of each connection, one after another.
+    pub(crate) fn recording() -> Self {
+        Self { recorded: Some(Mutex::default()), ..Self::default() }
     }
 }
 
@@ -139,6 +146,9 @@ fn pump(
         if to.write_all(&out).is_err() {
             break;
         }
+    }
+    if let Some(recorded) = &tampering.recorded {
+        recorded.lock().unwrap().push(history);
     }
     let _ = to.shutdown(Shutdown::Write);
 }

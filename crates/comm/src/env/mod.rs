@@ -11,6 +11,7 @@ mod slurm;
 mod table_tests;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod variables;
 
 use std::fs;
@@ -81,6 +82,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
     config.join = environment.number(&JOIN)? == Some(1);
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
     config.tcp.checksums = environment.text(&CHECKSUM)? == Some("crc32c");
+    tls::set(&mut config, environment)?;
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
     config.advertise = environment.text(&ADVERTISE_ADDR)?.map(advertised).transpose()?;
     config.ports = environment.ports(&PORT_RANGE)?;
@@ -107,6 +109,14 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         config.devices.path = path.parse().map_err(refused)?;
     }
     config.ring.links = environment.text(&LINKS)?.map(links).transpose()?;
+    Ok(config)
+}
+
+/// Returns the configuration of a process that serves the store for ranks with these variables.
+pub(crate) fn store_server(environment: &Environment) -> Result<Config> {
+    let mut config = Config::new(Membership { rank: 0, size: 1 }, "", 0)?;
+    config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
+    tls::set(&mut config, environment)?;
     Ok(config)
 }
 

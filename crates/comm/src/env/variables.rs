@@ -119,6 +119,39 @@ pub(super) const CHECKSUM: Variable = Variable::new(
     "the checksum of the bytes of TCP connections without a secret, which have stronger checks; \
      one rank of a pair that sets it suffices",
 );
+pub(super) const TLS: Variable = Variable::new(
+    "COMM_TLS",
+    Values::Number { min: 0, max: 1 },
+    "0",
+    "1 for TLS 1.3 on every TCP connection except to PyTorch's store; needs `COMM_SECRET`, certificates, or both; \
+     equal on every rank",
+)
+.sets("tls")
+.needs("tls", cfg!(feature = "tls"));
+pub(super) const TLS_CA: Variable = Variable::new(
+    "COMM_TLS_CA",
+    Values::Text("a file in PEM"),
+    "none: the secret alone authenticates",
+    "the certificate of the authority that has issued the certificates of all ranks; needs the next two variables",
+)
+.sets("tls_ca")
+.needs("tls", cfg!(feature = "tls"));
+pub(super) const TLS_CERT: Variable = Variable::new(
+    "COMM_TLS_CERT",
+    Values::Text("a file in PEM"),
+    "as for `COMM_TLS_CA`",
+    "the certificate of this rank, with those between it and the authority, for servers and clients",
+)
+.sets("tls_cert")
+.needs("tls", cfg!(feature = "tls"));
+pub(super) const TLS_KEY: Variable = Variable::new(
+    "COMM_TLS_KEY",
+    Values::Text("a file in PEM"),
+    "as for `COMM_TLS_CA`",
+    "the private key of this rank's certificate",
+)
+.sets("tls_key")
+.needs("tls", cfg!(feature = "tls"));
 pub(super) const TRANSPORT: Variable = Variable::new(
     "COMM_TRANSPORT",
     Values::OneOf(&["auto", "tcp", "shm"]),
@@ -225,13 +258,17 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 21] = [
+pub(crate) const ALL: [&Variable; 25] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
     &JOB_ID,
     &SECRET,
     &CHECKSUM,
+    &TLS,
+    &TLS_CA,
+    &TLS_CERT,
+    &TLS_KEY,
     &TRANSPORT,
     &SOCKET_IFNAME,
     &ADVERTISE_ADDR,

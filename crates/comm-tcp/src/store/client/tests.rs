@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use comm_sim::hostile::Input;
+use socket2::Socket;
 
 use super::*;
 use crate::hello::Role;
@@ -23,7 +24,7 @@ fn client(protection: Option<Protection>, longest: usize) -> (TcpStore, UnixStre
     let (near, far) = UnixStream::pair().unwrap();
     let config = StoreConfig { frame_bytes_max: longest, operation_timeout: SOON, ..StoreConfig::default() };
     let pool = ConnectionPool::default();
-    pool.put(Established { socket: Socket::from(std::os::fd::OwnedFd::from(near)), protection });
+    pool.put(Established { socket: Socket::from(std::os::fd::OwnedFd::from(near)), protection, tls: None });
     (TcpStore { address: SocketAddr::from(([127, 0, 0, 1], 9)), config, pool, server: 0 }, far)
 }
 

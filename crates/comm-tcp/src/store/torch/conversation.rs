@@ -12,9 +12,9 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::protocol::{NOT_READY, Query, READY, STOP_WAITING, WAIT_CANCELED};
-use crate::store::client::send;
+use crate::protection::ByteStream;
 use crate::store::errors::{await_socket, malformed_response};
-use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut, receive};
+use crate::store::frame::{FrameError, FrameWriter, GROWTH_BYTES, cut};
 
 /// The time to wait for the server to report that a key exists before asking again: some versions
 /// of the server do not wake waiters for keys that a compare-and-set created.
@@ -167,7 +167,11 @@ impl Conversation {
     }
 
     fn ask(&self, query: Query) -> TorchResult<()> {
-        send(&self.socket, FrameWriter::bare(query.into_bytes()), self.deadline)
+        let mut writer = FrameWriter::bare(query.into_bytes());
+        while !writer.flush(&self.socket).map_err(FrameError::Io)? {
+            await_socket(&self.socket, PollFlags::OUT, self.deadline)?;
+        }
+        Ok(())
     }
 
     fn number<T: wire::Fixed>(&self) -> TorchResult<T> {
@@ -203,9 +207,9 @@ impl Conversation {
 
     /// Reads until `into` is full or the stream ends, and returns how much that was.
     fn fill(&self, into: &mut [u8]) -> TorchResult<usize> {
-        let mut filled = 0;
+        let (mut stream, mut filled) = (ByteStream::from(&self.socket), 0);
         while filled < into.len() {
-            match receive(&self.socket, &mut into[filled..])? {
+            match stream.recv(&mut into[filled..])? {
                 None => await_socket(&self.socket, PollFlags::IN, self.deadline)?,
                 Some(0) => break,
                 Some(more) => filled += more,

@@ -1,0 +1,164 @@
+//! Strangers at the port of a store: what they send, how slowly, and how many they are.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::Store;
+use comm_tcp::{StoreConfig, TcpStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::TLS13;
+use rustls::{
+    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
+};
+
+use crate::common::SOON;
+use crate::store::serve;
+use crate::{rank_certificates, secret, store_config, with_secret};
+
+/// More connections than a store keeps before they are authenticated.
+const STRANGERS: usize = 300;
+
+/// Trusts every server.
+#[derive(Debug)]
+struct Trusting;
+
+impl ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Begins a connection of a client without a certificate.
+fn client() -> ClientConnection {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = builder.with_protocol_versions(&[&TLS13]).unwrap().dangerous();
+    let mut config = config.with_custom_certificate_verifier(Arc::new(Trusting)).with_no_client_auth();
+    config.alpn_protocols = vec![b"comm".to_vec()];
+    ClientConnection::new(Arc::new(config), IpAddr::V4(Ipv4Addr::LOCALHOST).into()).unwrap()
+}
+
+/// Returns the first bytes of a connection in TLS.
+fn client_hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    client().write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    socket
+}
+
+/// Waits until the other side has closed the connection.
+fn await_end(socket: &mut TcpStream) {
+    // It ends with a reset if not all bytes were read.
+    let _ = socket.read_to_end(&mut Vec::new()).map_err(|error| {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_client_without_a_certificate_is_refused() {
+    let config = store_config(None, rank_certificates());
+    let server = serve(&config);
+    let mut client = client();
+    let mut socket = connect(server.local_addr());
+    let error = loop {
+        match client.complete_io(&mut socket) {
+            // In TLS 1.3 a client is done before the server has seen its certificate.
+            Ok(_) => assert!(!client.is_handshaking() || client.wants_read()),
+            Err(error) => break error,
+        }
+    };
+    let error = error.downcast::<Error>().unwrap();
+    assert_eq!(error, Error::AlertReceived(AlertDescription::CertificateRequired));
+    TcpStore::connect(server.local_addr(), config, SOON).unwrap().set("k", b"v").unwrap();
+}
+
+#[test]
+fn other_bytes_than_a_handshake_end_the_connection() {
+    let config = store_config(secret("sesame"), with_secret());
+    let server = serve(&config);
+    let hello = client_hello();
+    let mut altered = hello.clone();
+    altered[9] ^= 1;
+    let garbage: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x93comm\r\n\x1b",
+        &[0x16; 100],
+        &[0x16, 3, 1, 0xff, 0xff],
+        &altered,
+        &[&hello[..], b"GET /"].concat(),
+    ];
+    for bytes in garbage {
+        let mut socket = connect(server.local_addr());
+        socket.write_all(bytes).unwrap();
+        await_end(&mut socket);
+    }
+    TcpStore::connect(server.local_addr(), config, SOON).unwrap().set("k", b"v").unwrap();
+}
+
+#[test]
+fn a_handshake_that_does_not_continue_ends_at_its_deadline() {
+    let mut config = store_config(secret("sesame"), with_secret());
+    config.handshake_timeout = Duration::from_millis(200);
+    let server = serve(&config);
+    let hello = client_hello();
+    for sent in [0, 1, 5, hello.len() - 1, hello.len()] {
+        let mut socket = connect(server.local_addr());
+        socket.write_all(&hello[..sent]).unwrap();
+        await_end(&mut socket);
+    }
+}
+
+#[test]
+fn a_client_connects_past_strangers_in_the_middle_of_a_handshake() {
+    let mut config: StoreConfig = store_config(secret("sesame"), with_secret());
+    config.handshake_timeout = Duration::MAX;
+    let server = serve(&config);
+    let hello = client_hello();
+    for sent in [1, hello.len() - 1, hello.len()] {
+        let mut strangers: Vec<_> = (0..STRANGERS).map(|_| connect(server.local_addr())).collect();
+        for stranger in &mut strangers {
+            // The store closes the oldest in the meantime.
+            let _ = stranger.write_all(&hello[..sent]);
+        }
+        let client = TcpStore::connect(server.local_addr(), config.clone(), SOON).unwrap();
+        client.set("k", b"v").unwrap();
+        await_end(&mut strangers[0]);
+    }
+}
