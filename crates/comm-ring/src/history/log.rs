@@ -25,7 +25,7 @@ pub(crate) struct CallLog {
     calls: AtomicU64,
     /// The oldest first. The first calls of the first run may be older than those that are kept.
     runs: Mutex<VecDeque<Repeat>>,
-    trouble: Mutex<Trouble>,
+    incomplete: Mutex<IncompleteCalls>,
 }
 
 /// Consecutive equal calls.
@@ -48,7 +48,7 @@ struct Slot {
 
 /// The calls that did not simply complete.
 #[derive(Debug, Default)]
-struct Trouble {
+struct IncompleteCalls {
     /// The last call that was blocked for long.
     blocked: u64,
     /// The ranks that it waits for.
@@ -81,7 +81,7 @@ impl CallLog {
             slots: (0..kept).map(|_| Slot::empty()).collect(),
             calls: AtomicU64::new(0),
             runs: Mutex::new(runs),
-            trouble: Mutex::default(),
+            incomplete: Mutex::default(),
         }
     }
 
@@ -99,8 +99,8 @@ impl CallLog {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    fn incomplete(&self) -> MutexGuard<'_, IncompleteCalls> {
+        self.incomplete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a call that differs from the previous one.
@@ -145,16 +145,16 @@ impl CallLog {
 
     /// Records that a call is blocked and waits for these ranks.
     pub(super) fn blocked(&self, number: u64, waiting_for: &[usize]) {
-        let mut trouble = self.trouble();
-        trouble.blocked = number;
-        trouble.waiting_for.clear();
-        trouble.waiting_for.extend_from_slice(waiting_for);
+        let mut incomplete = self.incomplete();
+        incomplete.blocked = number;
+        incomplete.waiting_for.clear();
+        incomplete.waiting_for.extend_from_slice(waiting_for);
     }
 
     /// Records the first fatal error.
     pub(super) fn failed(&self, number: u64, error: &Error) {
         let failure = || RecordedFailure::new(number, error.clone());
-        self.trouble().failure.get_or_insert_with(failure);
+        self.incomplete().failure.get_or_insert_with(failure);
     }
 
     /// Returns the times of a call, unless its slot serves a later one by now.
@@ -174,22 +174,22 @@ impl CallLog {
 
     /// Returns the calls that are kept.
     pub(crate) fn record(&self) -> FlightRecord {
-        let (runs, trouble) = (self.runs(), self.trouble());
+        let (runs, incomplete) = (self.runs(), self.incomplete());
         let calls = self.calls.load(Ordering::Acquire);
         let mut record = FlightRecord::new(self.group, self.members.to_vec());
-        record.failure.clone_from(&trouble.failure);
+        record.failure.clone_from(&incomplete.failure);
         let recorded = |number| {
             let (started, ended) = self.times(number)?;
             let mut recorded = RecordedCall::new(number, call(&runs, number)?.clone(), started);
-            let failed = trouble.failure.as_ref().is_some_and(|failure| failure.sequence == number);
+            let failed = incomplete.failure.as_ref().is_some_and(|failure| failure.sequence == number);
             recorded.state = match ended {
                 _ if failed => CallState::Failed,
                 Some(_) => CallState::Completed,
                 None => CallState::Started,
             };
             recorded.ended = ended;
-            if trouble.blocked == number && recorded.state != CallState::Completed {
-                recorded.waiting_for.clone_from(&trouble.waiting_for);
+            if incomplete.blocked == number && recorded.state != CallState::Completed {
+                recorded.waiting_for.clone_from(&incomplete.waiting_for);
             }
             Some(recorded)
         };
