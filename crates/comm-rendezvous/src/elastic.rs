@@ -54,7 +54,7 @@ pub trait GroupConnector {
     /// store.
     ///
     /// # Errors
-    /// As [`connect`](crate::connect) and [`Rendezvous::finish`].
+    /// As [`connect`](crate::connect) and [`Rendezvous::finish`](crate::Rendezvous::finish).
     fn connect(&mut self, member: Member) -> Result<Comm>;
 
     /// Returns the clock of time limits.
