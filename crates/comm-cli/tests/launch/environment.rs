@@ -182,7 +182,7 @@ fn more_ranks_than_the_limits_allow_are_an_error_before_any_rank_starts() {
 fn an_empty_secret_is_an_error() {
     let ended = launch(&["-n", "1", "--env", "COMM_SECRET="], "").end();
     assert_eq!(ended.status.code(), Some(1));
-    assert!(ended.stderr.contains("secret"), "{ended:?}");
+    assert!(ended.stderr.contains("COMM_SECRET is set, but empty"), "{ended:?}");
 }
 
 #[test]
