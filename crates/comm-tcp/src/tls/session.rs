@@ -24,9 +24,6 @@ const PAYLOAD_BYTES_MAX: usize = (1 << 14) + 256;
 const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
 /// The exporter of TLS whose output identifies a connection (`tls-exporter`, RFC 9266).
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
-/// The most consecutive records without bytes after the handshake. Only changes of keys are such,
-/// and without a limit a stranger who sends them keeps the thread that accepts it busy.
-pub(super) const EMPTY_RECORDS_MAX: u8 = 32;
 /// The number of bytes to read at a time, at first and after reads that filled the memory. It grows
 /// once [`READ_BYTES_MAX`] were received, so a stranger or an idle connection needs little memory.
 const READ_BYTES_MIN: usize = 2 * 1024;
@@ -52,8 +49,6 @@ pub(crate) struct TlsSession {
     records: u64,
     /// The number of bytes of those records.
     received: usize,
-    /// The number of records without bytes since the last one with some.
-    empty_records: u8,
     failure: Option<rustls::Error>,
     /// Whether encrypted bytes are not sent any more, because the socket is broken.
     has_given_up: bool,
@@ -71,7 +66,6 @@ impl TlsSession {
             decrypted: 0,
             records: 0,
             received: 0,
-            empty_records: 0,
             failure: None,
             has_given_up: false,
         }
@@ -243,7 +237,6 @@ impl TlsSession {
         self.unprocessed.start += length;
         self.received = self.received.saturating_add(length);
         self.records += 1;
-        let was_handshaking = self.connection.is_handshaking();
         while !record.is_empty() {
             // After the end that the other side has announced, nothing is read.
             if !matches!(self.connection.read_tls(&mut record), Ok(1..)) {
@@ -252,12 +245,7 @@ impl TlsSession {
         }
         match self.connection.process_new_packets() {
             Ok(state) => self.decrypted = state.plaintext_bytes_to_read(),
-            Err(failure) => return self.fail(failure),
-        }
-        let is_empty = self.decrypted == 0 && !was_handshaking;
-        self.empty_records = if is_empty { self.empty_records + 1 } else { 0 };
-        if self.empty_records > EMPTY_RECORDS_MAX {
-            self.fail(rustls::Error::General("too many records without bytes".into()));
+            Err(failure) => self.fail(failure),
         }
     }
 

@@ -246,9 +246,11 @@ fn empty_records(session: TlsSession, count: u64) -> Vec<u8> {
     (first..first + count).flat_map(|number| encrypter.encrypt(message(), number).unwrap().encode()).collect()
 }
 
+/// A stranger could keep the thread that accepts it busy with them, if there were no limit. That of
+/// rustls is enough.
 #[test]
 fn a_flood_of_records_without_bytes_ends_the_connection() {
-    let max = u64::from(session::EMPTY_RECORDS_MAX);
+    let max = 32;
     for (count, is_ended) in [(max, false), (max + 1, true)] {
         let [(dialer, mut near), (mut acceptor, far)] = sessions();
         near.write_all(&empty_records(dialer, count)).unwrap();

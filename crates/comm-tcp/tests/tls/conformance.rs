@@ -1,14 +1,17 @@
 //! The conformance suites of transports and communicators over TLS.
 
+use std::io::IoSlice;
 use std::thread;
+use std::time::Instant;
 
-use comm_core::{Comm, Membership};
+use comm_core::{Armed, Comm, Fabric, Interest, Membership, Transport};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::MemoryStore;
 use comm_sim::communicator_conformance::{Features, HostMember};
 use comm_tcp::{RendezvousConfig, Secret, TcpConfig, TcpFabric, Tls};
 
-use crate::common::SOON;
+use crate::common::stream::content;
+use crate::common::{SOON, WORLD};
 use crate::{rank_certificates, secret, with_secret};
 
 /// Returns the fabrics of ranks with a secret.
@@ -63,3 +66,26 @@ comm_sim::communicator_conformance!(communicator, [2, 3], |n| communicators(fabr
     n,
     TcpConfig::default()
 )));
+
+#[test]
+fn a_rank_does_not_sleep_while_decrypted_bytes_wait() {
+    let mut tcp = TcpConfig::default();
+    tcp.read_ahead = TcpConfig::READ_AHEAD_MIN;
+    let fabrics = fabrics(2, tcp);
+    let open = |rank: usize| fabrics[rank].open(WORLD, Instant::now() + SOON).unwrap();
+    let [mut receiver, mut sender] = thread::scope(|scope| {
+        let other = scope.spawn(|| open(1));
+        [open(0), other.join().unwrap()]
+    });
+    let all = content(20_000);
+    assert_eq!(sender.try_send(0, &[IoSlice::new(&all)]).unwrap(), all.len());
+    let (mut waiting, mut received, mut into) = (Interest::default(), Vec::new(), [0; 100]);
+    waiting.add_recv(1);
+    while received.len() < all.len() {
+        let more = receiver.try_recv(1, &mut into).unwrap();
+        received.extend_from_slice(&into[..more]);
+        // All bytes have arrived, as the sender and the receiver are on one host.
+        assert!(received.len() == all.len() || receiver.arm(&waiting).unwrap() == Armed::Ready);
+    }
+    assert!(received == all);
+}

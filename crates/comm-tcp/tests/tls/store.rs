@@ -11,7 +11,20 @@ use crate::common::certificates::{Authority, RANK};
 use crate::common::stream::content;
 use crate::{authority, rank_certificates, secret, store_config, with_secret};
 
-const LENGTHS: [usize; 7] = [0, 1, 4095, 16 * 1024 + 1, 64 * 1024, 200_000, 3_000_000];
+/// The lengths of values: around those of one record, and of what a store reads at a time (1 MiB),
+/// after which the rest may have been decrypted already.
+const LENGTHS: [usize; 10] = [
+    0,
+    1,
+    4095,
+    16 * 1024 + 1,
+    64 * 1024,
+    200_000,
+    (1 << 20) + 1,
+    (1 << 20) + 5000,
+    (1 << 20) + 20_000,
+    3_000_000,
+];
 
 pub(crate) fn use_store(store: &TcpStore) -> Result<()> {
     for (at, length) in LENGTHS.into_iter().enumerate() {

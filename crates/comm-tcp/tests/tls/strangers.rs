@@ -1,23 +1,28 @@
 //! Strangers at the port of a store: what they send, how slowly, and how many they are.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use comm_core::Store;
+use comm_core::{Refusal, Store};
 use comm_tcp::{StoreConfig, TcpStore};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
+    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig,
+    ServerConnection, SignatureScheme,
 };
 
 use crate::common::SOON;
+use crate::common::certificates::{Certified, RANK};
 use crate::store::serve;
-use crate::{rank_certificates, secret, store_config, with_secret};
+use crate::{authority, rank_certificates, secret, store_config, with_secret};
 
 /// More connections than a store keeps before they are authenticated.
 const STRANGERS: usize = 300;
@@ -97,14 +102,14 @@ fn a_client_without_a_certificate_is_refused() {
     let server = serve(&config);
     let mut client = client();
     let mut socket = connect(server.local_addr());
+    // In TLS 1.3 a client is done before the server has asked for its certificate in vain.
+    client.complete_io(&mut socket).unwrap();
     let error = loop {
-        match client.complete_io(&mut socket) {
-            // In TLS 1.3 a client is done before the server has seen its certificate.
-            Ok(_) => assert!(!client.is_handshaking() || client.wants_read()),
-            Err(error) => break error,
+        assert_ne!(client.read_tls(&mut socket).unwrap(), 0, "it is closed without a reason");
+        if let Err(error) = client.process_new_packets() {
+            break error;
         }
     };
-    let error = error.downcast::<Error>().unwrap();
     assert_eq!(error, Error::AlertReceived(AlertDescription::CertificateRequired));
     TcpStore::connect(server.local_addr(), config, SOON).unwrap().set("k", b"v").unwrap();
 }
@@ -161,4 +166,36 @@ fn a_client_connects_past_strangers_in_the_middle_of_a_handshake() {
         client.set("k", b"v").unwrap();
         await_end(&mut strangers[0]);
     }
+}
+
+/// Accepts one connection with a certificate, but with another private key.
+fn serve_with_another_key(listener: &TcpListener, stolen: &Certified, other: &Certified) {
+    let provider = Arc::new(ring::default_provider());
+    let chain = CertificateDer::pem_slice_iter(stolen.cert.as_bytes()).collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_slice(other.key.as_bytes()).unwrap();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]).unwrap();
+    let key = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(key));
+    config.alpn_protocols = vec![b"comm".to_vec()];
+    let (mut socket, _) = listener.accept().unwrap();
+    // It fails when the other side refuses it.
+    let _ = ServerConnection::new(Arc::new(config)).unwrap().complete_io(&mut socket);
+}
+
+#[test]
+fn a_store_with_the_certificate_of_another_process_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let [stolen, other] = [authority().issue(RANK), authority().issue(RANK)];
+    thread::scope(|scope| {
+        scope.spawn(|| serve_with_another_key(&listener, &stolen, &other));
+        let outcome = TcpStore::connect(address, store_config(None, rank_certificates()), SOON);
+        match outcome {
+            Err(comm_core::Error::Handshake { refusal: Refusal::TlsFailed { reason }, .. }) => {
+                assert!(reason.contains("BadSignature"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    });
 }
