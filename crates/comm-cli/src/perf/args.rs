@@ -17,7 +17,7 @@ use crate::collective::measurable;
     override_usage = "commctl perf COLLECTIVE [-n N] [OPTIONS]\n       commctl perf --calibrate [-n N] [OPTIONS]",
     after_help = "\
 Starts the ranks on this machine, unless a launcher has started this process as one of them. Rank 0 prints the results. The ranks \
-have no secret unless COMM_SECRET is set; this variable and COMM_CHECKSUM add checks to TCP connections, whose cost can be measured.
+have no secret unless COMM_SECRET is set; this variable, COMM_CHECKSUM and COMM_TLS protect TCP connections, at a cost that can be measured.
 
 Sizes are counted as in nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
 result, one block per rank. reduce_scatter, scatter: the data before it is scattered. all_to_all: the data that one rank sends. \
