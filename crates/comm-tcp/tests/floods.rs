@@ -29,8 +29,8 @@ fn silent(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 fn connect_and_reset(address: SocketAddr, count: &AtomicU64) {
     while count.fetch_add(1, Ordering::Relaxed) < FLOOD_MAX {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        // This fails once the listener is closed. If nobody accepts any more, and its queue is full,
-        // the kernel alone would give up only after two minutes.
+        // This fails once the listener is closed. If nobody accepts any more and the queue is full,
+        // the kernel gives up only after two minutes.
         let _ = socket.connect_timeout(&address.into(), Duration::from_secs(1));
         socket.set_linger(Some(Duration::ZERO)).unwrap();
     }
