@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use comm_core::{Comm, Error, IntegrityCheck, Loss, ReduceOp, Result, Store};
-use comm_ring::{RingCommunicator, RingConfig};
+use comm_core::{Error, IntegrityCheck, Loss, Result, Store};
 use comm_sim::MemoryStore;
 use comm_tcp::{RendezvousConfig, Secret, TcpFabric};
 use common::relay::{Alteration, Change, Direction, Tampering, with_relays};
-use common::stream::{Arrived, LENGTHS, Random, content, whole};
+use common::stream::{Arrived, LENGTHS, Random, compute, whole};
 use common::{SOON, config};
 
 /// The protection of connections.
@@ -27,6 +26,7 @@ enum Mode {
 
 /// The bytes of a handshake from a dialer and from an acceptor.
 const HANDSHAKE_BYTES: [u64; 2] = [48 + 80, 48 + 48];
+
 fn protected(rank: usize, size: usize, mode: Mode) -> RendezvousConfig {
     let mut config = config(rank, size);
     // One side that requires checksums suffices.
@@ -195,21 +195,7 @@ fn collectives(size: usize, mode: Mode, alteration: Option<Alteration>) -> (Vec<
     let tampering = Arc::new(Tampering::new(alteration));
     let store = with_relays(MemoryStore::default(), Arc::clone(&tampering));
     let run = |rank: usize, store: &dyn Store| {
-        let fabric = TcpFabric::rendezvous(store, &protected(rank, size, mode))?;
-        let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT)?);
-        for length in [0, 1, 2, 1000, 8191, 16_400, 16_401, 70_000] {
-            let mut data: Vec<u64> = (0..length).map(|at| at * (rank as u64 + 1)).collect();
-            comm.all_reduce(&mut data, ReduceOp::Sum)?;
-            let ranks: u64 = (1..=size as u64).sum();
-            assert!(data.iter().zip(0..).all(|(sum, at)| *sum == at * ranks), "wrong sum of {length}");
-        }
-        let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-        let sent = content(200_000 + rank);
-        let mut received = vec![0_u8; 200_000 + from];
-        let envelope = comm.send_recv((to, 7), &sent[..], (from, 7), &mut received[..])?;
-        assert!(envelope.source == from && received == content(200_000 + from), "a wrong message");
-        comm.barrier()?;
-        comm.finalize()
+        compute(TcpFabric::rendezvous(store, &protected(rank, size, mode))?, TIMEOUT)
     };
     let outcomes = thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)

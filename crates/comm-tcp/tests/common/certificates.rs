@@ -9,6 +9,8 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
+/// The name in every certificate. No rank has it, because names do not matter.
+pub(crate) const NAME: &str = "rank.invalid";
 /// The purposes of a rank's certificate.
 pub(crate) const RANK: &[ExtendedKeyUsagePurpose] =
     &[ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -60,8 +62,7 @@ impl Authority {
 }
 
 fn params(name: &str, purposes: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
-    // A name that no rank has: names do not matter.
-    let mut params = CertificateParams::new(["rank.invalid".to_owned()]).unwrap();
+    let mut params = CertificateParams::new([NAME.to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages = purposes.to_vec();
     params

@@ -1,4 +1,4 @@
-//! A stream of messages from one of two ranks to the other, through relays.
+//! Streams of messages between two ranks, through relays, and the calls of a communicator.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Error, Fabric, Interest, Result, Transport};
+use comm_core::{Armed, Comm, Error, Fabric, Interest, ReduceOp, Result, Transport};
+use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::MemoryStore;
 use comm_tcp::{RendezvousConfig, TcpFabric};
 
@@ -112,6 +113,25 @@ pub(crate) fn stream_through(
         sending.join().unwrap();
         arrived
     })
+}
+
+/// Runs collectives and messages, and checks that their results are exact.
+pub(crate) fn compute(fabric: TcpFabric, timeout: Duration) -> Result<()> {
+    let (rank, size) = (fabric.group().rank(), fabric.group().size());
+    let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout)?);
+    for length in [0, 1, 2, 1000, 8191, 16_400, 16_401, 70_000, 300_000] {
+        let mut data: Vec<u64> = (0..length).map(|at| at * (rank as u64 + 1)).collect();
+        comm.all_reduce(&mut data, ReduceOp::Sum)?;
+        let ranks: u64 = (1..=size as u64).sum();
+        assert!(data.iter().zip(0..).all(|(sum, at)| *sum == at * ranks), "wrong sum of {length}");
+    }
+    let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
+    let sent = content(200_000 + rank);
+    let mut received = vec![0_u8; 200_000 + from];
+    let envelope = comm.send_recv((to, 7), &sent[..], (from, 7), &mut received[..])?;
+    assert!(envelope.source == from && received == content(200_000 + from), "a wrong message");
+    comm.barrier()?;
+    comm.finalize()
 }
 
 pub(crate) fn whole() -> Vec<u8> {

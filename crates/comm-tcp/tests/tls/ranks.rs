@@ -4,38 +4,19 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Fabric, Invalid, ReduceOp, Refusal, Result, Store};
-use comm_ring::{RingCommunicator, RingConfig};
+use comm_core::{Error, Fabric, Invalid, Refusal, Result, Store};
 use comm_sim::MemoryStore;
 use comm_tcp::{RendezvousConfig, Secret, TcpFabric, TcpStore, TcpStoreServer, Tls, TlsFiles};
 use rcgen::ExtendedKeyUsagePurpose;
 
 use crate::common::certificates::{Authority, Certified, RANK, tls};
-use crate::common::stream::content;
-use crate::common::{SOON, WORLD};
+use crate::common::{SOON, WORLD, stream};
 use crate::{authority, protected, rank_certificates, secret, store_config, with_secret};
 
-/// Meets through a store without TLS, which has the same settings everywhere, and runs an
-/// all-reduce and a message.
+/// Meets through a store without TLS, which has the same settings everywhere, and runs collectives
+/// and messages.
 fn compute(configs: Vec<RendezvousConfig>, store: &dyn Store) -> Vec<Result<()>> {
-    let size = configs.len();
-    let run = |config: &RendezvousConfig| {
-        let rank = config.member.rank;
-        let fabric = TcpFabric::rendezvous(store, config)?;
-        let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), SOON)?);
-        for length in [0, 1, 1000, 16_400, 70_000, 300_000] {
-            let mut data: Vec<u64> = (0..length).map(|at| at * (rank as u64 + 1)).collect();
-            comm.all_reduce(&mut data, ReduceOp::Sum)?;
-            let ranks: u64 = (1..=size as u64).sum();
-            assert!(data.iter().zip(0..).all(|(sum, at)| *sum == at * ranks), "wrong sum of {length}");
-        }
-        let (to, from) = ((rank + 1) % size, (rank + size - 1) % size);
-        let sent = content(200_000 + rank);
-        let mut received = vec![0_u8; 200_000 + from];
-        comm.send_recv((to, 7), &sent[..], (from, 7), &mut received[..])?.exactly(200_000 + from)?;
-        assert!(received == content(200_000 + from), "a wrong message");
-        comm.finalize()
-    };
+    let run = |config: &RendezvousConfig| stream::compute(TcpFabric::rendezvous(store, config)?, SOON);
     thread::scope(|scope| {
         let run = &run;
         let ranks: Vec<_> = configs.iter().map(|config| scope.spawn(move || run(config))).collect();

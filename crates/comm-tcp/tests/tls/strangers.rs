@@ -1,78 +1,39 @@
 //! Strangers at the port of a store: what they send, how slowly, and how many they are.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use comm_core::{Refusal, Store};
 use comm_tcp::{StoreConfig, TcpStore};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig,
-    ServerConnection, SignatureScheme,
+    AlertDescription, ClientConfig, ClientConnection, Error, RootCertStore, ServerConfig, ServerConnection,
 };
 
 use crate::common::SOON;
-use crate::common::certificates::{Certified, RANK};
+use crate::common::certificates::{Certified, NAME, RANK};
 use crate::store::serve;
 use crate::{authority, rank_certificates, secret, store_config, with_secret};
 
 /// More connections than a store keeps before they are authenticated.
 const STRANGERS: usize = 300;
 
-/// Trusts every server.
-#[derive(Debug)]
-struct Trusting;
-
-impl ServerCertVerifier for Trusting {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
 /// Begins a connection of a client without a certificate.
 fn client() -> ClientConnection {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let config = builder.with_protocol_versions(&[&TLS13]).unwrap().dangerous();
-    let mut config = config.with_custom_certificate_verifier(Arc::new(Trusting)).with_no_client_auth();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority().pem.as_bytes()).unwrap()).unwrap();
+    let builder = builder.with_protocol_versions(&[&TLS13]).unwrap().with_root_certificates(roots);
+    let mut config = builder.with_no_client_auth();
     config.alpn_protocols = vec![b"comm".to_vec()];
-    ClientConnection::new(Arc::new(config), IpAddr::V4(Ipv4Addr::LOCALHOST).into()).unwrap()
+    ClientConnection::new(Arc::new(config), NAME.try_into().unwrap()).unwrap()
 }
 
 /// Returns the first bytes of a connection in TLS.
