@@ -5,6 +5,7 @@ input is a request: a collective, the bytes of its larger buffer, and a number o
 "all_gather 1048576 20". The answer is "measured" and the seconds per call, or "failed" and the reason.
 """
 
+import ctypes
 import sys
 import time
 
@@ -15,12 +16,20 @@ BEFORE = 3
 
 
 def loaded_nccl():
-    """Returns the path of the NCCL library that this process has loaded."""
+    """Returns the path of the NCCL library that this process calls.
+
+    PyTorch may load its own NCCL beside a preloaded one, but calls the one that the linker finds first.
+    """
+    try:
+        function = ctypes.cast(ctypes.CDLL(None).ncclAllReduce, ctypes.c_void_p).value
+    except AttributeError:
+        function = None  # none is preloaded
     with open("/proc/self/maps") as maps:
         for line in maps:
-            path = line.split(None, 5)[5].strip() if len(line.split(None, 5)) == 6 else ""
-            if "libnccl" in path:
-                return path
+            addresses, *_, path = line.split(None, 5)
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            if "libnccl" in path and (function is None or start <= function < end):
+                return path.strip()
     return "no file: it is built into PyTorch"
 
 

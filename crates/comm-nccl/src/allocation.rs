@@ -9,6 +9,8 @@ use crate::stream::Stream;
 use crate::usage::{Access, Usage, Use};
 use crate::{Library, error, handle};
 
+const COPY: &str = "enqueue a copy";
+
 /// The allocator that memory comes from, and that frees it.
 #[derive(Debug)]
 enum Source {
@@ -57,6 +59,11 @@ impl Allocation {
         self.pointer
     }
 
+    /// Returns whether the memory was allocated in the order of a stream.
+    pub(crate) const fn is_stream_ordered(&self) -> bool {
+        matches!(self.source, Source::Stream)
+    }
+
     pub(crate) const fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -71,17 +78,18 @@ impl Allocation {
             let stream = self.stream.as_cudarc().cu_stream();
             // SAFETY: the bytes are within the allocation, as `enqueue` has checked, and the
             // allocation is freed after this on the same stream.
-            unsafe { result::memset_d8_async(at, 0, bytes, stream) }
+            unsafe { result::memset_d8_async(at, 0, bytes, stream) }.map_err(error::cuda(COPY))
         })
     }
 
     /// Copies from the host, and returns when the copy is done.
     pub(crate) fn upload(&self, offset: usize, from: &[u8]) -> Result<()> {
         let copied = self.enqueue(Access::Write, offset, from.len(), |at| {
+            self.stream.settle()?;
             let stream = self.stream.as_cudarc().cu_stream();
             // SAFETY: the bytes are within the allocation, as `enqueue` has checked; the source
             // lives until the wait below is over.
-            unsafe { result::memcpy_htod_async(at, from, stream) }
+            unsafe { result::memcpy_htod_async(at, from, stream) }.map_err(error::cuda(COPY))
         });
         // Even after an error: the device may still read.
         self.stream.synchronize()?;
@@ -91,10 +99,11 @@ impl Allocation {
     /// Copies to the host after all earlier work on the memory.
     pub(crate) fn download(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let copied = self.enqueue(Access::Read, offset, to.len(), |at| {
+            self.stream.settle()?;
             let stream = self.stream.as_cudarc().cu_stream();
             // SAFETY: the bytes are within the allocation, as `enqueue` has checked; the target
             // lives until the wait below is over.
-            unsafe { result::memcpy_dtoh_async(to, at, stream) }
+            unsafe { result::memcpy_dtoh_async(to, at, stream) }.map_err(error::cuda(COPY))
         });
         // Even after an error: the device may still write.
         self.stream.synchronize()?;
@@ -108,7 +117,7 @@ impl Allocation {
         access: Access,
         offset: usize,
         bytes: usize,
-        work: impl FnOnce(u64) -> Result<(), cudarc::driver::DriverError>,
+        work: impl FnOnce(u64) -> Result<()>,
     ) -> Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             let expected = self.bytes.saturating_sub(offset);
@@ -119,7 +128,7 @@ impl Allocation {
             return Ok(());
         }
         self.usage.before(&self.stream, access)?;
-        work(self.pointer + offset as u64).map_err(error::cuda("enqueue a copy"))?;
+        work(self.pointer + offset as u64)?;
         self.usage.after(access, Use::until_now(&self.stream)?);
         Ok(())
     }
@@ -128,7 +137,7 @@ impl Allocation {
         self.stream.device().bind()?;
         // Frees after all earlier uses.
         self.usage.before(&self.stream, Access::Write)?;
-        if !matches!(self.source, Source::Stream) {
+        if !self.is_stream_ordered() {
             self.stream.synchronize()?;
         }
         // SAFETY: the memory was allocated by this source on this stream, and is freed once; all

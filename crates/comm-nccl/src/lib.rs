@@ -71,6 +71,7 @@ mod health;
 mod kernels;
 mod library;
 mod memory;
+mod pause;
 mod pinned;
 mod plan;
 mod probe;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use comm_core::{Error, Result};
 use cudarc::driver::result;
 
-use crate::communicator::pause::Pause;
 use crate::health::CallRecord;
+use crate::pause::Pause;
 use crate::stream::{Event, Stream};
 use crate::{Device, error};
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use comm_core::Result;
 use cudarc::driver::{CudaEvent, CudaStream};
 
+use crate::pause::Pause;
 use crate::{Device, error};
 
 /// A CUDA stream: a queue of work on a device, which runs in order, concurrently with other
@@ -81,6 +82,18 @@ impl Stream {
     pub(crate) fn record(&self) -> Result<Event> {
         let event = self.stream.record_event(None).map_err(error::cuda("record an event"))?;
         Ok(Event { event: Arc::new(event) })
+    }
+
+    /// Waits on the host for all work that was enqueued so far, by polling.
+    ///
+    /// This must precede copies of pageable memory: such a copy waits inside the driver for the
+    /// earlier work, which may need another thread that calls the driver to abort it.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let (done, mut pause) = (self.record()?, Pause::default());
+        while !done.is_past()? {
+            pause.wait();
+        }
+        Ok(())
     }
 
     /// Makes later work wait for an event of any stream.

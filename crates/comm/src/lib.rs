@@ -30,7 +30,7 @@
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
 //! - `flight` (default): files with the last calls of each rank after a failure, in [`flight`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module
-//!   `nccl`. It has been tested on an emulated device only, never on a GPU;
+//!   `nccl`. It has been tested on one GPU and on an emulated device;
 //! - `tls`: TLS 1.3 for connections over TCP, with `COMM_TLS=1` or `TcpConfig::tls`;
 //! - `ndarray`: arrays of ndarray as buffers;
 //! - `sim`: ranks as threads of one process, for tests, in the module `threads`.

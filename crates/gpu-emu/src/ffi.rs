@@ -11,6 +11,9 @@ use std::ffi::{CStr, c_char, c_void};
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
+// SAFETY: a foreign caller passed the address for a result that may be written by any thread.
+unsafe impl<T> Send for Out<T> {}
+
 impl<T> Out<T> {
     /// Writes `value`, and returns true, unless the address is NULL.
     #[must_use]

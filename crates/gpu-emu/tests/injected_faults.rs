@@ -63,6 +63,33 @@ fn calls_of_a_non_blocking_communicator_are_in_progress_first() {
 }
 
 #[test]
+fn a_split_of_a_non_blocking_communicator_succeeds_before_its_handle_exists() {
+    let _alone = with(&[(Setting::InitMilliseconds, 50, 0)]);
+    let devices = devices(2);
+    let id = unique_id();
+    thread::scope(|scope| {
+        for (rank, device) in devices.iter().enumerate() {
+            scope.spawn(move || {
+                let mut member = Rank::on(*device, rank, 2);
+                assert_eq!(member.init(id, Some(non_blocking())), ncclResult_t::ncclInProgress);
+                assert_eq!(member.settled(), OK, "{}", last_error());
+                let (mut config, mut comm) = (non_blocking(), ncclComm_t::NULL);
+                // SAFETY: both live until the call has completed.
+                let made = unsafe { nccl().ncclCommSplit(member.comm, 0, 0, &raw mut comm, &raw mut config) };
+                assert_eq!(made.unwrap(), OK, "{}", last_error());
+                assert!(comm.is_null());
+                assert_eq!(member.async_error(), ncclResult_t::ncclInProgress);
+                assert_eq!(member.settled(), OK, "{}", last_error());
+                let mut part = member.fork(comm);
+                assert_eq!(part.settled(), OK, "{}", last_error());
+                assert_eq!(part.abort(), OK);
+                assert_eq!(member.abort(), OK);
+            });
+        }
+    });
+}
+
+#[test]
 fn an_initialization_without_all_ranks_lasts_until_it_is_aborted() {
     let _alone = with(&[]);
     let mut member = Rank::on(devices(1)[0], 0, 2);

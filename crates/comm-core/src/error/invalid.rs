@@ -112,6 +112,14 @@ pub enum Invalid {
         /// The remedy.
         advice: String,
     },
+    /// A backend cannot register the memory of a buffer.
+    #[error("{backend} cannot register the buffer: {reason}")]
+    Register {
+        /// The backend, as in "nccl".
+        backend: &'static str,
+        /// The reason, and the remedy.
+        reason: &'static str,
+    },
     /// The send and receive buffers have different element types.
     #[error(
         "the send buffer holds {send} and the receive buffer {recv}; both must have the same element type"

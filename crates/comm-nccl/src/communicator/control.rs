@@ -11,7 +11,7 @@ use comm_core::{
 };
 
 use super::notice::{Announcement, Notice};
-use super::pause::Pause;
+use crate::pause::Pause;
 use crate::sync::lock;
 
 /// The largest number of ranks to which a rank announces its call. It limits the traffic of a large

@@ -11,12 +11,12 @@ use comm_core::{CallOptions, During, Error, Group, Process, Result};
 
 use super::control::{Announcements, ControlChannel};
 use super::deadline::Deadline;
-use super::pause::Pause;
 use super::state::{EnqueuedCall, PendingCall, State, timeout_error};
 use crate::config::NcclConfig;
 use crate::dtype::ReduceSupport;
 use crate::handle::{CommInit, Handle, Progress, Setup};
 use crate::health::{CallRecord, Health};
+use crate::pause::Pause;
 use crate::plan::{Pending, Plan};
 use crate::stream::{Event, Stream};
 use crate::sync::lock;
@@ -215,18 +215,16 @@ impl Engine {
         &self,
         _turn: &Turn<'_>,
         deadline: Deadline,
-        begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
+        begin: impl FnOnce(&Handle) -> Result<CommInit>,
     ) -> Result<Option<Handle>> {
-        let (init, progress) = self.with_handle(begin)?;
+        let init = self.with_handle(begin)?;
         // The watchdog is idle while no call is in flight.
         let number = lock(&self.state).collectives;
         let alive = || match self.health.failure.cause() {
             None => self.check_control(number).map_err(|error| self.fail(error, None)),
             Some(cause) => Err(Arc::unwrap_or_clone(cause)),
         };
-        if progress == Progress::Busy {
-            self.wait_until_complete(deadline, || self.late(deadline, During::NewGroup), alive)?;
-        }
+        self.wait_until_complete(deadline, || self.late(deadline, During::NewGroup), alive)?;
         let child = init.finish();
         if let Some(child) = &child {
             let ready = await_ready(child, deadline, self.group, alive);

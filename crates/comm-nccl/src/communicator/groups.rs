@@ -6,7 +6,7 @@ use super::NcclCommunicator;
 use super::deadline::Deadline;
 use super::engine::{Parts, Turn};
 use crate::DeviceBuffer;
-use crate::handle::{CommInit, Handle, NO_COLOR, Progress};
+use crate::handle::{CommInit, Handle, NO_COLOR};
 use crate::memory::{Cuda, DeviceCommunicator};
 
 /// The number of words that a rank sends in a split: whether it has a color, the color, and the
@@ -100,7 +100,7 @@ impl NcclCommunicator {
         &self,
         turn: &Turn<'_>,
         deadline: Deadline,
-        begin: impl FnOnce(&Handle) -> Result<(CommInit, Progress)>,
+        begin: impl FnOnce(&Handle) -> Result<CommInit>,
     ) -> Result<Option<Handle>> {
         self.checked(self.engine.divide(turn, deadline, begin))
     }

@@ -8,7 +8,6 @@ pub(crate) mod deadline;
 mod engine;
 mod groups;
 mod notice;
-pub(crate) mod pause;
 mod registration;
 mod shrink;
 mod state;

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use comm_core::{Element, Error, Result};
+use comm_core::{Element, Error, Invalid, Result};
 
 use super::NcclCommunicator;
 use super::engine::Engine;
 use crate::DeviceBuffer;
 use crate::allocation::Allocation;
 use crate::handle::RegistrationHandle;
+
+const STREAM_ORDERED: &str =
+    "its memory was allocated in the order of a stream; allocate it with DeviceBuffer::by_nccl";
 
 /// A registered buffer, which NCCL may access without copies. Dropping it ends the registration.
 /// Until then, it keeps the buffer's memory alive.
@@ -23,15 +26,21 @@ pub struct Registration {
 
 impl NcclCommunicator {
     /// Registers a buffer that is used in many calls, with `ncclCommRegister`, which exists since
-    /// NCCL 2.19. The effect on speed depends on the version, the devices and their links; results
+    /// NCCL 2.19. The buffer should come from [`DeviceBuffer::by_nccl`], because NCCL cannot
+    /// register memory that is allocated in the order of a stream, as other buffers are on most
+    /// devices. The effect on speed depends on the version, the devices and their links; results
     /// are the same.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if the library is older, and the communicator stays usable;
+    /// [`Error::BackendUnavailable`] if the library is older, and [`Invalid::Register`] if the
+    /// memory cannot be registered, after which the communicator stays usable;
     /// [`Error::Backend`] if NCCL returns an error.
     pub fn register<T: Element>(&self, buffer: &DeviceBuffer<T>) -> Result<Registration> {
         let _turn = self.engine.turn()?;
         let memory = Arc::clone(buffer.memory());
+        if memory.is_stream_ordered() && !buffer.is_empty() {
+            return Err(Invalid::Register { backend: "nccl", reason: STREAM_ORDERED }.into());
+        }
         let (start, bytes) = (memory.pointer(), buffer.size());
         let registered = (bytes > 0).then(|| self.engine.with_handle(|handle| handle.register(start, bytes)));
         let handle = registered.transpose().map_err(|error| match error {

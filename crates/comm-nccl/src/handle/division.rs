@@ -47,19 +47,22 @@ impl CommInit {
 }
 
 impl Handle {
-    /// Starts to create a communicator of the ranks with the same color, ranked by `key`.
-    pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<(CommInit, Progress)> {
+    /// Starts to create a communicator of the ranks with the same color, ranked by `key`. It exists
+    /// when this communicator's progress is [`Progress::Ready`]: NCCL returns success even if it
+    /// continues in the background.
+    pub(crate) fn split(&self, color: c_int, key: usize, setup: Setup) -> Result<CommInit> {
         let key = number(key)?;
         let init = CommInit::new(self, setup);
         // SAFETY: the communicator exists, and both pointers are valid until the call has
         // completed.
         let code = unsafe { self.nccl.ncclCommSplit(self.comm, color, key, init.child, init.config) };
-        let progress = self.progress_of("ncclCommSplit", code)?;
-        Ok((init, progress))
+        self.progress_of("ncclCommSplit", code)?;
+        Ok(init)
     }
 
-    /// Starts to create a communicator of all ranks except some, which do not include this rank.
-    pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<(CommInit, Progress)> {
+    /// Starts to create a communicator of all ranks except some, which do not include this rank. It
+    /// exists as after [`Handle::split`].
+    pub(crate) fn shrink(&self, without: &[usize], setup: Setup) -> Result<CommInit> {
         let mut without = without.iter().map(|rank| number(*rank)).collect::<Result<Vec<c_int>>>()?;
         let count = number(without.len())?;
         let init = CommInit::new(self, setup);
@@ -69,8 +72,8 @@ impl Handle {
         let code = unsafe {
             self.nccl.ncclCommShrink(self.comm, list, count, init.child, init.config, NCCL_SHRINK_DEFAULT)
         };
-        let progress = self.progress_of("ncclCommShrink", code)?;
-        Ok((init, progress))
+        self.progress_of("ncclCommShrink", code)?;
+        Ok(init)
     }
 
     /// Registers memory of the device, so that NCCL may access it without copies.

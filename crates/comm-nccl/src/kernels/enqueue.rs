@@ -94,6 +94,7 @@ pub(super) fn write(stream: &Stream, into: Span<'_>, bytes: &[u8]) -> Result<()>
         return Ok(());
     }
     let copied = in_order(stream, &[], &[into], || {
+        stream.settle()?;
         // SAFETY: both have this size, and the bytes live until the wait below is over.
         unsafe { result::memcpy_htod_async(into.pointer, bytes, stream.as_cudarc().cu_stream()) }
             .map_err(error::cuda("enqueue a copy"))
@@ -109,6 +110,7 @@ pub(super) fn read(stream: &Stream, from: Span<'_>, bytes: &mut [u8]) -> Result<
     }
     let source = from.call_record();
     let copied = in_order(stream, &[from], &[], || {
+        stream.settle()?;
         // SAFETY: both have this size, and the bytes live until the wait below is over.
         unsafe { result::memcpy_dtoh_async(bytes, from.pointer, stream.as_cudarc().cu_stream()) }
             .map_err(error::cuda("enqueue a copy"))

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Buffers, Call, Comm, Communicator, Counts, Error, Groups, ReduceOp};
+use comm_core::{Buffers, Call, Comm, Communicator, Counts, Error, Groups, Invalid, ReduceOp};
 use comm_nccl::{Cuda, DeviceBuffer, DeviceComm, NcclCommunicator, ShrinkMode};
 
 use crate::common::{
@@ -168,7 +168,12 @@ fn a_batch_has_the_results_of_its_collectives() {
 #[test]
 fn a_registered_buffer_is_a_buffer_like_others() {
     world(&devices(2), |rank| {
-        let mut buffer = rank.buffer(&[1.0_f32, 2.0]);
+        let ordered = rank.buffer(&[1.0_f32, 2.0]);
+        let refused = rank.comm.register(&ordered).unwrap_err();
+        assert!(matches!(refused, Error::Invalid(Invalid::Register { .. })), "{refused}");
+        assert!(refused.to_string().contains("DeviceBuffer::by_nccl"), "{refused}");
+        let mut buffer = DeviceBuffer::by_nccl(&crate::common::library(), &rank.stream, 2).unwrap();
+        buffer.copy_from_host(&[1.0_f32, 2.0]).unwrap();
         let registered = rank.comm.register(&buffer).unwrap();
         let empty = rank.comm.register(&rank.zeros::<u8>(0)).unwrap();
         rank.comm

@@ -175,7 +175,8 @@ fn an_upload_that_fails_after_it_was_enqueued_returns_when_its_source_was_read()
     from.bytes_mut().unwrap().fill(1);
     let mut buffer = DeviceBuffer::<u8>::zeros(&stream, 200).unwrap();
     let held = hold(&stream);
-    control().plan_code(device.ordinal(), c"cuEventRecord", 0, 999);
+    // The first event is recorded before the copy, to wait until the stream reaches it.
+    control().plan_code(device.ordinal(), c"cuEventRecord", 1, 999);
     let refused = thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(BRIEFLY);

@@ -1,7 +1,7 @@
 //! Cases of groups created from groups, and of buffers registered with NCCL.
 
-use comm_core::{Call, Communicator, Groups, ReduceOp};
-use comm_nccl::{Cuda, ShrinkMode};
+use comm_core::{Call, Communicator, Error, Groups, Invalid, ReduceOp};
+use comm_nccl::{Cuda, DeviceBuffer, NcclCommunicator, ShrinkMode};
 use comm_sim::communicator_conformance::splits_into_groups;
 
 use super::conformance::DeviceMember;
@@ -41,12 +41,23 @@ pub(super) fn shrink(ctx: &RankContext) -> Outcome {
     Ok(())
 }
 
+/// Most devices allocate memory in the order of a stream, which cannot be registered.
+fn check_unregistrable(ctx: &RankContext, comm: &NcclCommunicator) -> Outcome {
+    match comm.register(&ctx.buffer(&[1_u8])?) {
+        Ok(_) | Err(Error::Invalid(Invalid::Register { .. })) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 pub(super) fn registration(ctx: &RankContext) -> Outcome {
     let comm = ctx.connect()?;
     let ours: Vec<f32> = (0..1 << 20).map(|index| (index % 100) as f32).collect();
     let wanted: Vec<f32> = ours.iter().map(|number| number * ctx.size as f32).collect();
+    check_unregistrable(ctx, &comm)?;
     for buffer_goes_first in [false, true] {
-        let mut buffer = ctx.buffer(&ours)?;
+        let zeros = DeviceBuffer::by_nccl(&ctx.library, &ctx.stream, ours.len());
+        let mut buffer = unless_unavailable(zeros)?;
+        buffer.copy_from_host(&ours)?;
         let registered = unless_unavailable(comm.register(&buffer))?;
         comm.run(Call::AllReduce { buffers: in_place(&mut buffer), op: ReduceOp::Sum }, &ctx.options())?;
         same_bits("the sum of a registered buffer", &buffer.to_vec()?, &wanted)?;

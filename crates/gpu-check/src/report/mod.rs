@@ -75,7 +75,7 @@ fn place(records: &[Record]) -> String {
 }
 
 fn about(machine: &Machine, table: &mut Table) {
-    let path = |path: &Path| format!("`{}`", path.display());
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let rows = [
         ("date", machine.date.clone()),
         ("commit", machine.commit.clone()),
@@ -84,8 +84,8 @@ fn about(machine: &Machine, table: &mut Table) {
             format!("{}, compute capability {}, {} MiB", machine.gpu, machine.compute, machine.memory_mib),
         ),
         ("visible GPUs", machine.gpus.to_string()),
-        ("driver", format!("{}, for CUDA {}, {}", machine.driver, machine.cuda, path(&machine.libcuda))),
-        ("NCCL", format!("{}, {}", machine.nccl(), path(&machine.libnccl))),
+        ("driver", format!("{}, for CUDA {}, `{}`", machine.driver, machine.cuda, name(&machine.libcuda))),
+        ("NCCL", format!("{}, `{}`", machine.nccl(), name(&machine.libnccl))),
         ("kernel", machine.kernel.clone()),
     ];
     for (name, value) in rows {

@@ -35,7 +35,7 @@ fn a_page_names_the_machine_and_the_cases_that_passed_and_failed() {
     let page = page(&records());
     for wanted in [
         "| GPU | A device of a test, compute capability 0.0, 1024 MiB |",
-        "| NCCL | 2.30.7, `/nowhere/libnccl.so.2` |",
+        "| NCCL | 2.30.7, `libnccl.so.2` |",
         "| devices of several ranks | 0, 0, with NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 |",
         "1 cases passed, 1 failed, 1 were not run.",
         "| 2 | passed | 1.25 |",

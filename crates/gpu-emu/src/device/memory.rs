@@ -47,6 +47,8 @@ pub(crate) enum AccessError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Driver,
+    /// The driver, in the order of a stream.
+    Pool,
     Nccl,
 }
 
@@ -135,7 +137,7 @@ impl Memory {
     pub(crate) fn free(&self, base: u64, owner: Owner) -> Result<(), AccessError> {
         let mut space = lock(&self.0);
         let Some(allocation) = space.live.get(&base).cloned() else { return Err(space.nothing_at(base)) };
-        if allocation.owner != owner {
+        if (allocation.owner == Owner::Nccl) != (owner == Owner::Nccl) {
             return Err(AccessError::OfAnother { address: base, owner: allocation.owner });
         }
         space.live.remove(&base);
@@ -153,6 +155,11 @@ impl Memory {
     /// Checks that `length` bytes at `address` lie in one allocation, which need not exist yet.
     pub(crate) fn check(&self, address: u64, length: usize) -> Result<(), AccessError> {
         lock(&self.0).find(address, length).map(|_| ())
+    }
+
+    /// Returns the API that allocated the memory at `address`.
+    pub(crate) fn owner(&self, address: u64) -> Result<Owner, AccessError> {
+        lock(&self.0).find(address, 0).map(|(allocation, _)| allocation.owner)
     }
 
     /// Returns the start and length of the allocation that contains `address`.

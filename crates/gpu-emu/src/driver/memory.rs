@@ -44,7 +44,7 @@ extern "C" fn cuMemAllocAsync(address: Out<u64>, length: usize, stream: Handle) 
         if length == 0 {
             return given(address.put(0));
         }
-        let base = stream.device.memory.allocate(length, Owner::Driver).ok_or(CuError::OUT_OF_MEMORY)?;
+        let base = stream.device.memory.allocate(length, Owner::Pool).ok_or(CuError::OUT_OF_MEMORY)?;
         stream.add(move |device| device.memory.begin(base));
         given(address.put(base))
     })
@@ -65,7 +65,7 @@ extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> i32 {
             return Err(CuError::INVALID_VALUE);
         }
         stream.add(move |device| {
-            if let Err(error) = owner.memory.free(address, Owner::Driver) {
+            if let Err(error) = owner.memory.free(address, Owner::Pool) {
                 device.fail(CuError::ILLEGAL_ADDRESS, &format!("cuMemFreeAsync: {error}"));
             }
         });

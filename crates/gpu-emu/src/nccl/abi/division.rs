@@ -9,7 +9,7 @@ use crate::nccl::communicator::{self, Communicator, Link, exchange};
 use crate::nccl::failure::{Failure, Outcome};
 use crate::nccl::group::{self, Job};
 
-use super::lifecycle::{Config, create, read_config};
+use super::lifecycle::{Config, read_config};
 use super::{answer, device_of, given, since};
 
 /// The color of ranks that get no communicator.
@@ -34,19 +34,39 @@ extern "C" fn ncclCommSplit(
         let (config, _) = read_config(&config, Config { blocking: parent.blocking })?;
         let part = Communicator::new(parent.device.clone(), config.blocking);
         let number = parent.number_of_division();
-        // As in NCCL, a non-blocking parent is also in progress until then.
-        let busy = (!config.blocking).then(|| parent.busy());
-        let member = part.clone();
-        let connect = move || {
-            let _until_the_end = busy;
-            split(&link, number, (color, key), &|| both_run(&member, &parent))
-        };
-        if color == NO_COLOR {
-            given(out.put(ncclComm_t::NULL))?;
-            return group::submit(Ok(Job::Connect(part, Box::new(connect))));
-        }
-        create(&out, part, Box::new(connect))
+        let (member, guard) = (part.clone(), parent.clone());
+        let connect = move || split(&link, number, (color, key), &|| both_run(&member, &guard));
+        create_part(&parent, (out, color != NO_COLOR), part, connect)
     })
+}
+
+/// Creates a communicator from another one, or takes part without getting one. As in NCCL, its
+/// handle is NULL until the call has completed, and a non-blocking parent is in progress until
+/// then.
+fn create_part(
+    parent: &Arc<Communicator>,
+    (out, is_member): (Out<ncclComm_t>, bool),
+    part: Arc<Communicator>,
+    connect: impl FnOnce() -> Outcome<Option<Link>> + Send + 'static,
+) -> Outcome {
+    given(out.put(ncclComm_t::NULL))?;
+    let busy = (!part.blocking).then(|| parent.busy());
+    let handle = is_member.then(|| communicator::insert(part.clone()));
+    let connect = move || {
+        let _until_the_end = busy;
+        let link = connect();
+        given(handle.is_none_or(|handle| out.put(handle)))?;
+        link
+    };
+    in_background(group::submit(Ok(Job::Connect(part, Box::new(connect)))))
+}
+
+/// As in NCCL, a call that continues in the background returns success, unlike all others.
+fn in_background(outcome: Outcome) -> Outcome {
+    match outcome {
+        Err(failure) if failure.code == ncclResult_t::ncclInProgress => Ok(()),
+        outcome => outcome,
+    }
 }
 
 fn both_run(part: &Communicator, parent: &Communicator) -> Outcome {
@@ -113,14 +133,14 @@ extern "C" fn ncclCommShrink(
             NCCL_SHRINK_ABORT => parent.abort(),
             other => return Err(Failure::argument(format!("Invalid shrink flags {other}"))),
         }
-        shrink(&parent, &listed, &out, &config)
+        shrink(&parent, &listed, out, &config)
     })
 }
 
 fn shrink(
     parent: &Arc<Communicator>,
     excluded: &[i32],
-    out: &Out<ncclComm_t>,
+    out: Out<ncclComm_t>,
     config: &In<ncclConfig_t>,
 ) -> Outcome {
     let link = parent.link()?;
@@ -135,9 +155,12 @@ fn shrink(
     let (config, _) = read_config(config, Config { blocking: parent.blocking })?;
     let communicator = Communicator::new(parent.device.clone(), config.blocking);
     let member = communicator.clone();
+    // A parent that has failed was aborted before this call.
+    let running = parent.running().is_ok().then(|| parent.clone());
     let connect = move || {
-        exchange(&rest, 0, &[], &|| member.running())?;
+        let stop = || running.as_ref().map_or_else(|| member.running(), |parent| both_run(&member, parent));
+        exchange(&rest, 0, &[], &stop)?;
         Ok(Some(rest))
     };
-    create(out, communicator, Box::new(connect))
+    create_part(parent, (out, true), communicator, connect)
 }

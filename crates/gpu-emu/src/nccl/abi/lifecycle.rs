@@ -143,11 +143,7 @@ fn initialize(out: &Out<ncclComm_t>, member: Member, config: Config) -> Outcome 
 }
 
 /// Writes a handle, and connects its communicator. If that fails immediately, there is no handle.
-pub(super) fn create(
-    out: &Out<ncclComm_t>,
-    communicator: Arc<Communicator>,
-    connect: group::Connect,
-) -> Outcome {
+fn create(out: &Out<ncclComm_t>, communicator: Arc<Communicator>, connect: group::Connect) -> Outcome {
     let blocking = communicator.blocking;
     let handle = communicator::insert(communicator.clone());
     given(out.put(handle))?;

@@ -6,7 +6,7 @@ use nccl_sys::{ncclComm_t, ncclResult_t};
 
 use crate::device::memory::Owner;
 use crate::device::{self, access};
-use crate::driver::current_ordinal;
+use crate::driver::{CuError, current_ordinal};
 use crate::ffi::Out;
 use crate::handles::{Handle, Handles};
 use crate::nccl::communicator;
@@ -60,6 +60,10 @@ extern "C" fn ncclCommRegister(
         since(MEMORY_SINCE, "ncclCommRegister")?;
         communicator::of_handle(handle)?;
         access::check(address, length).map_err(|error| Failure::argument(error.to_string()))?;
+        let owner = device::of_address(address).map(|owner| owner.memory.owner(address));
+        if matches!(owner, Some(Ok(Owner::Pool))) {
+            return Err(CuError::INVALID_VALUE.into());
+        }
         given(registration.put(REGISTRATIONS.insert(Arc::new(Registration { device }))))
     })
 }
