@@ -9,7 +9,7 @@ const ABOUT: &str = "\
 Average times of consecutive calls on the slowest rank, for sums of f32; medians over rounds. In a round, all implementations are measured
 consecutively, in rotating order. GB/s is bytes of the larger buffer divided by time (`algbw` of nccl-tests). A copy moves the same number of
 bytes within device memory. PyTorch uses the same libnccl. Ratios are taken within a round: median, minimum and maximum; above 1, comm takes
-less time.
+less time. Ranks that share a device take turns on it, so their times say nothing about devices of their own.
 ";
 
 /// Ranks, collective and bytes.
