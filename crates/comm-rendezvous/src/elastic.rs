@@ -189,7 +189,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
     ///
     /// If a process that was to be admitted exits or stops in the meantime, or the store fails,
     /// nothing has changed, and the result is 0. The same applies if rank 0 cannot reach the store,
-    /// which is logged.
+    /// which is logged; it waits for an answer for at most a quarter of the timeout of a call.
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
@@ -295,10 +295,13 @@ impl<C: GroupConnector> ElasticGroup<C> {
         if most == 0 {
             return None;
         }
-        let store = self.connector.open_store(Some(0), options.timeout);
+        // The others wait for this rank in a call: a store that does not answer must not delay it.
+        let patience = options.timeout.min(self.comm.options().timeout / 4);
+        let store = self.connector.open_store(Some(0), patience);
         let clock = self.connector.clock();
-        let admitted =
-            store.and_then(|store| wait_list(&*store, self.list, clock).admit(size, most, options.timeout));
+        let admitted = store.and_then(|store| {
+            wait_list(&*store, self.list, clock).admit(size, most, [patience, options.timeout])
+        });
         admitted.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot look for processes that want to join");
             // The next time, a new connection is made, which may succeed.

@@ -124,17 +124,22 @@ impl<'a> WaitList<'a> {
 
     /// Admits at most `most` of the processes that wait to a group of `size` ranks. Called by the
     /// leader of the group, alone. Returns `None` if no process waits; otherwise the group takes
-    /// part in the rendezvous, with its present ranks and this timeout. It looks for processes for
-    /// at most that time.
+    /// part in the rendezvous, with its present ranks. The timeouts are those of the search for
+    /// processes, except for the last request to the store, and of the rendezvous.
     ///
     /// # Errors
     /// The errors of the store.
-    pub fn admit(&self, size: usize, most: usize, timeout: Duration) -> Result<Option<Admitted>> {
+    pub fn admit(
+        &self,
+        size: usize,
+        most: usize,
+        [search, timeout]: [Duration; 2],
+    ) -> Result<Option<Admitted>> {
         let (admitted, entered) = (self.add("admitted", 0)?, self.add("entered", 0)?);
         let (mut numbers, mut last, began) = (Vec::new(), admitted, (self.clock)());
         for number in admitted + 1..=entered {
             let passed = (self.clock)().saturating_duration_since(began);
-            if numbers.len() == most || passed >= timeout {
+            if numbers.len() == most || passed >= search {
                 break;
             }
             if self.is_waiting(number)? {

@@ -107,7 +107,7 @@ fn meet(store: &HostileStore<'_>, rank: usize) -> Result<()> {
     Rendezvous::remove(store, 0, 0, RANKS)?;
     let list = WaitList::new(store, 0, 0).with_clock(network::now);
     let process = list.enter(GRACE)?;
-    list.admit(RANKS, 1, GRACE / 10)?;
+    list.admit(RANKS, 1, [GRACE / 10; 2])?;
     process.wait(GRACE / 10).map(drop)
 }
 
@@ -149,7 +149,7 @@ fn numbers_that_no_rank_wrote_cause_neither_overflows_nor_endless_loops() {
         Rendezvous::remove(&store, 0, 0, 1).unwrap();
         store.add(&key("join/entered"), i64::MAX).unwrap();
         let list = WaitList::new(&store, 0, 0).with_clock(network::now);
-        assert!(list.admit(1, 1, TIMEOUT).unwrap().is_none());
+        assert!(list.admit(1, 1, [TIMEOUT; 2]).unwrap().is_none());
         assert!(clock.elapsed() < 2 * TIMEOUT, "it took {:?}", clock.elapsed());
     });
 }

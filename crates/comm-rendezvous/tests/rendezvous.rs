@@ -202,7 +202,7 @@ fn join_running(store: &dyn Store) -> Result<(usize, Vec<String>)> {
 fn a_group_admits_waiting_processes_in_the_order_of_their_arrival() {
     let store = MemoryStore::default();
     let list = WaitList::new(&store, 0, 0);
-    assert!(list.admit(1, usize::MAX, SOON).unwrap().is_none());
+    assert!(list.admit(1, usize::MAX, [SOON; 2]).unwrap().is_none());
     std::thread::scope(|scope| {
         let mut waiting = Vec::new();
         for number in 1..=3 {
@@ -211,7 +211,7 @@ fn a_group_admits_waiting_processes_in_the_order_of_their_arrival() {
         }
         // Two fit into the group of two, and the third waits for the next round.
         for (size, most, expected) in [(2, 2, vec![1, 2]), (4, 9, vec![3])] {
-            let admitted = list.admit(size, most, SOON).unwrap().unwrap();
+            let admitted = list.admit(size, most, [SOON; 2]).unwrap().unwrap();
             assert_eq!(admitted.numbers, expected);
             run_each(all(size), |rank| {
                 let mut member = member(rank, size + expected.len());
@@ -222,7 +222,7 @@ fn a_group_admits_waiting_processes_in_the_order_of_their_arrival() {
         let ranks: Vec<usize> = waiting.into_iter().map(|thread| thread.join().unwrap().0).collect();
         assert_eq!(ranks, [2, 3, 4]);
     });
-    assert!(list.admit(5, usize::MAX, SOON).unwrap().is_none());
+    assert!(list.admit(5, usize::MAX, [SOON; 2]).unwrap().is_none());
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_process_that_has_left_is_not_admitted_and_one_that_was_passed_over_enters_a
     store.add(&format!("comm/{:016x}/0/join/admitted", 0), 2).unwrap();
     assert_eq!(place.wait(SOON).unwrap(), None);
     let place = list.enter(SOON).unwrap();
-    let admitted = list.admit(4, usize::MAX, SOON).unwrap().unwrap();
+    let admitted = list.admit(4, usize::MAX, [SOON; 2]).unwrap().unwrap();
     assert_eq!((admitted.numbers.clone(), list.has_left(3).unwrap()), (vec![3], false));
     let admission = place.wait(SOON).unwrap().unwrap();
     assert_eq!(admission.membership, Membership { rank: 4, size: 5 });
