@@ -86,6 +86,28 @@ pub fn outward_address() -> Option<IpAddr> {
     routed.chain(own).find(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
+/// Returns the addresses at which other hosts may reach this one, the best first. `interfaces` is a
+/// filter in the syntax of [`RendezvousConfig::interface`](crate::RendezvousConfig::interface);
+/// without one, loopback is left out. Nothing is sent.
+///
+/// # Errors
+/// [`Error::Invalid`] if the filter is malformed or no interface matches, and [`Error::Io`] if the
+/// interfaces cannot be listed.
+pub fn own_addresses(interfaces: Option<&str>) -> Result<Vec<IpAddr>> {
+    let candidates = candidates()?;
+    let Some(setting) = interfaces else {
+        let own = candidates.into_iter().map(|candidate| candidate.ip).filter(|ip| !ip.is_loopback());
+        let mut addresses: Vec<IpAddr> = outward_address().into_iter().collect();
+        addresses.extend(own.filter(|ip| Some(*ip) != addresses.first().copied()).collect::<Vec<_>>());
+        return Ok(addresses);
+    };
+    let best = select(setting, &candidates, None)?;
+    let filter = Filter::parse(setting)?;
+    let accepted = candidates.iter().filter(|candidate| filter.rank(&candidate.interface).is_some());
+    let others = accepted.map(|candidate| candidate.ip).filter(|ip| *ip != best);
+    Ok([best].into_iter().chain(others).collect())
+}
+
 /// Returns the source address of packets to `peer`. Nothing is sent.
 fn source_towards(peer: SocketAddr) -> Result<IpAddr> {
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -159,6 +181,20 @@ mod tests {
     fn selected(setting: &str, peer: Option<&str>) -> String {
         let peer = peer.map(|peer| peer.parse().unwrap());
         select(setting, &machine(), peer).map_or_else(|e| e.to_string(), |ip| ip.to_string())
+    }
+
+    #[test]
+    fn other_hosts_are_told_no_loopback_address_unless_it_is_chosen() {
+        let all = own_addresses(None).unwrap();
+        assert_eq!(all.first().copied(), outward_address());
+        assert!(all.iter().all(|ip| !ip.is_loopback()), "{all:?}");
+        let mut distinct = all.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), all.len(), "{all:?}");
+        let lo = own_addresses(Some("=lo")).unwrap();
+        assert!(lo[0] == Ipv4Addr::LOCALHOST && lo.iter().all(IpAddr::is_loopback), "{lo:?}");
+        assert!(own_addresses(Some("=none")).unwrap_err().to_string().contains("no interface matches"));
     }
 
     #[test]

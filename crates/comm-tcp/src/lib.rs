@@ -98,7 +98,7 @@ pub use comm_rendezvous::{
 pub use config::{Congestion, TcpConfig};
 pub use endpoint::TcpEndpoint;
 pub use fabric::TcpFabric;
-pub use interface::outward_address;
+pub use interface::{outward_address, own_addresses};
 pub use rendezvous::RendezvousConfig;
 pub use secret::Secret;
 pub use store::{FileStore, StoreConfig, TcpStore, TcpStoreServer, TorchStore};

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,13 @@ pub enum StoreHost {
     /// Rank 0, at the master address.
     #[default]
     RankZero,
+    /// Rank 0. The ranks exchange its address through the process manager of MPICH or Intel MPI, in
+    /// the first rendezvous of a process; the master address is not used. A program that also calls
+    /// `MPI_Init` cannot use this, because it works once in a process.
+    ProcessManager {
+        /// The descriptor of the socket to the process manager, `PMI_FD`.
+        descriptor: RawFd,
+    },
     /// The launcher, which serves the store before it starts the ranks. Every rank is a client.
     Launcher,
     /// The agent of torchrun, or another program that serves PyTorch's `TCPStore`. Every rank is a
@@ -31,6 +39,13 @@ pub enum StoreHost {
     /// waits until the deadline. A later rendezvous of the same ranks may reuse the folder.
     /// `secret` does not protect the files; only their owner can read them.
     Folder(PathBuf),
+}
+
+impl StoreHost {
+    /// Returns whether rank 0 serves the store.
+    pub(crate) const fn is_rank_zero(&self) -> bool {
+        matches!(self, Self::RankZero | Self::ProcessManager { .. })
+    }
 }
 
 /// The transport between ranks.

@@ -18,6 +18,7 @@ use comm_tcp::{
 };
 
 use crate::master::Master;
+use crate::process_manager;
 use crate::{Config, StoreHost, TransportKind};
 
 /// The time for which rank 0 waits after a failed rendezvous, so that the other ranks can read the
@@ -172,17 +173,24 @@ impl RendezvousStore {
             })?;
             return Ok(Self { store: Arc::new(store), address: None, server: None });
         }
-        let master = Master::resolve(&config.master_addr, config.master_port, begun.left())?;
-        let serves = config.store == StoreHost::RankZero && config.rank == 0 && !config.join;
+        let (master, served) = match config.store {
+            StoreHost::ProcessManager { descriptor } => {
+                process_manager::find_master(config, descriptor, begun.left())?
+            }
+            _ => (Master::resolve(&config.master_addr, config.master_port, begun.left())?, None),
+        };
+        let serves = config.store.is_rank_zero() && config.rank == 0 && !config.join;
         if serves && !store_config(config).authenticates() && !master.is_local_only() {
             tracing::warn!(
-                master = config.master_addr,
-                port = config.master_port,
+                master = %master,
                 "no secret: anyone who can reach this port can join the job and read its store; \
                  set COMM_SECRET to the same random text on every rank"
             );
         }
-        let server = if serves { Some(master.serve(&store_config(config))?) } else { None };
+        let server = match served {
+            None if serves => Some(master.serve(&store_config(config))?),
+            served => served,
+        };
         let (store, address) = begun.connect(&master)?;
         Ok(Self { store, address: Some(master.seen_by_others(address)), server })
     }
@@ -316,7 +324,7 @@ impl<'a> Begun<'a> {
         let config = self.config;
         let mut member = Member::new(Membership { rank: config.rank, size: config.world_size });
         (member.job, member.round, member.timeout) = (config.job, config.round, self.left());
-        member.store_rank = (config.store == StoreHost::RankZero).then_some(0);
+        member.store_rank = config.store.is_rank_zero().then_some(0);
         member.check.clone_from(&self.check);
         member
     }

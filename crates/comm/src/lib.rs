@@ -53,6 +53,8 @@ mod init;
 mod master;
 #[cfg(feature = "objects")]
 pub mod objects;
+#[cfg(feature = "tcp")]
+mod process_manager;
 #[cfg(feature = "sim")]
 pub mod threads;
 

@@ -1,6 +1,7 @@
 //! The addresses of the store: those that clients try, those on which rank 0 listens, and the one
 //! that it advertises.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc;
@@ -65,6 +66,12 @@ impl Master {
         Ok(Self { name: name.to_owned(), addresses })
     }
 
+    /// Creates the master with these addresses, of which there is at least one.
+    pub(crate) fn at(addresses: Vec<SocketAddr>) -> Self {
+        let name = addresses.first().map_or_else(String::new, |address| address.ip().to_string());
+        Self { name, addresses }
+    }
+
     /// Returns the addresses of the store; any of them may answer.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -126,6 +133,12 @@ impl Master {
         let named = self.addresses.iter().map(SocketAddr::ip).find(|ip| !ip.is_loopback());
         let ip = named.or_else(outward_address).unwrap_or(connected.ip());
         SocketAddr::new(ip, connected.port())
+    }
+}
+
+impl fmt::Display for Master {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, port {}", self.name, self.addresses.first().map_or(0, SocketAddr::port))
     }
 }
 

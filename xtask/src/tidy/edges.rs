@@ -12,13 +12,18 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 23] = [
+const GRAPH: [Node; 24] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
         name: "comm-rendezvous",
         may_use: &["comm-core"],
         why: "ranks exchange addresses through any Store, for every transport, and processes join them",
+    },
+    Node {
+        name: "comm-pmi",
+        may_use: &["comm-core"],
+        why: "exchanges texts through process managers of MPI",
     },
     Node {
         name: "comm-mesh",
@@ -79,6 +84,7 @@ const GRAPH: [Node; 23] = [
             "comm-ddp",
             "comm-hybrid",
             "comm-nccl",
+            "comm-pmi",
             "comm-rendezvous",
             "comm-ring",
             "comm-shm",

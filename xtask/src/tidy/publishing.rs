@@ -7,7 +7,7 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The packages on crates.io.
-const PUBLISHED: [&str; 16] = [
+const PUBLISHED: [&str; 17] = [
     "comm-burn",
     "comm-candle",
     "comm-cli",
@@ -17,6 +17,7 @@ const PUBLISHED: [&str; 16] = [
     "comm-hybrid",
     "comm-mesh",
     "comm-nccl",
+    "comm-pmi",
     "comm-rendezvous",
     "comm-ring",
     "comm-shm",

@@ -67,6 +67,9 @@ const RUN_ID: Variable = Variable::text("TORCHELASTIC_RUN_ID");
 /// The job id of Open MPI: equal on all ranks of a job, and unique among the jobs of these hosts.
 const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 
+/// The socket to the process manager of MPICH and Intel MPI.
+const PMI_FD: Variable = Variable::number("PMI_FD");
+
 /// Variables that have no meaning without a rank, each with the launcher that sets it.
 const DEPENDENT: [(&str, Kind); 11] = [
     ("WORLD_SIZE", Kind::Torch),
@@ -166,6 +169,16 @@ impl Launch {
             (Kind::OpenMpi, _) => text(&NAMESPACE),
             (Kind::Hydra | Kind::Slurm, _) => Ok(None),
         }
+    }
+
+    /// Returns the socket to the process manager of MPI, if the launcher has one and the address of
+    /// the store is not set.
+    pub(super) fn process_manager(&self, environment: &Environment) -> Result<Option<i32>> {
+        let is_set = environment.is_set(MASTER_ADDR.name) || environment.is_set(MASTER_PORT.name);
+        if self.launcher.kind != Kind::Hydra || is_set {
+            return Ok(None);
+        }
+        Ok(environment.number(&PMI_FD)?.and_then(|descriptor| i32::try_from(descriptor).ok()))
     }
 
     /// Returns the address of the store: as set, or derived from the launcher's variables.

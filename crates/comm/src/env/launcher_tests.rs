@@ -104,3 +104,21 @@ fn ranks_of_mpi_on_several_hosts_are_advised_to_set_the_address() {
     let given = from(&replaced(&hydra, &[("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "5")])).unwrap();
     assert_eq!((given.rank, given.local_world_size, given.master_port), (1, 1, 5));
 }
+
+#[test]
+fn ranks_of_hydra_find_the_store_through_the_process_manager() {
+    let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "9")];
+    let config = from(&hydra).unwrap();
+    assert_eq!((config.rank, config.world_size), (1, 2));
+    assert_eq!(config.store, StoreHost::ProcessManager { descriptor: 9 });
+    // An address that is set is used.
+    for set in
+        [&[("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "5")][..], &[("COMM_RENDEZVOUS", "tcp://10.0.0.1:5")]]
+    {
+        let config = from(&replaced(&hydra, set)).unwrap();
+        assert_eq!((config.store, config.master_port), (StoreHost::RankZero, 5));
+    }
+    // srun has a process manager of another kind.
+    let slurm = replaced(&SLURM, &[("PMI_RANK", "5"), ("PMI_SIZE", "8"), ("PMI_FD", "9")]);
+    assert_eq!(from(&slurm).unwrap().store, StoreHost::RankZero);
+}

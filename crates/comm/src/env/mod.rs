@@ -142,7 +142,12 @@ fn alone(environment: &Environment) -> Result<Config> {
 fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     let rank_info = launch.rank_info(environment)?;
     let location = StoreLocation::read(environment)?;
+    let manager = match &location {
+        StoreLocation::Launcher => launch.process_manager(environment)?,
+        StoreLocation::Address(..) | StoreLocation::Folder(_) => None,
+    };
     let (addr, port) = match &location {
+        StoreLocation::Launcher if manager.is_some() => (String::new(), 0),
         StoreLocation::Launcher if rank_info.world_size > 1 || has_master(environment) => {
             launch.master(environment, &rank_info)?
         }
@@ -155,6 +160,7 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     config.local_world_size = rank_info.local_world_size;
     config.store = match location {
         StoreLocation::Folder(folder) => StoreHost::Folder(folder),
+        StoreLocation::Launcher if let Some(descriptor) = manager => StoreHost::ProcessManager { descriptor },
         StoreLocation::Launcher | StoreLocation::Address(..) => store_host(launch, &location, environment)?,
     };
     config.job = match environment.number(&JOB_ID)? {

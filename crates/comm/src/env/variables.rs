@@ -76,7 +76,7 @@ const BYTES: Values = Values::Number { min: 0, max: usize::MAX as u64 };
 pub(super) const MASTER_ADDR: Variable = Variable::new(
     "MASTER_ADDR",
     Values::Text("a name or an address"),
-    "required for more than one rank, unless derived under `srun` or `mpirun`",
+    "required for more than one rank, unless derived under `srun`, `mpirun` or `mpiexec`",
     "the host that serves the store: that of rank 0, unless `COMM_STORE` names another process",
 );
 pub(super) const MASTER_PORT: Variable = Variable::new(

@@ -16,6 +16,7 @@ mod killed_in_init;
 #[cfg(feature = "tcp")]
 mod large;
 #[cfg(feature = "tcp")]
+mod launchers;
 mod newcomers;
 #[cfg(feature = "objects")]
 mod objects;

@@ -1,0 +1,81 @@
+//! The address of the store of rank 0, exchanged through the process manager of MPI.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use comm_core::{During, Error, Result};
+use comm_pmi::ProcessManager;
+use comm_tcp::{TcpStoreServer, own_addresses};
+
+use crate::Config;
+use crate::init::store_config;
+use crate::master::Master;
+
+/// The key of the addresses, separated by commas.
+const KEY: &str = "comm-store";
+/// The largest number of addresses, which fit into a text of PMI.
+const ADDRESSES_MAX: usize = 16;
+
+/// The master that this process has found. A process can use its process manager once, so every
+/// later store of rank 0 has the same address.
+static FOUND: Mutex<Option<Master>> = Mutex::new(None);
+
+/// Returns the master and, in the first rendezvous of rank 0, the store that it serves.
+///
+/// # Errors
+/// The errors of [`ProcessManager`], and [`Error::Timeout`] if other ranks have not come to the
+/// exchange in time; on rank 0, the errors of [`Master::serve`].
+pub(crate) fn find_master(
+    config: &Config,
+    descriptor: RawFd,
+    timeout: Duration,
+) -> Result<(Master, Option<TcpStoreServer>)> {
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(master) = &*found {
+        return Ok((master.clone(), None));
+    }
+    let mut manager = ProcessManager::over(descriptor, timeout)?;
+    let server = if config.rank == 0 { Some(serve(config, &mut manager)?) } else { None };
+    manager.fence().map_err(|error| absent(error, config))?;
+    let addresses = manager.get(KEY)?.ok_or_else(|| Error::malformed(KEY, "rank 0 has put no address"))?;
+    manager.finalize()?;
+    let parsed: std::result::Result<Vec<SocketAddr>, _> = addresses.split(',').map(str::parse).collect();
+    let master = Master::at(parsed.map_err(|_| Error::malformed(KEY, addresses))?);
+    *found = Some(master.clone());
+    Ok((master, server))
+}
+
+/// Serves the store at a free port, and publishes its addresses.
+fn serve(config: &Config, manager: &mut ProcessManager) -> Result<TcpStoreServer> {
+    let mut own = reachable(config)?;
+    own.truncate(ADDRESSES_MAX);
+    let at = |port: u16| own.iter().map(move |ip| SocketAddr::new(*ip, port));
+    let server = Master::at(at(0).collect()).serve(&store_config(config))?;
+    let addresses: Vec<String> = at(server.local_addr().port()).map(|it| it.to_string()).collect();
+    manager.put(KEY, &addresses.join(","))?;
+    Ok(server)
+}
+
+/// Returns the addresses at which the other ranks may reach this one.
+fn reachable(config: &Config) -> Result<Vec<IpAddr>> {
+    let all = match config.advertise.or(config.bind) {
+        Some(ip) => vec![ip],
+        None if config.local_world_size == config.world_size && config.interface.is_none() => Vec::new(),
+        None => own_addresses(config.interface.as_deref())?,
+    };
+    Ok(if all.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { all })
+}
+
+/// The error of a fence that other ranks have not entered.
+fn absent(error: Error, config: &Config) -> Error {
+    match error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
+            let waiting_for = (0..config.world_size).filter(|rank| *rank != config.rank).collect();
+            Error::Timeout { waiting_for, after: config.rendezvous_timeout, during: During::Rendezvous }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,124 @@
+//! Programs started by the real launchers of MPI, with nothing set by hand.
+//!
+//! Launchers under the names of Debian's packages are found in `PATH`, others are listed in
+//! `COMM_TEST_LAUNCHERS`, separated by colons. A launcher that is not installed is not tested,
+//! which the test prints; with `COMM_REQUIRE_MPI=1` it fails if there is none.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::process;
+use comm::ReduceOp;
+
+/// The names of launchers and their arguments: those that root and few cores need, and for MPICH
+/// also two names of this host, on each of which it starts a process manager.
+const LAUNCHERS: [(&str, &[&str]); 4] = [
+    ("mpiexec.mpich", &[]),
+    ("mpiexec.mpich", &["-launcher", "fork", "-hosts", "localhost,127.0.0.2"]),
+    ("mpiexec.hydra", &[]),
+    ("mpirun.openmpi", OPEN_MPI),
+];
+const OPEN_MPI: &[&str] = &["--allow-run-as-root", "--oversubscribe"];
+
+type Launcher = (PathBuf, &'static [&'static str]);
+
+fn installed() -> Vec<Launcher> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut found: Vec<Launcher> = Vec::new();
+    for place in env::split_paths(&env::var_os("COMM_TEST_LAUNCHERS").unwrap_or_default()) {
+        let version = Command::new(&place).arg("--version").output().unwrap();
+        let is_open_mpi = String::from_utf8_lossy(&version.stdout).contains("Open MPI");
+        found.push((place, if is_open_mpi { OPEN_MPI } else { &[] }));
+    }
+    for (name, arguments) in LAUNCHERS {
+        let mut places = env::split_paths(&path).filter_map(|folder| folder.join(name).canonicalize().ok());
+        match places.next().map(|place| (place, arguments)) {
+            None => println!("not tested: {name} is not installed"),
+            // Several names may lead to one file.
+            Some(launcher) if found.contains(&launcher) => {}
+            Some(launcher) => found.push(launcher),
+        }
+    }
+    let is_required = env::var_os("COMM_REQUIRE_MPI").is_some();
+    assert!(!is_required || !found.is_empty(), "no launcher of MPI is installed");
+    found
+}
+
+/// The process of a rank: makes sums in one world after another.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank() {
+    match process::role().as_deref() {
+        Some("sum") => sum(),
+        Some("leave")
+            if env::var("PMI_RANK").or_else(|_| env::var("OMPI_COMM_WORLD_RANK")).unwrap() == "1" =>
+        {
+            std::process::exit(7);
+        }
+        Some("leave") => {
+            let error = comm::init().unwrap_err();
+            println!("report: {error}");
+        }
+        _ => {}
+    }
+}
+
+fn sum() {
+    for round in 0..2_u64 {
+        let comm = comm::init().unwrap();
+        let ours = (comm.rank() as u64 + 1) << (8 * round);
+        let sum = comm.all_reduce_scalar(ours, ReduceOp::Sum).unwrap();
+        comm.finalize().unwrap();
+        println!("report: {sum}");
+    }
+}
+
+/// Starts a job of this many ranks.
+fn job(launcher: &Launcher, role: &str, ranks: usize) -> Command {
+    let mut command = Command::new(&launcher.0);
+    command.args(launcher.1).args(["-n", &ranks.to_string()]).arg(env::current_exe().unwrap());
+    process::set_role(&mut command, role);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn ranks_find_each_other_without_any_setting() {
+    for launcher in installed() {
+        // Two jobs at a time do not meet.
+        let jobs = [3, 4].map(|ranks| (ranks, job(&launcher, "launchers::sum", ranks).spawn().unwrap()));
+        for (ranks, job) in jobs {
+            let output = job.wait_with_output().unwrap();
+            let (text, errors) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{launcher:?}: {text} {errors}");
+            let sum: u64 = (1..=ranks as u64).sum();
+            for expected in [sum, sum << 8] {
+                let reports = text.lines().filter(|line| line.ends_with(&format!("report: {expected}")));
+                assert_eq!(reports.count(), ranks, "{launcher:?}: {text} {errors}");
+            }
+        }
+    }
+}
+
+/// Open MPI ends the job. MPICH lets the others wait for a process that has not used its process
+/// manager.
+#[test]
+fn nobody_waits_longer_than_configured_for_a_rank_that_exits_before_it_comes() {
+    for launcher in installed() {
+        let started = Instant::now();
+        let mut job = job(&launcher, "launchers::leave", 3);
+        let output = job.env("COMM_RENDEZVOUS_TIMEOUT_S", "2").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            !output.status.success() && started.elapsed() < Duration::from_secs(100),
+            "{launcher:?}: {text}"
+        );
+        for report in text.lines().filter_map(|line| line.split_once("report: ")) {
+            assert!(report.1.contains("timed out after 2s during rendezvous"), "{launcher:?}: {text}");
+        }
+    }
+}
