@@ -1,7 +1,7 @@
 //! The address of the store of rank 0, exchanged through the process manager of MPI.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -52,11 +52,21 @@ pub(crate) fn find_master(
 fn serve(config: &Config, manager: &mut ProcessManager) -> Result<TcpStoreServer> {
     let mut own = reachable(config)?;
     own.truncate(ADDRESSES_MAX);
-    let at = |port: u16| own.iter().map(move |ip| SocketAddr::new(*ip, port));
-    let server = Master::at(at(0).collect()).serve(&store_config(config))?;
-    let addresses: Vec<String> = at(server.local_addr().port()).map(|it| it.to_string()).collect();
-    manager.put(KEY, &addresses.join(","))?;
+    let listen_on = match (config.bind, config.advertise) {
+        (Some(ip), _) => vec![ip],
+        // The address may be that of a router.
+        (None, Some(_)) => vec![Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
+        (None, None) => own.clone(),
+    };
+    let server = Master::at(with_port(listen_on, 0)).serve(&store_config(config))?;
+    let addresses = with_port(own, server.local_addr().port());
+    let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    manager.put(KEY, &texts.join(","))?;
     Ok(server)
+}
+
+fn with_port(ips: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
+    ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
 /// Returns the addresses at which the other ranks may reach this one.

@@ -28,7 +28,7 @@ type Launcher = (PathBuf, &'static [&'static str]);
 fn installed() -> Vec<Launcher> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut found: Vec<Launcher> = Vec::new();
-    for place in env::split_paths(&env::var_os("COMM_TEST_LAUNCHERS").unwrap_or_default()) {
+    for place in env::var_os("COMM_TEST_LAUNCHERS").iter().flat_map(env::split_paths) {
         let version = Command::new(&place).arg("--version").output().unwrap();
         let is_open_mpi = String::from_utf8_lossy(&version.stdout).contains("Open MPI");
         found.push((place, if is_open_mpi { OPEN_MPI } else { &[] }));
@@ -88,8 +88,15 @@ fn job(launcher: &Launcher, role: &str, ranks: usize) -> Command {
 #[test]
 fn ranks_find_each_other_without_any_setting() {
     for launcher in installed() {
-        // Two jobs at a time do not meet.
-        let jobs = [3, 4].map(|ranks| (ranks, job(&launcher, "launchers::sum", ranks).spawn().unwrap()));
+        // Several jobs at a time do not meet.
+        let jobs = [
+            (3, None),
+            (4, Some(("COMM_SOCKET_IFNAME", "=lo"))),
+            (2, Some(("COMM_ADVERTISE_ADDR", "127.0.0.1"))),
+        ];
+        let jobs = jobs.map(|(ranks, setting)| {
+            (ranks, job(&launcher, "launchers::sum", ranks).envs(setting).spawn().unwrap())
+        });
         for (ranks, job) in jobs {
             let output = job.wait_with_output().unwrap();
             let (text, errors) =
