@@ -9,6 +9,7 @@ mod error;
 mod features;
 mod gpu_check;
 mod kernels;
+mod launchers;
 mod nccl;
 mod package;
 mod packages;
@@ -16,6 +17,7 @@ mod places;
 mod swarm;
 mod tidy;
 mod verify;
+mod wheel;
 
 use std::io::stdout;
 use std::process::ExitCode;
@@ -46,6 +48,11 @@ enum Task {
     Features,
     GpuCheck(gpu_check::GpuCheck),
     Kernels(kernels::Kernels),
+    /// Download MPICH into target/mpich, and print the path of its launcher
+    ///
+    /// This is a value of COMM_TEST_LAUNCHERS for the tests of comm-world. Needs Python with pip,
+    /// to download 13 MB for x86-64 from PyPI and check their hash.
+    MpichFetch,
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
     /// Pack the published packages, and run a program that depends on them
@@ -63,6 +70,7 @@ fn main() -> ExitCode {
         Task::Features => features::run(out),
         Task::GpuCheck(check) => check.execute(out),
         Task::Kernels(kernels) => kernels.execute(out),
+        Task::MpichFetch => launchers::fetch(out),
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),
         Task::Package => package::run(out),

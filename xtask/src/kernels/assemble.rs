@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Error, Result};
-use crate::nccl::Wheel;
+use crate::wheel::Wheel;
 use crate::{commands, places};
 
 /// The last major version with all devices that NCCL supports. Its package is a seventh of the size

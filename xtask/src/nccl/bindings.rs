@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::wheel::Wheel;
 use crate::error::{Error, Result};
+use crate::wheel::Wheel;
 use crate::{commands, docs, places};
 
 const BINDINGS: &str = "nccl-sys/src/bindings.rs";

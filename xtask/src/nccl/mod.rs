@@ -2,7 +2,6 @@
 
 mod bindings;
 mod releases;
-mod wheel;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,7 +12,6 @@ use clap::builder::PossibleValuesParser;
 use crate::error::Result;
 use crate::places;
 use releases::Release;
-pub(crate) use wheel::Wheel;
 
 /// Generate nccl-sys/src/bindings.rs from NCCL's header.
 ///

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::wheel::Wheel;
 use crate::error::Result;
+use crate::wheel::Wheel;
 
 const HEADER: &str = "nvidia/nccl/include/nccl.h";
 const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";

@@ -95,9 +95,12 @@ fn ranks_find_each_other_without_any_setting() {
             (2, Some(("COMM_ADVERTISE_ADDR", "127.0.0.1"))),
         ];
         let jobs = jobs.map(|(ranks, setting)| {
-            (ranks, job(&launcher, "launchers::sum", ranks).envs(setting).spawn().unwrap())
+            // Open MPI fails if another job creates its folder in the same one at the same time.
+            let folder = tempfile::tempdir().unwrap();
+            let mut job = job(&launcher, "launchers::sum", ranks);
+            (ranks, job.env("TMPDIR", folder.path()).envs(setting).spawn().unwrap(), folder)
         });
-        for (ranks, job) in jobs {
+        for (ranks, job, _folder) in jobs {
             let output = job.wait_with_output().unwrap();
             let (text, errors) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -15,7 +15,7 @@ pub(crate) struct Wheel {
     pub(crate) version: &'static str,
     /// One hash per architecture.
     pub(crate) sha256: &'static [&'static str],
-    /// Paths in the wheel, with different file names.
+    /// Paths of files and folders in the wheel, with different names.
     pub(crate) files: &'static [&'static str],
 }
 
@@ -27,7 +27,7 @@ impl Wheel {
     }
 
     fn fetch_with(&self, python: &Path, folder: &Path) -> Result<()> {
-        if self.names().all(|name| folder.join(name).is_file()) {
+        if self.names().all(|name| folder.join(name).exists()) {
             return Ok(());
         }
         // This is only a message, and standard error may be closed.
