@@ -245,7 +245,7 @@ impl Plan {
                     Changes::Always => true,
                 };
                 let moment = draw.moment(ranks, knobs.operations_max, can_change);
-                PlannedFault { kind, moment, incidents: draw.incidents(kind, moment, ranks) }
+                PlannedFault { kind, moment, incidents: draw.incidents(kind, ranks) }
             })
             .collect();
         Self { seed, ranks, steps, timeout: knobs.timeout, slack: knobs.slack, network, faults }
@@ -360,7 +360,7 @@ impl Draw {
         Moment::Operation { rank: self.random.below(ranks), operation }
     }
 
-    fn incidents(&mut self, kind: FaultKind, moment: Moment, ranks: usize) -> Vec<Incident> {
+    fn incidents(&mut self, kind: FaultKind, ranks: usize) -> Vec<Incident> {
         let rank = self.random.below(ranks);
         let other = (rank + 1 + self.random.below(ranks - 1)) % ranks;
         let timeout = self.timeout;
@@ -381,12 +381,7 @@ impl Draw {
             FaultKind::Corruption => vec![Incident::Corruption { from: rank, to: other }],
             FaultKind::Duplication => vec![Incident::Duplication { from: rank, to: other }],
             FaultKind::StoreReset => vec![Incident::StoreReset { rank }],
-            FaultKind::StoreStall => {
-                // A rank that waits for the store before it is in a group is late for the first
-                // call of those that do not.
-                let is_in_group = matches!(moment, Moment::Change { .. });
-                vec![Incident::StoreStall { lasting: if is_in_group { lasting } else { brief } }]
-            }
+            FaultKind::StoreStall => vec![Incident::StoreStall { lasting: brief }],
             FaultKind::StoreEnd => vec![Incident::StoreEnd],
         }
     }
