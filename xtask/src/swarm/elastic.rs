@@ -217,7 +217,9 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         });
         let incidents: Vec<Incident> = happened.into_iter().map(|(_, incident)| incident).collect();
         let has_ended = matches!(error, Error::Handshake { refusal: Refusal::GroupEnded, .. });
-        let only_deaths = incidents.iter().all(|incident| matches!(incident, Incident::Death { .. }));
+        // Where only a majority goes on, the members may have given up.
+        let only_deaths = !self.rank.plan().can_split()
+            && incidents.iter().all(|incident| matches!(incident, Incident::Death { .. }));
         let founder_lives = (0..self.founders).any(|rank| !incidents.contains(&Incident::Death { rank }));
         // The rank that serves the store leaves at the end of the group.
         let is_allowed = match error {
