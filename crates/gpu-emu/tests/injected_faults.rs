@@ -32,60 +32,58 @@ fn non_blocking() -> ncclConfig_t {
     ncclConfig_t { blocking: 0, ..NCCL_CONFIG_INITIALIZER }
 }
 
-#[test]
-fn calls_of_a_non_blocking_communicator_are_in_progress_first() {
-    let _alone = with(&[(Setting::InitMilliseconds, 50, 0), (Setting::CallMilliseconds, 50, 0)]);
-    let devices = devices(2);
-    let id = unique_id();
+/// Calls `run` on each of two ranks that are connected by a non-blocking initialization.
+fn two_non_blocking(run: impl Fn(Rank) + Sync) {
+    let (devices, id) = (devices(2), unique_id());
     thread::scope(|scope| {
         for (rank, device) in devices.iter().enumerate() {
+            let run = &run;
             scope.spawn(move || {
                 let mut member = Rank::on(*device, rank, 2);
                 assert_eq!(member.init(id, Some(non_blocking())), ncclResult_t::ncclInProgress);
                 assert_eq!(member.async_error(), ncclResult_t::ncclInProgress);
                 assert_eq!(member.settled(), OK, "{}", last_error());
-                let buffer = member.floats(&[1.5]);
-                let args = member.args(member.at(&buffer), member.at(&buffer), 1);
-                assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInProgress);
-                assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInvalidArgument);
-                assert!(last_error().contains("before the previous operation"));
-                assert_eq!(member.settled(), OK);
-                assert_eq!(member.stream.clone_dtoh(&buffer).unwrap(), [3.0]);
-                // SAFETY: the communicator exists.
-                let finalized = unsafe { nccl().ncclCommFinalize(member.comm) }.unwrap();
-                assert_eq!(finalized, ncclResult_t::ncclInProgress);
-                assert_eq!(member.settled(), OK);
-                assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInvalidUsage);
-                assert_eq!(member.destroy(), OK);
+                run(member);
             });
         }
     });
 }
 
 #[test]
+fn calls_of_a_non_blocking_communicator_are_in_progress_first() {
+    let _alone = with(&[(Setting::InitMilliseconds, 50, 0), (Setting::CallMilliseconds, 50, 0)]);
+    two_non_blocking(|mut member| {
+        let buffer = member.floats(&[1.5]);
+        let args = member.args(member.at(&buffer), member.at(&buffer), 1);
+        assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInProgress);
+        assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInvalidArgument);
+        assert!(last_error().contains("before the previous operation"));
+        assert_eq!(member.settled(), OK);
+        assert_eq!(member.stream.clone_dtoh(&buffer).unwrap(), [3.0]);
+        // SAFETY: the communicator exists.
+        let finalized = unsafe { nccl().ncclCommFinalize(member.comm) }.unwrap();
+        assert_eq!(finalized, ncclResult_t::ncclInProgress);
+        assert_eq!(member.settled(), OK);
+        assert_eq!(member.call("AllReduce", args), ncclResult_t::ncclInvalidUsage);
+        assert_eq!(member.destroy(), OK);
+    });
+}
+
+#[test]
 fn a_split_of_a_non_blocking_communicator_succeeds_before_its_handle_exists() {
     let _alone = with(&[(Setting::InitMilliseconds, 50, 0)]);
-    let devices = devices(2);
-    let id = unique_id();
-    thread::scope(|scope| {
-        for (rank, device) in devices.iter().enumerate() {
-            scope.spawn(move || {
-                let mut member = Rank::on(*device, rank, 2);
-                assert_eq!(member.init(id, Some(non_blocking())), ncclResult_t::ncclInProgress);
-                assert_eq!(member.settled(), OK, "{}", last_error());
-                let (mut config, mut comm) = (non_blocking(), ncclComm_t::NULL);
-                // SAFETY: both live until the call has completed.
-                let made = unsafe { nccl().ncclCommSplit(member.comm, 0, 0, &raw mut comm, &raw mut config) };
-                assert_eq!(made.unwrap(), OK, "{}", last_error());
-                assert!(comm.is_null());
-                assert_eq!(member.async_error(), ncclResult_t::ncclInProgress);
-                assert_eq!(member.settled(), OK, "{}", last_error());
-                let mut part = member.fork(comm);
-                assert_eq!(part.settled(), OK, "{}", last_error());
-                assert_eq!(part.abort(), OK);
-                assert_eq!(member.abort(), OK);
-            });
-        }
+    two_non_blocking(|mut member| {
+        let (mut config, mut comm) = (non_blocking(), ncclComm_t::NULL);
+        // SAFETY: both live until the call has completed.
+        let made = unsafe { nccl().ncclCommSplit(member.comm, 0, 0, &raw mut comm, &raw mut config) };
+        assert_eq!(made.unwrap(), OK, "{}", last_error());
+        assert!(comm.is_null());
+        assert_eq!(member.async_error(), ncclResult_t::ncclInProgress);
+        assert_eq!(member.settled(), OK, "{}", last_error());
+        let mut part = member.fork(comm);
+        assert_eq!(part.settled(), OK, "{}", last_error());
+        assert_eq!(part.abort(), OK);
+        assert_eq!(member.abort(), OK);
     });
 }
 
