@@ -68,12 +68,6 @@ impl ProcessManager {
         Ok(Self { wire, space })
     }
 
-    /// Returns a name of the job that is unique on its hosts while it runs.
-    #[must_use]
-    pub fn job(&self) -> &str {
-        &self.space
-    }
-
     /// Puts a text under a key, for all processes of the job after the next [`fence`](Self::fence).
     /// Both must consist of printable ASCII characters other than spaces; Hydra allows 64 for a key
     /// and 1,024 for a text.

@@ -102,12 +102,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         let mut member = Member::new(Membership { rank, size: self.founders });
         member.timeout = self.rank.timeout();
         // Another program checks the errors of a rendezvous.
-        let stalls = self.rank.plan().incidents().map(|incident| match *incident {
-            Incident::StoreStall { lasting } => lasting,
-            _ => Duration::ZERO,
-        });
-        let limit = 2 * self.rank.timeout() + STORE_TIMEOUT + stalls.sum::<Duration>();
-        let comm = self.rank.timed("found", limit, || {
+        let comm = self.rank.timed("found", 2 * self.rank.timeout() + STORE_TIMEOUT, || {
             connector.open_store(Some(rank), STORE_TIMEOUT)?;
             connector.meet(member)
         })?;

@@ -130,7 +130,8 @@ impl<'a, 'b> Process<'a, 'b> {
     }
 
     fn join(&self, store: &NetworkStore, step: usize) -> Result<()> {
-        let stalled: Duration = self.rank.plan().incidents().map(|incident| self.stall(incident)).sum();
+        let planned = self.rank.plan().faults.iter().flat_map(|fault| &fault.incidents);
+        let stalled: Duration = planned.map(|incident| self.stall(incident)).sum();
         let limit = self.rank.timeout() + AFTERWARDS + stalled;
         let outcome = self.rank.timed(format!("rendezvous {step}"), limit, || self.meet(store, step));
         match &outcome {

@@ -251,11 +251,6 @@ impl Plan {
         Self { seed, ranks, steps, timeout: knobs.timeout, slack: knobs.slack, network, faults }
     }
 
-    /// Returns all incidents of the faults.
-    pub fn incidents(&self) -> impl Iterator<Item = &Incident> {
-        self.faults.iter().flat_map(|fault| &fault.incidents)
-    }
-
     /// Returns whether a fault can separate ranks that live, so that only a majority may go on.
     ///
     /// A rank that is stopped does not read, and if few bytes fit on its links, those that tell it

@@ -17,6 +17,7 @@ mod killed_in_init;
 mod large;
 #[cfg(feature = "tcp")]
 mod launchers;
+#[cfg(feature = "tcp")]
 mod newcomers;
 #[cfg(feature = "objects")]
 mod objects;

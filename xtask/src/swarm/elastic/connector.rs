@@ -74,7 +74,7 @@ impl GroupConnector for Connector<'_, '_> {
     fn open_store(&mut self, rank: Option<usize>, timeout: Duration) -> Result<Arc<dyn Store>> {
         if self.store.is_none() {
             self.serves = self.is_served && rank == Some(0);
-            let (clock, timeout) = (self.rank.clock(), timeout.min(STORE_TIMEOUT));
+            let clock = self.rank.clock();
             let opened = if self.serves {
                 clock.serve_store(timeout)
             } else {
