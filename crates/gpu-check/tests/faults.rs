@@ -55,6 +55,9 @@ const WRONG_BITS: &[Row] = &[
     ("training", 2, "1:wrong-bit 8", "rank 1: the norm of step 3"),
     ("host_and_device", 1, "0:wrong-bit 0", "the sum on devices"),
     ("host_and_device", 2, "1:wrong-bit 1", "the maximum before the barrier"),
+    ("elastic_group", 2, "0:wrong-bit 0", "the sum on devices before"),
+    ("elastic_group", 2, "1:wrong-bit 0", "rank 1: the sum on devices after"),
+    ("hybrid_shrink", 2, "0:wrong-bit 2", "the sum on devices after"),
 ];
 
 /// Calls that succeed without any effect.
@@ -72,6 +75,7 @@ const NOTHING_DONE: &[Row] = &[
     ("refusals", 2, "0:answer ncclAllReduce 0 0", "the sum after refused calls"),
     ("absent_rank", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
     ("killed_rank", 2, "0:answer ncclAllReduce 0 2", "a sum without one rank: succeeded"),
+    ("hybrid_shrink", 2, "0:answer ncclAllReduce 0 1", "a sum without one rank: succeeded"),
     ("different_calls", 2, "0:answer ncclBroadcast 0 0", "a broadcast with two roots: succeeded"),
 ];
 

@@ -45,9 +45,17 @@ fn every_case_passes_with_two_ranks_on_one_device() {
 fn every_case_passes_with_three_ranks() {
     let settings = [("GPU_EMU_DEVICES", "3")];
     on_emulator(&settings, |runner| {
-        for name in
-            ["all_reduce", "all_to_all", "split", "shrink", "different_calls", "killed_rank", "absent_rank"]
-        {
+        for name in [
+            "all_reduce",
+            "all_to_all",
+            "split",
+            "shrink",
+            "elastic_group",
+            "different_calls",
+            "killed_rank",
+            "absent_rank",
+            "hybrid_shrink",
+        ] {
             assert_passed(&runner.case(named(name), &[0, 1, 2], &[]).unwrap());
         }
     });

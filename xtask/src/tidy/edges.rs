@@ -113,9 +113,10 @@ const GRAPH: [Node; 24] = [
             "comm-ring",
             "comm-sim",
             "comm-tcp",
+            "comm-world",
             "nccl-sys",
         ],
-        why: "tests collectives and training on devices; its ranks connect through a store",
+        why: "tests collectives and training on devices, and groups that grow; its ranks connect through a store",
     },
     Node { name: "digits", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {

@@ -57,7 +57,7 @@ use Ranks::{One, OneAndSeveral, Several};
 pub(crate) const CONNECT: &str = "connect";
 
 /// All cases, in the order in which they run.
-pub const CASES: [Case; 36] = [
+pub const CASES: [Case; 38] = [
     case(CONNECT, Several, "several ranks connect, and complete a barrier", lifecycle::connect),
     case("all_reduce", OneAndSeveral, "every type and operator, in and out of place, bit for bit", |ctx| {
         conformance::collective(ctx, Collective::AllReduce)
@@ -167,6 +167,12 @@ pub const CASES: [Case; 36] = [
         "the host and device communicators of a group run concurrently and fail together",
         host_and_device::together,
     ),
+    case(
+        "elastic_group",
+        Several,
+        "a rank joins a running group, which connects its devices anew",
+        host_and_device::grow,
+    ),
     case("kernels", One, "kernels are bit-identical to the host's, for every type", kernels::kernels),
     case(
         "training",
@@ -219,6 +225,15 @@ pub const CASES: [Case; 36] = [
             Several,
             "a rank that waits for a killed rank gets an error that names it, and can continue without it",
             losses::killed_rank,
+        )
+    },
+    Case {
+        killed: Some(1),
+        ..case(
+            "hybrid_shrink",
+            Several,
+            "after a rank is killed, the others continue with their host and device communicators",
+            host_and_device::shrink,
         )
     },
 ];
