@@ -132,7 +132,8 @@ fn describe(found: &Result<Variable>) -> Parameter {
         Err(refused) => {
             let name = match refused {
                 Error::Type { name, dtype } => format!("{name} as {}", dtype.as_str()),
-                Error::Place { name, location, .. } => format!("{name} on {location:?}"),
+                // The number of a device may differ between ranks.
+                Error::Place { name, place, .. } => format!("{name} outside {place}"),
                 other => other.to_string(),
             };
             Parameter::with_dtype(name, [], DType::U8)
