@@ -190,6 +190,16 @@ impl Config {
         crate::env::config(&Environment::of_process())
     }
 
+    /// Returns the configuration of a rank whose place in its world is known, for
+    /// [`init_over`](crate::init_over). The environment sets the options that do not depend on a
+    /// launcher, such as `COMM_TRANSPORT`, `COMM_SECRET` and `COMM_TIMEOUT_S`.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`] and [`Config::new`].
+    pub fn options_from_env(membership: Membership) -> Result<Self> {
+        crate::env::options(membership, &Environment::of_process())
+    }
+
     /// Returns the configuration of the store that a launcher serves for the ranks of a job, whose
     /// environment has these variables. `COMM_SECRET`, `COMM_TLS` and the files of its certificate
     /// apply to the store.

@@ -48,6 +48,19 @@ pub fn init_with(config: &Config) -> Result<Comm> {
     join(config).map(|joined| joined.comm(config))
 }
 
+/// Connects to the other ranks through a store that the caller has, for example that of another
+/// library. Every rank calls this. [`Config::store`] and the address of the master do not matter.
+///
+/// # Errors
+/// As [`init_with`], and those of the store.
+pub fn init_over(store: Arc<dyn Store>, config: &Config) -> Result<Comm> {
+    let config = Config { store: StoreHost::Launcher, ..config.clone() };
+    if config.world_size == 1 {
+        return init_with(&config);
+    }
+    Begun::now(&config, None).meet(&RendezvousStore { store, address: None, server: None })
+}
+
 /// Connects to the other ranks as [`init_with`] does, and also returns the transport that is used
 /// to reach each rank.
 ///

@@ -65,7 +65,7 @@ pub use elastic::ElasticGroup;
 #[cfg(feature = "hybrid")]
 pub use init::init_with_paths;
 #[cfg(feature = "tcp")]
-pub use init::{init, init_with};
+pub use init::{init, init_over, init_with};
 #[cfg(feature = "nccl")]
 pub use init::{init_devices, init_devices_with};
 #[cfg(feature = "objects")]
@@ -75,11 +75,11 @@ pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
     CallState, Cart, Collective, Comm, Communicator, Corruption, Counts, DEFAULT_TIMEOUT, DType, Desync,
     During, Element, Erased, Error, Fabric, FlightRecord, FlightSink, Group, GroupId, Groups, Host,
-    HostCommunicator, HostView, HostViewMut, IntegrityCheck, Invalid, Lengths, Link, LinkModel, Loss,
-    Membership, Memory, Neighbor, Operator, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received,
-    RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
-    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
-    Worker,
+    HostCommunicator, HostView, HostViewMut, Incoming, IntegrityCheck, Invalid, Lengths, Link, LinkModel,
+    Loss, Membership, Memory, Neighbor, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint,
+    PrefixStore, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result,
+    SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp,
+    VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -70,6 +70,22 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         Some(launch) => launched(launch, environment)?,
         None => alone(environment)?,
     };
+    config.join = environment.number(&JOIN)? == Some(1);
+    set_options(&mut config, environment)?;
+    Ok(config)
+}
+
+/// Returns the configuration of a rank whose place in its world is known, with the options that the
+/// environment sets.
+pub(crate) fn options(membership: Membership, environment: &Environment) -> Result<Config> {
+    misspelt::check(environment)?;
+    let mut config = Config::new(membership, "", 0)?;
+    set_options(&mut config, environment)?;
+    Ok(config)
+}
+
+/// Sets what does not depend on the launcher.
+fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     config.transport = transport(environment)?;
     #[cfg(feature = "shm")]
     {
@@ -79,10 +95,9 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         }
         config.shm.single_copy_bytes = environment.size(&variables::SINGLE_COPY_BYTES)?;
     }
-    config.join = environment.number(&JOIN)? == Some(1);
     config.secret = environment.text(&SECRET)?.map(Secret::new).transpose()?;
     config.tcp.checksums = environment.text(&CHECKSUM)? == Some("crc32c");
-    tls::set(&mut config, environment)?;
+    tls::set(config, environment)?;
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
     config.advertise = environment.text(&ADVERTISE_ADDR)?.map(advertised).transpose()?;
     config.ports = environment.ports(&PORT_RANGE)?;
@@ -109,7 +124,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         config.devices.path = path.parse().map_err(refused)?;
     }
     config.ring.links = environment.text(&LINKS)?.map(links).transpose()?;
-    Ok(config)
+    Ok(())
 }
 
 /// Returns the configuration of a process that serves the store for ranks with these variables.

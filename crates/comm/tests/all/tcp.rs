@@ -3,10 +3,11 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Port, config, each, store, world, world_with};
-use comm::{Comm, Config, Error, ReduceOp, Refusal, StoreHost};
+use comm::{Comm, Config, Error, Membership, ReduceOp, Refusal, StoreHost};
 
 /// Returns the contribution of `rank` at index `at`: small, so that sums are exact.
 fn contribution(rank: usize, at: usize) -> f32 {
@@ -318,4 +319,18 @@ fn ranks_listen_in_the_configured_port_range() {
         assert!((first..first + 3).all(|port| !is_free(port)));
         comm.barrier().unwrap();
     });
+}
+
+#[test]
+fn ranks_meet_in_a_store_of_the_caller() {
+    let folder = std::env::temp_dir().join(format!("comm-store-{}", std::process::id()));
+    for ranks in [1, 3] {
+        each(ranks, |rank| {
+            let store = comm::tcp::FileStore::open(folder.join(ranks.to_string())).unwrap();
+            let mut config = Config::options_from_env(Membership { rank, size: ranks }).unwrap();
+            config.rendezvous_timeout = Duration::from_secs(60);
+            every_collective(&comm::init_over(Arc::new(store), &config).unwrap(), 100);
+        });
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
