@@ -16,6 +16,7 @@ mod packages;
 mod places;
 mod swarm;
 mod tidy;
+mod torch;
 mod verify;
 mod wheel;
 
@@ -38,6 +39,7 @@ enum Task {
     Compare(Box<compare::Compare>),
     /// Check the rules of this repository that the compiler does not check
     Tidy,
+    TorchTest(torch::TorchTest),
     /// Generate docs/algorithms.md and its drawings from the table of algorithms
     Docs {
         /// Write nothing, and fail if a file is outdated
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(out),
         Task::Swarm(swarm) => swarm.execute(out),
         Task::Tidy => tidy::run(),
+        Task::TorchTest(test) => test.execute(out),
         Task::Verify => verify::run(out),
     };
     match outcome {

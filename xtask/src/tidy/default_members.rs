@@ -5,7 +5,7 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// Packages that `.ci/run` builds in a separate step.
-const EXCEPT: [&str; 4] = ["candle-digits", "comm-burn", "comm-candle", "gpt"];
+const EXCEPT: [&str; 5] = ["candle-digits", "comm-burn", "comm-candle", "comm-torch", "gpt"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.packages.iter().filter_map(check_package).collect()

@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 24] = [
+const GRAPH: [Node; 25] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -118,6 +118,7 @@ const GRAPH: [Node; 24] = [
         ],
         why: "tests collectives and training on devices, and groups that grow; its ranks connect through a store",
     },
+    Node { name: "comm-torch", may_use: &["comm-world"], why: "a door to the facade for Python" },
     Node { name: "digits", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {
         name: "candle-digits",

@@ -1,0 +1,471 @@
+"""The process group "comm"."""
+
+import atexit
+import datetime
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from . import tensors as t
+from ._comm import ProcessGroup as _Group
+from .errors import CommError
+from .work import CommWork
+
+_groups = weakref.WeakSet()
+
+
+class _Run:
+    """How an operation is run."""
+
+    __slots__ = ("seconds", "asynchronous", "tensors", "finish")
+
+    def __init__(self, seconds, asynchronous, tensors, finish):
+        self.seconds = seconds
+        self.asynchronous = asynchronous
+        self.tensors = tensors
+        self.finish = finish
+
+
+class CommProcessGroup(dist.ProcessGroup):
+    """A group of ranks whose CPU tensors comm moves and reduces.
+
+    Collectives of a group take effect in the order in which they are called, on every rank. One of
+    several threads may call at a time.
+    """
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(self, store, rank, size, timeout, name="comm"):
+        super().__init__(rank, size)
+        self._name = name
+        self._timeout = timeout.total_seconds()
+        self._group = _Group(store, rank, size, self._timeout)
+        self._rank, self._size = rank, size
+        self._sequence = 0
+        self._group_name = self._group_desc = ""
+        _groups.add(self)
+
+    # The group
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def getBackendName(self):
+        # PyTorch looks for its own implementation behind the names of its backends.
+        return "comm"
+
+    def name(self):
+        return "comm"
+
+    def setGroupName(self, name):
+        self._group_name = name
+
+    def getGroupName(self):
+        return self._group_name
+
+    def setGroupDesc(self, description):
+        self._group_desc = description
+
+    def getGroupDesc(self):
+        return self._group_desc
+
+    def getRank(self):
+        return self._rank
+
+    def getSize(self):
+        return self._size
+
+    def rank(self):
+        return self._rank
+
+    def size(self):
+        return self._size
+
+    def _get_backend(self, device):
+        return self
+
+    def _get_backend_name(self):
+        return "comm"
+
+    def set_timeout(self, timeout):
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def abort(self):
+        self._group.abort("the process group was aborted")
+
+    def shutdown(self):
+        self._group.shutdown()
+
+    # Operations
+
+    def _run(self, opts, tensors, finish, event, *inputs):
+        """Returns how a collective is run. `event` names it to the profiler, which is also told of
+        its inputs."""
+        seconds = opts.timeout.total_seconds()
+        if seconds < 0:
+            seconds = self._timeout
+        asynchronous = getattr(opts, "asyncOp", True)
+        if torch.autograd._profiler_enabled():
+            # An event of the profiler begins and ends on different threads, as with gloo.
+            finish, asynchronous = self._recorded(finish, event, inputs), True
+        return _Run(seconds, asynchronous, tensors, finish)
+
+    def _run_message(self, tensors, finish, event, tensor):
+        if torch.autograd._profiler_enabled():
+            finish = self._recorded(finish, event, (tensor,))
+        return _Run(self._timeout, True, tensors, finish)
+
+    def _recorded(self, finish, event, inputs):
+        """Begins an event of the profiler, which ends when the returned function has finished."""
+        handle = torch.autograd._record_function_with_args_enter(f"{self._name}:{event}", *inputs)
+
+        def finish_recorded():
+            if finish is not None:
+                finish()
+            torch.autograd._record_function_with_args_exit(handle)
+
+        return finish_recorded
+
+    def _work(self, operations, tensors):
+        self._sequence += 1
+        return CommWork([operation for operation in operations if operation is not None], tensors)
+
+    def allreduce(self, tensors, opts=None):
+        opts = opts or c10d.AllreduceOptions()
+        (tensor,) = tensors
+        if tensor.layout != torch.strided:
+            return self.allreduce_sparse(tensors, opts)
+        memory = t.plain(tensor)
+        code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
+        run = self._run(opts, (tensor, memory), _copy_back(tensor, memory), "all_reduce", tensor)
+        operation = self._group.all_reduce(t.span(memory, width), code, op, run)
+        return self._work([operation], tensors)
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        opts = opts or c10d.AllreduceCoalescedOptions()
+        flat, finish = _gathered(tensors)
+        code, width, op = t.to_reduce(flat.dtype, opts.reduceOp)
+        run = self._run(opts, (tensors, flat), finish, "all_reduce", *tensors)
+        operation = self._group.all_reduce(t.span(flat, width), code, op, run)
+        return self._work([operation], tensors)
+
+    def allreduce_sparse(self, tensors, opts=None):
+        """Sums sparse tensors. It has ended when it returns."""
+        opts = opts or c10d.AllreduceOptions()
+        (tensor,) = tensors
+        if t.operator_name(opts.reduceOp) != "SUM":
+            raise ValueError("the only operator of sparse tensors is SUM")
+        own = tensor.coalesce()
+        indices, values = own.indices().t().contiguous(), own.values().contiguous()
+        counts = torch.empty(self._size, dtype=torch.int64)
+        self._allgather_base(counts, torch.tensor([indices.shape[0]]), _blocking()).wait()
+        counts = counts.tolist()
+        all_indices = self._gathered_rows(indices, counts)
+        all_values = self._gathered_rows(values, counts)
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
+        tensor.copy_(total)
+        return self._work([], tensors)
+
+    def _gathered_rows(self, rows, counts):
+        """Returns the rows of all ranks, which have different numbers of them."""
+        gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
+        code, width = t.to_move(rows.dtype)
+        width *= t.row_elements(rows)
+        run = _Run(self._timeout, False, (rows, gathered), None)
+        send, recv = (rows.data_ptr(), rows.shape[0] * width), (gathered.data_ptr(), sum(counts) * width)
+        lengths = [count * width for count in counts]
+        operation = self._group.all_gather(send, recv, code, lengths, run)
+        self._work([operation], None).wait()
+        return gathered
+
+    def broadcast(self, tensors, opts=None):
+        opts = opts or c10d.BroadcastOptions()
+        (tensor,) = tensors
+        memory = t.plain(tensor)
+        code, width = t.to_move(tensor.dtype)
+        run = self._run(opts, (tensor, memory), _copy_back(tensor, memory), "broadcast", tensor)
+        operation = self._group.broadcast(t.span(memory, width), code, opts.rootRank, run)
+        return self._work([operation], tensors)
+
+    def reduce(self, tensors, opts=None):
+        opts = opts or c10d.ReduceOptions()
+        (tensor,) = tensors
+        memory = t.plain(tensor)
+        code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
+        finish = _copy_back(tensor, memory) if self._rank == opts.rootRank else None
+        run = self._run(opts, (tensor, memory), finish, "reduce", tensor)
+        operation = self._group.reduce(t.span(memory, width), code, op, opts.rootRank, run)
+        return self._work([operation], tensors)
+
+    def all_gather_single(self, output, input, opts=None):
+        opts = opts or c10d.AllgatherOptions()
+        return self._work([self._gather_to(output, input, None, opts)], [output])
+
+    _allgather_base = all_gather_single
+
+    def _gather_to(self, output, input, counts, opts, finish=None, event="all_gather_into_tensor"):
+        _check_same_type(output, input)
+        send, recv = t.plain(input), t.plain(output)
+        if finish is None:
+            finish = _copy_back(output, recv)
+        code, width = t.to_move(input.dtype)
+        counts = counts and [count * width for count in counts]
+        run = self._run(opts, (output, input, send, recv), finish, event, input)
+        return self._group.all_gather(t.span(send, width), t.span(recv, width), code, counts, run)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        opts = opts or c10d.AllgatherOptions()
+        operations = [self._gather_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
+        return self._work(operations, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(self, output_lists, inputs, opts=None):
+        opts = opts or c10d.AllgatherOptions()
+        (outputs,), (input,) = output_lists, inputs
+        self._check_number(outputs)
+        flat, finish = _receiving(outputs)
+        operation = self._gather_to(flat, input, _counts(outputs), opts, finish, "all_gather")
+        return self._work([operation], output_lists)
+
+    def allgather_coalesced(self, output_lists, inputs, opts=None):
+        """`output_lists` has a list of tensors for each rank."""
+        opts = opts or c10d.AllgatherOptions()
+        self._check_number(output_lists)
+        send = t.concatenated(inputs)
+        recv, finish = _receiving([output for outputs in output_lists for output in outputs])
+        _check_same_type(recv, send)
+        code, width = t.to_move(send.dtype)
+        run = self._run(opts, (output_lists, inputs, send, recv), finish, "all_gather", *inputs)
+        operation = self._group.all_gather(t.span(send, width), t.span(recv, width), code, None, run)
+        return self._work([operation], output_lists)
+
+    def reduce_scatter_single(self, output, input, opts=None):
+        opts = opts or c10d.ReduceScatterOptions()
+        return self._work([self._reduce_to(output, input, None, opts)], [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _reduce_to(self, output, input, counts, opts):
+        _check_same_type(output, input)
+        send, recv = t.plain(input), t.plain(output)
+        code, width, op = t.to_reduce(input.dtype, opts.reduceOp)
+        counts = counts and [count * width for count in counts]
+        finish = _copy_back(output, recv)
+        run = self._run(opts, (output, input, send, recv), finish, "reduce_scatter_tensor", input)
+        return self._group.reduce_scatter(t.span(send, width), t.span(recv, width), code, op, counts, run)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        opts = opts or c10d.ReduceScatterOptions()
+        operations = [self._reduce_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
+        return self._work(operations, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter(self, outputs, input_lists, opts=None):
+        opts = opts or c10d.ReduceScatterOptions()
+        (output,), (inputs,) = outputs, input_lists
+        self._check_number(inputs)
+        operation = self._reduce_to(output, t.concatenated(inputs), _counts(inputs), opts)
+        return self._work([operation], outputs)
+
+    def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
+        opts = opts or c10d.AllToAllOptions()
+        _check_same_type(output, input)
+        send, recv = t.plain(input), t.plain(output)
+        code, width = t.to_move(input.dtype)
+        send_counts = self._split(input, input_splits, width)
+        recv_counts = self._split(output, output_splits, width)
+        if (send_counts is None) != (recv_counts is None):
+            send_counts = send_counts or [input.numel() * width // self._size] * self._size
+            recv_counts = recv_counts or [output.numel() * width // self._size] * self._size
+        finish = _copy_back(output, recv)
+        run = self._run(opts, (output, input, send, recv), finish, "all_to_all", input)
+        spans = t.span(send, width), t.span(recv, width)
+        return self._work([self._group.all_to_all(*spans, code, send_counts, recv_counts, run)], [output])
+
+    alltoall_base = all_to_all_single
+
+    def _split(self, tensor, splits, width):
+        """Returns the number of elements for each rank, or None if all are equal."""
+        if not splits:
+            if tensor.dim() > 0 and tensor.shape[0] % self._size:
+                raise RuntimeError(f"{tensor.shape[0]} rows cannot be divided among {self._size} ranks")
+            return None
+        if len(splits) != self._size or sum(splits) != tensor.shape[0]:
+            raise RuntimeError(f"splits {list(splits)} do not divide {tensor.shape[0]} rows among {self._size} ranks")
+        return [rows * t.row_elements(tensor) * width for rows in splits]
+
+    def alltoall(self, outputs, inputs, opts=None):
+        opts = opts or c10d.AllToAllOptions()
+        self._check_number(outputs)
+        self._check_number(inputs)
+        send, (recv, finish) = t.concatenated(inputs), _receiving(outputs)
+        _check_same_type(send, recv)
+        code, width = t.to_move(send.dtype)
+        counts = [[tensor.numel() * width for tensor in tensors] for tensors in (inputs, outputs)]
+        run = self._run(opts, (outputs, inputs, send, recv), finish, "all_to_all", *inputs)
+        operation = self._group.all_to_all(t.span(send, width), t.span(recv, width), code, *counts, run)
+        return self._work([operation], outputs)
+
+    def gather(self, output_lists, inputs, opts=None):
+        opts = opts or c10d.GatherOptions()
+        (input,) = inputs
+        send, recv, flat, finish = t.plain(input), None, None, None
+        code, width = t.to_move(input.dtype)
+        if self._rank == opts.rootRank:
+            (outputs,) = output_lists
+            self._check_number(outputs)
+            flat, finish = _receiving(outputs)
+            _check_same_type(flat, input)
+            recv = t.span(flat, width)
+        run = self._run(opts, (output_lists, input, send, flat), finish, "gather", input)
+        operation = self._group.gather(t.span(send, width), recv, code, opts.rootRank, run)
+        return self._work([operation], output_lists)
+
+    def scatter(self, outputs, input_lists, opts=None):
+        opts = opts or c10d.ScatterOptions()
+        (output,) = outputs
+        recv, send, flat = t.plain(output), None, None
+        code, width = t.to_move(output.dtype)
+        if self._rank == opts.rootRank:
+            (inputs,) = input_lists
+            self._check_number(inputs)
+            flat = t.concatenated(inputs)
+            _check_same_type(flat, output)
+            send = t.span(flat, width)
+        finish = _copy_back(output, recv)
+        run = self._run(opts, (outputs, input_lists, recv, flat), finish, "scatter", output)
+        operation = self._group.scatter(send, t.span(recv, width), code, opts.rootRank, run)
+        return self._work([operation], outputs)
+
+    def barrier(self, opts=None):
+        opts = opts or c10d.BarrierOptions()
+        return self._work([self._group.barrier(self._run(opts, None, None, "barrier"))], [])
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        """Waits for all ranks, and names all that did not arrive, whatever `wait_all_ranks` is."""
+        seconds = timeout.total_seconds() if timeout else self._timeout
+        try:
+            operation = self._group.monitored_barrier(_Run(seconds, False, None, None))
+            if operation is not None:
+                operation.wait(None)
+        except CommError as error:
+            if error.kind != "timeout":
+                raise
+            # PyTorch's wording, which programs look for.
+            who = ("Ranks " if len(error.ranks) > 1 else "Rank ") + ", ".join(map(str, error.ranks))
+            message = f"[Rank {self._rank}]: {who} failed to pass monitoredBarrier in {seconds * 1000:.0f} ms: {error}"
+            raise CommError(message, error.kind, error.ranks) from None
+
+    # Messages
+
+    def send(self, tensors, dst, tag=0):
+        (tensor,) = tensors
+        memory = t.plain(tensor)
+        code, width = t.to_move(tensor.dtype)
+        run = self._run_message((tensor, memory), None, "send", tensor)
+        return CommWork([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
+
+    def recv(self, tensors, src, tag=0):
+        (tensor,) = tensors
+        memory = t.plain(tensor)
+        code, width = t.to_move(tensor.dtype)
+        event = "recv" if src is not None else "recvAnySource"
+        run = self._run_message((tensor, memory), _copy_back(tensor, memory), event, tensor)
+        return CommWork([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self.recv(tensors, None, tag)
+
+    def _check_number(self, tensors):
+        if len(tensors) != self._size:
+            raise ValueError(f"there are {len(tensors)} tensors for {self._size} ranks")
+
+
+def _check_same_type(output, input):
+    if output.dtype != input.dtype:
+        raise TypeError(f"tensors of {output.dtype} and {input.dtype} in one call")
+
+
+def _copy_back(tensor, memory):
+    """Returns the function that copies a result from a copy of a tensor, or None without a copy."""
+    return None if memory is tensor else lambda: tensor.copy_(memory)
+
+
+def _counts(tensors):
+    """Returns the lengths of tensors, or None if they are equal."""
+    lengths = [tensor.numel() for tensor in tensors]
+    return lengths if len(set(lengths)) > 1 else None
+
+
+def _gathered(tensors):
+    """Returns one tensor with the elements of several, and the function that copies it back."""
+    flat = t.concatenated(tensors)
+    is_copy = flat.data_ptr() != tensors[0].data_ptr() or len(tensors) == 1 and not t.is_plain(tensors[0])
+    return flat, (lambda: t.split_to(flat, tensors)) if is_copy else None
+
+
+def _receiving(tensors):
+    """Returns one tensor that receives the elements of several, and the function that copies it."""
+    for tensor in tensors:
+        t.check(tensor)
+    flat = t.joined(tensors)
+    if flat is not None:
+        return flat, None
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    return flat, lambda: t.split_to(flat, tensors)
+
+
+def _blocking():
+    opts = c10d.AllgatherOptions()
+    if hasattr(opts, "asyncOp"):
+        opts.asyncOp = False
+    return opts
+
+
+class _Creator:
+    """Creates the groups of a backend with this name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, store, rank, size, timeout):
+        return CommProcessGroup(store, rank, size, timeout or datetime.timedelta(minutes=30), self.name)
+
+
+def register(name="comm"):
+    """Registers the backend, if it has not been.
+
+    Importing `comm_torch` does this; so does PyTorch from 2.15 on. Under the name of another
+    backend, such as "gloo", it takes the place of that one in programs that cannot be changed.
+    """
+    # comm records its calls itself, and PyTorch's recorder needs a backend written in C++.
+    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
+    plugin = dist.Backend._plugins.get(name.upper())
+    if plugin is None:
+        dist.Backend.register_backend(name, _Creator(name), devices=["cpu"])
+    elif not isinstance(plugin.creator_fn, _Creator):
+        dist.Backend._plugins[name.upper()] = dist.Backend._BackendPlugin(_Creator(name), False)
+
+
+@atexit.register
+def _leave():
+    """Leaves all groups before the interpreter ends, so that no thread needs it afterwards."""
+    for group in list(_groups):
+        if group._group.is_pending():
+            group._group.abort("the process ends while operations are pending")
+        group.shutdown()

@@ -1,0 +1,140 @@
+"""Tensors as memory."""
+
+import math
+
+import torch
+import torch.distributed as dist
+
+# The codes of element types in comm.
+_I8, _U8, _I16, _U16, _I32, _U32, _I64, _U64, _F16, _BF16, _F32, _F64 = range(1, 13)
+
+# The code of a type, and the number of elements of that code in one element of the type.
+_NUMBERS = {
+    torch.int8: (_I8, 1),
+    torch.uint8: (_U8, 1),
+    torch.int16: (_I16, 1),
+    torch.int32: (_I32, 1),
+    torch.int64: (_I64, 1),
+    torch.float16: (_F16, 1),
+    torch.bfloat16: (_BF16, 1),
+    torch.float32: (_F32, 1),
+    torch.float64: (_F64, 1),
+    torch.complex64: (_F32, 2),
+    torch.complex128: (_F64, 2),
+}
+for _name, _code in [("uint16", _U16), ("uint32", _U32), ("uint64", _U64)]:
+    if hasattr(torch, _name):
+        _NUMBERS[getattr(torch, _name)] = (_code, 1)
+
+# A bool is a byte that is 0 or 1. As for all operators in PyTorch, the result is a bool again.
+_OPERATORS_OF_BOOL = {
+    "SUM": "BOR",
+    "MAX": "BOR",
+    "BOR": "BOR",
+    "PRODUCT": "BAND",
+    "MIN": "BAND",
+    "BAND": "BAND",
+    "BXOR": "BXOR",
+}
+
+_OPERATORS = {
+    name: getattr(dist.ReduceOp, name)
+    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR")
+}
+
+
+def operator_name(op):
+    """Returns the name of a `torch.distributed.ReduceOp`."""
+    for name, operator in _OPERATORS.items():
+        if op == operator:
+            return name
+    raise ValueError("comm has no such operator: PREMUL_SUM is not supported")
+
+
+def to_reduce(dtype, op):
+    """Returns the code of a type, its number of elements, and the name of the operator."""
+    name = operator_name(op)
+    if dtype == torch.bool:
+        if name not in _OPERATORS_OF_BOOL:
+            raise TypeError(f"{name} of bool tensors is not defined")
+        return _U8, 1, _OPERATORS_OF_BOOL[name]
+    if dtype not in _NUMBERS:
+        raise TypeError(f"tensors of {dtype} can be moved, but not reduced")
+    code, width = _NUMBERS[dtype]
+    if width == 2 and name not in ("SUM", "AVG"):
+        raise TypeError(f"{name} of {dtype} tensors is not defined")
+    return code, width, name
+
+
+def to_move(dtype):
+    """Returns the code of a type that need not be reduced, and its number of elements."""
+    if dtype in _NUMBERS:
+        return _NUMBERS[dtype]
+    return _U8, dtype.itemsize
+
+
+def check(tensor):
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        what = f"{tensor.layout} tensor on {tensor.device}"
+        raise RuntimeError(f"the backend comm moves dense tensors in host memory, not a {what}")
+
+
+def is_plain(tensor):
+    """Returns whether the memory of a tensor is its elements in the order of their indices."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def plain(tensor):
+    """Returns the tensor itself if its memory is its elements in order, otherwise a copy."""
+    check(tensor)
+    if is_plain(tensor):
+        return tensor
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def span(tensor, width):
+    """Returns the address of a plain tensor, and its number of elements in comm."""
+    return tensor.data_ptr(), tensor.numel() * width
+
+
+def joined(tensors):
+    """Returns one plain tensor over the memory of these, if they lie behind each other in it."""
+    first = tensors[0]
+    if not is_plain(first) or first.numel() == 0:
+        return None
+    storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
+    for tensor in tensors:
+        if (
+            tensor.data_ptr() != end
+            or tensor.dtype != first.dtype
+            or not is_plain(tensor)
+            or tensor.untyped_storage().data_ptr() != storage
+        ):
+            return None
+        end += tensor.numel() * tensor.element_size()
+    return first.as_strided((sum(tensor.numel() for tensor in tensors),), (1,), first.storage_offset())
+
+
+def concatenated(tensors):
+    """Returns the elements of several tensors in one, without a copy if possible."""
+    for tensor in tensors:
+        check(tensor)
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise TypeError("all tensors of a call must have the same type")
+    return joined(tensors) if joined(tensors) is not None else torch.cat(
+        [plain(tensor).reshape(-1) for tensor in tensors]
+    )
+
+
+def split_to(flat, tensors):
+    """Copies the elements of one tensor to several."""
+    start = 0
+    for tensor in tensors:
+        end = start + tensor.numel()
+        tensor.copy_(flat[start:end].view(tensor.shape))
+        start = end
+
+
+def row_elements(tensor):
+    """Returns the number of elements of each row of a tensor."""
+    return math.prod(tensor.shape[1:])

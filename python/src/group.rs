@@ -1,0 +1,336 @@
+//! A group of ranks, as the Python part of a process group calls it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source, TagMatch, Worker};
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+use crate::message::Message;
+use crate::operation::Operation;
+use crate::request::{Memories, Request, TensorMemory, operator};
+use crate::store::TorchStoreObject;
+
+/// The address and the number of elements of a tensor.
+type Span = (usize, usize);
+
+/// A group of ranks.
+///
+/// Collectives run in the order in which they are called. One that need not be asynchronous runs on
+/// the thread of its caller if no other is pending. Messages run beside them.
+#[pyclass(frozen, module = "comm_torch._comm")]
+pub(crate) struct ProcessGroup {
+    rank: usize,
+    size: usize,
+    members: Mutex<Option<Arc<Members>>>,
+}
+
+/// The connection to the other ranks.
+struct Members {
+    comm: Comm,
+    collectives: Worker,
+    messages: Worker,
+    /// The number of collectives that were submitted to the worker and have not ended.
+    pending: Arc<AtomicUsize>,
+}
+
+/// The manner in which an operation runs.
+#[derive(FromPyObject)]
+struct Run {
+    /// The seconds until its deadline.
+    #[pyo3(attribute("seconds"))]
+    seconds: f64,
+    /// Whether the caller goes on before it has ended.
+    #[pyo3(attribute("asynchronous"))]
+    asynchronous: bool,
+    /// The tensors that it uses.
+    #[pyo3(attribute("tensors"))]
+    tensors: Py<PyAny>,
+    /// A function that copies its results, or None.
+    #[pyo3(attribute("finish"))]
+    finish: Option<Py<PyAny>>,
+}
+
+fn timeout(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+/// Runs a request, as a collective on `comm`.
+fn run(comm: &Comm, request: &Request, timeout: Duration) -> Result<()> {
+    comm.communicator().run(request.call()?, &CallOptions::default().timeout(timeout))
+}
+
+impl ProcessGroup {
+    fn members(&self) -> Result<Arc<Members>> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members
+            .clone()
+            .ok_or_else(|| Error::Aborted { by: self.rank, reason: "the process group was shut down".into() })
+    }
+
+    /// Runs a collective. Returns None if it has ended.
+    fn start(&self, py: Python<'_>, request: Result<Request>, how: Run) -> PyResult<Option<Operation>> {
+        let started = request.and_then(|request| Ok((request, self.members()?)));
+        let (request, members) = started.map_err(|error| exception(py, &error))?;
+        let timeout = timeout(how.seconds);
+        if !how.asynchronous && members.pending.load(Ordering::Acquire) == 0 {
+            py.detach(|| run(&members.comm, &request, timeout)).map_err(|error| exception(py, &error))?;
+            return how.finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
+        }
+        let (operation, completion) = Operation::new(how.tensors, how.finish);
+        members.pending.fetch_add(1, Ordering::AcqRel);
+        let pending = Arc::clone(&members.pending);
+        let work = members.collectives.submit(move |comm| {
+            let outcome = run(comm, &request, timeout);
+            // Before it completes: whoever waits for it may then make a call on its own thread.
+            pending.fetch_sub(1, Ordering::AcqRel);
+            completion.complete(outcome.map(|()| None));
+            Ok(())
+        });
+        drop(work);
+        Ok(Some(operation))
+    }
+
+    /// Posts a message, and makes sure that a thread moves it.
+    fn post(
+        &self,
+        py: Python<'_>,
+        memory: Result<TensorMemory>,
+        tensors: Py<PyAny>,
+        finish: Option<Py<PyAny>>,
+        post: impl FnOnce(&Comm, Box<Message>) + Send,
+    ) -> PyResult<Operation> {
+        let started = memory.and_then(|memory| Ok((memory, self.members()?)));
+        let (memory, members) = started.map_err(|error| exception(py, &error))?;
+        let (operation, completion) = Operation::new(tensors, finish);
+        // Posting may complete the message, which needs the lock of the interpreter.
+        py.detach(|| {
+            post(&members.comm, Box::new(Message { memory, completion }));
+            drop(members.messages.submit(|comm| {
+                comm.communicator().drive();
+                Ok(())
+            }));
+        });
+        Ok(operation)
+    }
+}
+
+#[pymethods]
+impl ProcessGroup {
+    /// Meets the other ranks through a store of PyTorch, and connects to them.
+    #[new]
+    fn new(py: Python<'_>, store: Py<PyAny>, rank: usize, size: usize, seconds: f64) -> PyResult<Self> {
+        let connected = py.detach(|| {
+            let mut config = Config::options_from_env(Membership { rank, size })?;
+            (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
+            let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
+            let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
+            Ok(Members { comm, collectives, messages, pending: Arc::default() })
+        });
+        let members = connected.map_err(|error| exception(py, &error))?;
+        Ok(Self { rank, size, members: Mutex::new(Some(Arc::new(members))) })
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce(
+        &self,
+        py: Python<'_>,
+        buffer: Span,
+        dtype: u8,
+        op: &str,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let request = || {
+            let memory = TensorMemory::new(buffer.0, buffer.1, dtype)?;
+            Ok(Request::AllReduce { memories: Memories::InPlace(memory), op: operator(op)? })
+        };
+        self.start(py, request(), how)
+    }
+
+    fn reduce(
+        &self,
+        py: Python<'_>,
+        buffer: Span,
+        dtype: u8,
+        op: &str,
+        root: usize,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let request = || {
+            let memory = TensorMemory::new(buffer.0, buffer.1, dtype)?;
+            let memories =
+                if root == self.rank { Memories::InPlace(memory) } else { Memories::SendOnly(memory) };
+            Ok(Request::Reduce { root, memories, op: operator(op)? })
+        };
+        self.start(py, request(), how)
+    }
+
+    fn broadcast(
+        &self,
+        py: Python<'_>,
+        buffer: Span,
+        dtype: u8,
+        root: usize,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let request = TensorMemory::new(buffer.0, buffer.1, dtype);
+        self.start(py, request.map(|memory| Request::Broadcast { root, memory }), how)
+    }
+
+    /// `counts` has the number of elements of each rank, or is None if all have equally many.
+    fn all_gather(
+        &self,
+        py: Python<'_>,
+        send: Span,
+        recv: Span,
+        dtype: u8,
+        counts: Option<Vec<usize>>,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let memories = separate(send, recv, dtype);
+        self.start(py, memories.map(|memories| Request::AllGather { memories, counts }), how)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "Python passes each by its position")]
+    fn reduce_scatter(
+        &self,
+        py: Python<'_>,
+        send: Span,
+        recv: Span,
+        dtype: u8,
+        op: &str,
+        counts: Option<Vec<usize>>,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let request = || {
+            Ok(Request::ReduceScatter { memories: separate(send, recv, dtype)?, counts, op: operator(op)? })
+        };
+        self.start(py, request(), how)
+    }
+
+    /// `recv` is None on ranks other than the root.
+    fn gather(
+        &self,
+        py: Python<'_>,
+        send: Span,
+        recv: Option<Span>,
+        dtype: u8,
+        root: usize,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let memories = match recv {
+            Some(recv) => separate(send, recv, dtype),
+            None => TensorMemory::new(send.0, send.1, dtype).map(Memories::SendOnly),
+        };
+        self.start(py, memories.map(|memories| Request::Gather { root, memories }), how)
+    }
+
+    /// `send` is None on ranks other than the root.
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        send: Option<Span>,
+        recv: Span,
+        dtype: u8,
+        root: usize,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let memories = match send {
+            Some(send) => separate(send, recv, dtype),
+            None => TensorMemory::new(recv.0, recv.1, dtype).map(Memories::InPlace),
+        };
+        self.start(py, memories.map(|memories| Request::Scatter { root, memories }), how)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "Python passes each by its position")]
+    fn all_to_all(
+        &self,
+        py: Python<'_>,
+        send: Span,
+        recv: Span,
+        dtype: u8,
+        send_counts: Option<Vec<usize>>,
+        recv_counts: Option<Vec<usize>>,
+        how: Run,
+    ) -> PyResult<Option<Operation>> {
+        let memories = separate(send, recv, dtype);
+        let request =
+            memories.map(|memories| Request::AllToAll { memories, send: send_counts, recv: recv_counts });
+        self.start(py, request, how)
+    }
+
+    fn barrier(&self, py: Python<'_>, how: Run) -> PyResult<Option<Operation>> {
+        self.start(py, Ok(Request::Barrier), how)
+    }
+
+    fn monitored_barrier(&self, py: Python<'_>, how: Run) -> PyResult<Option<Operation>> {
+        self.start(py, Ok(Request::MonitoredBarrier), how)
+    }
+
+    fn send(
+        &self,
+        py: Python<'_>,
+        buffer: Span,
+        dtype: u8,
+        to: usize,
+        tag: u64,
+        how: Run,
+    ) -> PyResult<Operation> {
+        let options = CallOptions::default().timeout(timeout(how.seconds));
+        let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
+        self.post(py, memory, how.tensors, how.finish, |comm, message| {
+            comm.communicator().post_send(to, tag, message, &options);
+        })
+    }
+
+    /// `from` and `tag` are None for a message of any rank or with any tag.
+    fn recv(
+        &self,
+        py: Python<'_>,
+        buffer: Span,
+        dtype: u8,
+        from: Option<usize>,
+        tag: Option<u64>,
+        how: Run,
+    ) -> PyResult<Operation> {
+        let options = CallOptions::default().timeout(timeout(how.seconds));
+        let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
+        let (from, tag) = (from.map_or(Source::Any, Source::Rank), tag.map_or(ANY_TAG, TagMatch::Is));
+        self.post(py, memory, how.tensors, how.finish, |comm, message| {
+            comm.communicator().post_recv(from, tag, message, &options);
+        })
+    }
+
+    /// Returns whether a collective has been submitted and has not ended.
+    fn is_pending(&self) -> bool {
+        self.members().is_ok_and(|members| members.pending.load(Ordering::Acquire) > 0)
+    }
+
+    /// Ends all calls, here and on the other ranks.
+    fn abort(&self, py: Python<'_>, reason: &str) {
+        if let Ok(members) = self.members() {
+            py.detach(|| members.comm.abort(reason));
+        }
+    }
+
+    /// Leaves the group once the pending operations have ended.
+    fn shutdown(&self, py: Python<'_>) {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(members));
+    }
+}
+
+fn separate((send, len): Span, (recv, recv_len): Span, dtype: u8) -> Result<Memories> {
+    Memories::separate(TensorMemory::new(send, len, dtype)?, TensorMemory::new(recv, recv_len, dtype)?)
+}

@@ -1,0 +1,28 @@
+//! The part of the Python package `comm_torch` that is written in Rust: groups, their operations,
+//! and the store of PyTorch as the store in which ranks find each other.
+//!
+//! Memory is passed by address, so this links to neither PyTorch nor NumPy. The Python part checks
+//! tensors, keeps them alive, and copies those that are not contiguous.
+//!
+//! | question | file |
+//! |---|---|
+//! | which methods does Python call | `group.rs`, `operation.rs` |
+//! | how does memory of a tensor become the buffer of a call | `request.rs` |
+//! | how do messages own their tensors | `message.rs` |
+//! | how do ranks find each other | `store.rs` |
+//! | how do errors reach Python | `errors.rs` |
+
+mod errors;
+mod group;
+mod message;
+mod operation;
+mod request;
+mod store;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _comm(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<group::ProcessGroup>()?;
+    module.add_class::<operation::Operation>()
+}

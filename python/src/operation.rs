@@ -1,0 +1,144 @@
+//! Operations that run in the background, as Python sees them.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use comm::{Error, Result};
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+
+/// An operation that runs in the background.
+#[pyclass(frozen, module = "comm_torch._comm")]
+pub(crate) struct Operation(Arc<Shared>);
+
+/// The other end of an [`Operation`].
+pub(crate) struct Completion {
+    shared: Arc<Shared>,
+    /// The tensors that the operation uses.
+    tensors: Py<PyAny>,
+    /// Copies results to where they belong, if that is needed.
+    finish: Option<Py<PyAny>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Result<()>>,
+    source: Option<usize>,
+    callbacks: Vec<Py<PyAny>>,
+}
+
+impl Shared {
+    /// No operation leaves the state inconsistent, so poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Operation {
+    pub(crate) fn new(tensors: Py<PyAny>, finish: Option<Py<PyAny>>) -> (Self, Completion) {
+        let shared = Arc::new(Shared { state: Mutex::default(), done: Condvar::new() });
+        (Self(Arc::clone(&shared)), Completion { shared, tensors, finish })
+    }
+
+    /// Waits without the interpreter's lock. Returns false if the time has passed.
+    fn wait_until_done(&self, timeout: Option<Duration>) -> bool {
+        let state = self.0.lock();
+        let is_pending = |state: &mut State| state.outcome.is_none();
+        match timeout {
+            None => drop(self.0.done.wait_while(state, is_pending)),
+            Some(timeout) => {
+                let waited = self.0.done.wait_timeout_while(state, timeout, is_pending);
+                let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                return state.outcome.is_some();
+            }
+        }
+        true
+    }
+}
+
+#[pymethods]
+impl Operation {
+    /// Waits until the operation has ended, and raises its error. Returns False if the time has
+    /// passed. `seconds` is None to wait as long as it takes.
+    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
+        // A longer time cannot be represented, and is as good as no limit.
+        let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        if !py.detach(|| self.wait_until_done(timeout)) {
+            return Ok(false);
+        }
+        self.error(py).map_or(Ok(true), Err)
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.lock().outcome.is_some()
+    }
+
+    /// Returns the error of an operation that has failed.
+    fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        self.error(py)
+    }
+
+    /// Returns the rank from which a message was received.
+    fn source(&self) -> Option<usize> {
+        self.0.lock().source
+    }
+
+    /// Calls `callback` with the error, or None, once the operation has ended: from this thread if
+    /// it has already, otherwise from the one on which it ends.
+    fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        let mut state = self.0.lock();
+        if state.outcome.is_none() {
+            state.callbacks.push(callback);
+            return Ok(());
+        }
+        drop(state);
+        callback.call1(py, (self.error(py),)).map(drop)
+    }
+}
+
+impl Operation {
+    fn error(&self, py: Python<'_>) -> Option<PyErr> {
+        let error = match &self.0.lock().outcome {
+            Some(Err(error)) => error.clone(),
+            _ => return None,
+        };
+        Some(exception(py, &error))
+    }
+}
+
+impl Completion {
+    /// Ends the operation, and wakes those that wait for it.
+    pub(crate) fn complete(self, outcome: Result<Option<usize>>) {
+        let Self { shared, tensors, finish } = self;
+        let outcome = match finish {
+            Some(finish) if outcome.is_ok() => {
+                let finished = Python::attach(|py| finish.call0(py).map(drop));
+                let failed = |error: PyErr| Error::Internal(format!("a result could not be copied: {error}"));
+                finished.map_err(failed).and(outcome)
+            }
+            _ => outcome,
+        };
+        let mut state = shared.lock();
+        state.source = outcome.as_ref().ok().copied().flatten();
+        state.outcome = Some(outcome.as_ref().map(drop).map_err(Clone::clone));
+        let callbacks = std::mem::take(&mut state.callbacks);
+        drop(state);
+        shared.done.notify_all();
+        Python::attach(|py| {
+            let error = outcome.err().map(|error| exception(py, &error));
+            for callback in callbacks {
+                let error = error.as_ref().map(|error| error.clone_ref(py));
+                if let Err(error) = callback.call1(py, (error,)) {
+                    error.write_unraisable(py, None);
+                }
+            }
+            drop(tensors);
+        });
+    }
+}

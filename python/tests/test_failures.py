@@ -1,0 +1,134 @@
+"""Mistakes, deaths and deadlines: every rank gets an error that names the ranks at fault."""
+
+import datetime
+import os
+import signal
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import ranks
+from comm_torch import CommError
+
+
+def error_of(call):
+    try:
+        call()
+    except CommError as error:
+        return error
+    raise AssertionError("the call did not fail")
+
+
+def set_timeout(seconds):
+    """Sets the timeout of calls, once all ranks are there."""
+    dist.barrier()
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), dist.group.WORLD)
+
+
+def different_lengths():
+    rank = dist.get_rank()
+    error = error_of(lambda: dist.all_reduce(torch.ones(10 + rank)))
+    assert error.kind == "desync" and sorted(error.ranks) == [0, 1], (error, error.kind, error.ranks)
+    assert "all_reduce" in str(error), error
+    later = error_of(dist.barrier)
+    assert "earlier error" in str(later), later
+
+
+def different_calls():
+    own = torch.ones(4)
+    calls = [lambda: dist.all_reduce(own), lambda: dist.broadcast(own, 0)]
+    error = error_of(calls[dist.get_rank()])
+    assert error.kind == "desync" and "all_reduce" in str(error) and "broadcast" in str(error), error
+
+
+def a_rank_dies():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
+    errors = [error_of(work.wait) for work in works]
+    assert all(error.ranks == [1] for error in errors), errors
+    assert errors[0].kind == "peer_lost", errors[0].kind
+    assert works[0].is_completed() and not works[0].is_success() and works[0].exception() is not None
+    try:
+        works[0].get_future().wait()
+    except RuntimeError as error:
+        assert "rank 1" in str(error), error
+    else:
+        raise AssertionError("the future has no error")
+    print(f"named after {time.monotonic() - began:.3f} s")
+
+
+def a_rank_is_late():
+    set_timeout(1.5)
+    if dist.get_rank() == 1:
+        time.sleep(3)
+        error = error_of(lambda: dist.all_reduce(torch.ones(1)))
+        assert error.kind in ("timeout", "aborted"), (error, error.kind)
+        return
+    error = error_of(lambda: dist.all_reduce(torch.ones(1)))
+    assert (error.kind, error.ranks) == ("timeout", [1]), (error, error.kind)
+
+
+def nobody_sends():
+    if dist.get_rank() == 0:
+        set_timeout(1)
+        work = dist.irecv(torch.ones(1), 1)
+        error = error_of(work.wait)
+        assert error.kind == "timeout" and "rank 1" in str(error), error
+    else:
+        set_timeout(60)
+    # Only the message has failed.
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=60))
+    dist.barrier()
+
+
+def monitored():
+    if dist.get_rank() != 1:
+        error = error_of(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+        assert error.ranks == [1] and "Rank 1 failed to pass monitoredBarrier" in str(error), error
+    else:
+        time.sleep(2)
+
+
+def wrong_arguments():
+    for call in (
+        lambda: dist.all_gather([torch.ones(2)], torch.ones(2)),
+        lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
+        lambda: dist.all_gather_into_tensor(torch.ones(4), torch.ones(3)),
+    ):
+        try:
+            call()
+        except (ValueError, RuntimeError, TypeError):
+            continue
+        raise AssertionError("the call did not fail")
+    # Nothing was sent, so the group can be used.
+    dist.barrier()
+
+
+class Failures(unittest.TestCase):
+    def test_different_calls_are_named_on_both_ranks(self):
+        ranks.run(different_lengths, 2)
+        ranks.run(different_calls, 2)
+
+    def test_a_dead_rank_is_named(self):
+        processes = ranks.start(a_rank_dies, 3)
+        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        self.assertEqual([process.returncode for process in processes], [0, -signal.SIGKILL, 0], outputs)
+
+    def test_a_late_rank_is_named_at_the_deadline(self):
+        ranks.run(a_rank_is_late, 2)
+        ranks.run(monitored, 3)
+
+    def test_a_message_that_nobody_sends_fails_alone(self):
+        ranks.run(nobody_sends, 2)
+
+    def test_wrong_arguments_change_nothing(self):
+        ranks.run(wrong_arguments, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

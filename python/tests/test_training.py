@@ -1,0 +1,106 @@
+"""Training with what PyTorch offers, compared with gloo."""
+
+import json
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import ranks
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.BatchNorm1d(64), nn.Linear(64, 5))
+
+
+def batches(steps):
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(steps):
+        yield torch.randn(16, 20, generator=generator), torch.randint(5, (16,), generator=generator)
+
+
+def train(module, parameters):
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+    losses = []
+    for inputs, targets in batches(20):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    print("losses " + json.dumps(losses))
+
+
+def ddp():
+    module = nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.01)
+    train(module, module.parameters())
+
+
+def fsdp():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    module = model()
+    for layer in module:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    train(module, module.parameters())
+
+
+def tensor_parallel():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(1)
+    left, right = torch.randint(9, (8, 6)).double(), torch.randint(9, (6, 4)).double()
+    product = distribute_tensor(left, mesh, [Shard(0)]) @ distribute_tensor(right, mesh, [Replicate()])
+    assert torch.equal(product.full_tensor(), left @ right)
+    product = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
+    assert torch.equal(product.full_tensor(), left @ right)
+
+
+def checkpoint():
+    import tempfile
+
+    import torch.distributed.checkpoint as dcp
+
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder, 0)
+    state = {"replicated": torch.arange(10.0), f"own{dist.get_rank()}": torch.full((3,), float(dist.get_rank()))}
+    dcp.save(state, checkpoint_id=folder[0])
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(loaded, checkpoint_id=folder[0])
+    assert all(torch.equal(loaded[name], state[name]) for name in state)
+
+
+def losses(outputs):
+    lines = [line for output in outputs for line in output.splitlines() if line.startswith("losses ")]
+    return [json.loads(line.removeprefix("losses ")) for line in lines]
+
+
+class Training(unittest.TestCase):
+    def assert_same_losses(self, function, size):
+        ours, gloos = (losses(ranks.run(function, size, backend)) for backend in ("comm", "gloo"))
+        self.assertEqual(len(ours), size)
+        for our, gloo in zip(ours, gloos, strict=True):
+            for a, b in zip(our, gloo, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-5)
+
+    def test_ddp_has_the_losses_of_gloo(self):
+        self.assert_same_losses(ddp, 2)
+
+    def test_fsdp_has_the_losses_of_gloo(self):
+        self.assert_same_losses(fsdp, 2)
+
+    def test_distributed_tensors_and_checkpoints(self):
+        ranks.run(tensor_parallel, 2)
+        ranks.run(checkpoint, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
