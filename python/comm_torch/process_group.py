@@ -140,13 +140,14 @@ class CommProcessGroup(dist.ProcessGroup):
         return finish_recorded
 
     def _work(self, operations, tensors):
+        """Returns the handle of operations, of which those that have ended are None."""
         self._sequence += 1
         return CommWork([operation for operation in operations if operation is not None], tensors)
 
     def allreduce(self, tensors, opts=None):
         opts = opts or c10d.AllreduceOptions()
         (tensor,) = tensors
-        if tensor.layout != torch.strided:
+        if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         memory = t.plain(tensor)
         code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)

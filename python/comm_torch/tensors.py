@@ -51,9 +51,20 @@ def operator_name(op):
     raise ValueError("comm has no such operator: PREMUL_SUM is not supported")
 
 
+# The results of `to_reduce`, by type and name of the operator.
+_reductions = {}
+
+
 def to_reduce(dtype, op):
     """Returns the code of a type, its number of elements, and the name of the operator."""
     name = operator_name(op)
+    found = _reductions.get((dtype, name))
+    if found is None:
+        found = _reductions[dtype, name] = _reduction(dtype, name)
+    return found
+
+
+def _reduction(dtype, name):
     if dtype == torch.bool:
         if name not in _OPERATORS_OF_BOOL:
             raise TypeError(f"{name} of bool tensors is not defined")
@@ -86,9 +97,9 @@ def is_plain(tensor):
 
 def plain(tensor):
     """Returns the tensor itself if its memory is its elements in order, otherwise a copy."""
-    check(tensor)
-    if is_plain(tensor):
+    if tensor.is_cpu and is_plain(tensor):
         return tensor
+    check(tensor)
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 

@@ -1,12 +1,15 @@
 //! Operations that run in the background, as Python sees them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm::{Error, Result};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+
+/// The longest wait in one piece, after which signals such as that of Ctrl-C are handled.
+const TURN: Duration = Duration::from_millis(100);
 
 /// An operation that runs in the background.
 #[pyclass(frozen, module = "comm_torch._comm")]
@@ -46,19 +49,12 @@ impl Operation {
         (Self(Arc::clone(&shared)), Completion { shared, tensors, finish })
     }
 
-    /// Waits without the interpreter's lock. Returns false if the time has passed.
-    fn wait_until_done(&self, timeout: Option<Duration>) -> bool {
+    /// Waits for at most this time. Returns whether the operation has ended.
+    fn is_done_after(&self, timeout: Duration) -> bool {
         let state = self.0.lock();
-        let is_pending = |state: &mut State| state.outcome.is_none();
-        match timeout {
-            None => drop(self.0.done.wait_while(state, is_pending)),
-            Some(timeout) => {
-                let waited = self.0.done.wait_timeout_while(state, timeout, is_pending);
-                let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-                return state.outcome.is_some();
-            }
-        }
-        true
+        let waited = self.0.done.wait_timeout_while(state, timeout, |state| state.outcome.is_none());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.outcome.is_some()
     }
 }
 
@@ -67,12 +63,19 @@ impl Operation {
     /// Waits until the operation has ended, and raises its error. Returns False if the time has
     /// passed. `seconds` is None to wait as long as it takes.
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
+        let began = Instant::now();
         // A longer time cannot be represented, and is as good as no limit.
         let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        if !py.detach(|| self.wait_until_done(timeout)) {
-            return Ok(false);
+        loop {
+            let left = timeout.map_or(TURN, |timeout| timeout.saturating_sub(began.elapsed()));
+            if py.detach(|| self.is_done_after(left.min(TURN))) {
+                return self.error(py).map_or(Ok(true), Err);
+            }
+            if left.is_zero() {
+                return Ok(false);
+            }
+            py.check_signals()?;
         }
-        self.error(py).map_or(Ok(true), Err)
     }
 
     fn is_done(&self) -> bool {
