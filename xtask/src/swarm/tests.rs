@@ -56,3 +56,13 @@ fn corrupted_and_duplicated_bytes_without_checksums_are_found() {
         println!("{kind:?}: found in run {runs}, by {property:?}");
     }
 }
+
+/// A rank that failed because of a death ended its messages in the middle of one, and others that
+/// saw only the end of its stream reported that it was lost.
+#[test]
+fn a_rank_that_ends_its_messages_because_of_a_death_is_not_named() {
+    for seed in [4_100_001_191, 4_300_014_717] {
+        let [calls, ..] = Program::all();
+        let _ = calls.run(seed).unwrap();
+    }
+}

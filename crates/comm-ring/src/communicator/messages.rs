@@ -1,5 +1,6 @@
 //! Messages between two ranks, which are independent of collectives.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, Weak};
 
 use comm_core::{
@@ -81,8 +82,7 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
 }
 
 impl<T: Transport + 'static> RingCommunicator<T> {
-    /// Returns the cause for which a peer has ended its messages, if it has aborted. It reports the
-    /// cause with its messages too, but not after a frame that is sent in part.
+    /// Returns the cause for which a peer has ended its messages, if the control channel shows it.
     ///
     /// While another thread makes a call on this communicator, the error stays as it is.
     fn cause_of_loss(&self, error: Error) -> Error {
@@ -90,16 +90,50 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     }
 }
 
+/// Returns the cause of an error that names a lost peer.
+///
+/// A stream of messages also ends when its peer has failed or left, or ended all messages after one
+/// that timed out. The peer reports that with its messages too, but not after a frame that is sent
+/// in part. The others then see only the end of the stream, and may report it in turn. So the
+/// control channel decides whether the peer has aborted, and whether it is alive.
 fn cause_of_loss<T: Transport>(engine: &Mutex<Engine<T>>, error: Error) -> Error {
-    let Error::PeerLost { peer, ref during, loss: Loss::Closed | Loss::Io(_) } = error else {
-        return error;
+    let Error::PeerLost { peer, ref during, ref loss } = error else { return error };
+    let reporter = match loss {
+        Loss::Closed | Loss::Io(_) | Loss::Finished => None,
+        Loss::Reported { by, .. } => Some(*by),
+        _ => return error,
     };
-    let cause = engine.try_lock().ok().and_then(|mut engine| engine.session_mut().abort_of(peer));
-    match cause {
-        Some(Error::PeerLost { peer, loss, .. }) => Error::PeerLost { peer, during: during.clone(), loss },
-        Some(cause) => cause,
-        None => error,
+    let Ok(mut engine) = engine.try_lock() else { return error };
+    match engine.session_mut().end_of(peer, reporter) {
+        PeerEnd::Aborted(Error::PeerLost { peer, loss, .. }) => {
+            Error::PeerLost { peer, during: during.clone(), loss }
+        }
+        PeerEnd::Aborted(cause) => cause,
+        PeerEnd::Left => error,
+        PeerEnd::Alive => match loss {
+            Loss::Closed => messages_ended(peer, loss),
+            Loss::Io(io) if io.kind() == ErrorKind::ConnectionAborted => messages_ended(peer, loss),
+            Loss::Reported { by, detail } => {
+                Error::Aborted { by: *by, reason: format!("it lost messages of rank {peer}: {detail}") }
+            }
+            _ => error,
+        },
     }
+}
+
+/// The error for a peer that has ended its messages and takes part in collectives.
+fn messages_ended(by: usize, loss: &Loss) -> Error {
+    Error::Aborted { by, reason: format!("it has ended its messages in the middle of one: {loss}") }
+}
+
+/// The state of a peer whose messages have ended, according to the control channel.
+enum PeerEnd {
+    /// It aborted with this error, or the rank that reported its loss did.
+    Aborted(Error),
+    /// It has left or was lost.
+    Left,
+    /// Its control stream is open.
+    Alive,
 }
 
 /// A buffer that was passed with a message in the background, whose errors name the cause too.
@@ -143,21 +177,31 @@ impl<T: Transport> Incoming for Posted<T, dyn Incoming> {
 }
 
 impl<T: Transport> Session<T> {
-    /// Returns the error for a peer whose messages have ended, if it has aborted, or does so within
-    /// a short time. Leaves the events for the next call.
-    fn abort_of(&mut self, peer: usize) -> Option<Error> {
+    /// Waits a short time for the reason why the messages of a peer have ended, of which `reporter`
+    /// may have told. Leaves the events for the next call.
+    fn end_of(&mut self, peer: usize, reporter: Option<usize>) -> PeerEnd {
         let deadline = self.data.now() + self.config.diagnosis;
         loop {
             self.poll_events();
-            if let Some(cause) = self.control.abort_cause(peer) {
-                return Some(self.reported(peer, cause.clone()));
+            for rank in [Some(peer), reporter].into_iter().flatten() {
+                if let Some(cause) = self.control.abort_cause(rank) {
+                    return PeerEnd::Aborted(self.reported(rank, cause.clone()));
+                }
+            }
+            if self.control.has_ended(peer) {
+                return PeerEnd::Left;
             }
             let left = deadline.saturating_duration_since(self.data.now());
-            if self.control.has_ended(peer) || left.is_zero() {
-                return None;
+            if left.is_zero() {
+                return PeerEnd::Alive;
             }
-            if self.control.arm().ok()? == Armed::Sleep {
-                self.control.sleep(None, left).ok()?;
+            let slept = self.control.arm().and_then(|armed| match armed {
+                Armed::Ready => Ok(()),
+                Armed::Sleep => self.control.sleep(None, left),
+            });
+            if slept.is_err() {
+                // Nothing more can be learnt.
+                return PeerEnd::Left;
             }
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use comm_core::{ANY_TAG, Comm, During, Error, Fabric, Loss, ReduceOp, Source, TagMatch};
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::in_process;
 use comm_sim::network::{FaultPlan, VirtualClock};
+use comm_sim::{Release, in_process};
 
 use super::{payload, run};
 use crate::common::{virtual_world, virtual_world_on};
@@ -358,5 +358,41 @@ fn a_collective_fails_at_once_if_a_message_before_it_has_found_the_cause() {
         let outcome = comm.broadcast(1, &mut [0_u8]).and_then(|()| comm.broadcast(0, &mut [0_u8]));
         assert!(matches!(outcome, Err(Error::Timeout { .. })));
         assert!(clock.elapsed() - start < Duration::from_secs(1));
+    });
+}
+
+/// Rank 1 reports to rank 2 that it has lost rank 0, whose messages have ended.
+#[test]
+fn ranks_whose_messages_end_in_the_middle_of_one_are_not_taken_for_dead() {
+    for release in [Release::OnAccept, Release::OnConsume] {
+        let plan = FaultPlan::calm().capacity(512).release(release);
+        virtual_world_on(&plan, 3, 0, &RingConfig::default(), |comm, clock| {
+            let (rank, mut message) = (comm.rank(), [0_u8; 1000]);
+            clock.sleep(Duration::from_millis(500) * rank as u32);
+            if rank > 0 {
+                let error = comm.recv(rank - 1, 1, &mut message).unwrap_err();
+                assert!(matches!(error, Error::Aborted { by, .. } if by == rank - 1), "rank {rank}: {error}");
+            }
+            if rank < 2 {
+                let short = comm.with_timeout(Duration::from_millis(100));
+                assert!(short.send(rank + 1, 1, &message).is_err());
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
+/// Rank 1 fails in a collective because rank 2 is late, and leaves.
+#[test]
+fn a_rank_that_leaves_after_an_error_is_named_with_the_cause() {
+    virtual_world(3, 0, &RingConfig::default(), |comm, clock| {
+        connect(&comm, clock);
+        let error = match comm.rank() {
+            0 => comm.recv(1, 1, &mut [0_u8]).unwrap_err(),
+            1 => comm.with_timeout(Duration::from_millis(100)).broadcast(2, &mut [0_u8]).unwrap_err(),
+            _ => return clock.sleep(Duration::from_secs(60)),
+        };
+        let Error::Timeout { waiting_for, .. } = &error else { panic!("{error}") };
+        assert!(waiting_for.contains(&2), "{error}");
     });
 }
