@@ -42,6 +42,11 @@ impl<T: Transport> Attempt<T> {
         self.position(rank).is_some_and(|member| self.control().shrink_state(member).has_formed)
     }
 
+    /// Returns whether a member has announced in the new group that it goes on there.
+    fn has_committed(&self, rank: usize) -> bool {
+        self.position(rank).is_some_and(|member| self.control().shrink_state(member).has_committed)
+    }
+
     /// Returns whether the stream of a member in the new group is open.
     fn is_open(&self, rank: usize) -> bool {
         self.position(rank).is_some_and(|member| !self.control().is_disconnected(member))
@@ -74,6 +79,8 @@ pub(super) enum Phase {
     Agreeing,
     Connecting,
     Connected,
+    /// This rank has announced that it goes on, so its proposal does not change any more.
+    Done,
 }
 
 /// The proposals of this rank and its peers.
@@ -121,6 +128,9 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         self.listen();
         self.check_deserted()?;
         self.check_done()?;
+        if phase == Phase::Done {
+            return Ok(false);
+        }
         let before = (self.proposal.attempt, self.proposal.excluded.len());
         for peer in self.session.group.peers() {
             if self.session.control.is_disconnected(peer) && !self.keeps(peer, phase) {
@@ -153,6 +163,30 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         let state = self.session.control.shrink_state(peer);
         let in_attempt = |it: &Attempt<T>| state.is_connected_in(it.number) || it.has_formed(peer);
         self.former.as_ref().is_some_and(in_attempt)
+    }
+
+    /// Announces to the members that this rank goes on in the group of the former attempt.
+    pub(super) fn announce_done(&mut self) {
+        let Some(attempt) = &mut self.former else { return };
+        let done = ShrinkFrame::Done { attempt: attempt.number };
+        attempt.control_mut().send_all(&ControlFrame::Shrink(ShrinkFrame::Committed));
+        self.announce(done);
+    }
+
+    /// Returns whether a peer has announced that it goes on in the group of the former attempt.
+    pub(super) fn has_committed(&self, peer: usize) -> bool {
+        let done = self.session.control.shrink_state(peer).done;
+        self.former.as_ref().is_some_and(|it| done == Some(it.number) || it.has_committed(peer))
+    }
+
+    /// Returns whether a member may still announce that it goes on in the group of the former
+    /// attempt.
+    pub(super) fn may_commit(&self, peer: usize) -> bool {
+        let proposal = self.session.control.shrink_state(peer).proposal.as_ref();
+        let has_given_up = proposal.is_some_and(|proposal| proposal.excluded.contains(&peer));
+        let is_open = !self.session.control.is_disconnected(peer)
+            || self.former.as_ref().is_some_and(|attempt| attempt.is_open(peer));
+        is_open && !has_given_up && !self.peers[peer].patience.left.is_zero()
     }
 
     /// Checks whether a member had continued without this rank before the present group was

@@ -10,17 +10,21 @@
 //!    attempt.
 //! 3. A rank that is connected to all members announces this, in the failed group and in the new
 //!    one, because either stream to a member may break. When every member has done so, it announces
-//!    that it is done, and goes on in the new group. If both streams of a member end before its
-//!    announcement has arrived, there is another attempt without it.
+//!    that it is done, and takes part in no other attempt. If both streams of a member end before
+//!    its announcement has arrived, there is another attempt without it.
+//! 4. A rank goes on in the new group when as many members are done as are required
+//!    (`ShrinkOptions::size_min`).
 //!
 //! No rank is done before every member is connected, and a member that could not be connected never
 //! announces that it is. So either all living members go on in the group of an attempt, or all of
 //! them make another attempt. A rank that makes another attempt because an announcement was late
 //! still goes on in the former group if it learns that another rank has.
 //!
-//! One case is left: if all streams between two living members break while they announce that they
-//! are connected, one of them may be done, and the others may make another attempt without it. Its
-//! first call in the group then fails, because the others close it.
+//! If all streams between two living members break while they announce that they are connected, one
+//! of them may be done, and the others may make another attempt without it. If a majority is
+//! required, no majority is done in its attempt then, so it gets an error, as a minority does.
+//! Without that requirement, it goes on, and its first call in the group fails, because the others
+//! close it.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -33,7 +37,7 @@ use super::group_context::Connected;
 use super::groups::renumbered;
 use super::predecessor::Predecessor;
 use super::session::Session;
-use crate::control::{Proposal, ShrinkFrame};
+use crate::control::Proposal;
 
 impl<T: Transport + 'static> RingCommunicator<T> {
     /// Ends this communicator, and creates a group of the remaining ranks.
@@ -94,9 +98,10 @@ impl<T: Transport + 'static> Shrink<'_, T> {
                 break;
             }
         }
+        self.agreement.announce_done();
+        self.await_quorum()?;
         let attempt = self.agreement.former.take();
         let mut attempt = attempt.ok_or_else(|| Error::Internal("no group was connected".into()))?;
-        self.agreement.announce(ShrinkFrame::Done { attempt: attempt.number });
         self.agreement.session.flush();
         attempt.connected.engine.session_mut().flush();
         Ok(attempt)
@@ -205,6 +210,25 @@ impl<T: Transport + 'static> Shrink<'_, T> {
                 self.agreement.begin_next_attempt();
                 return Ok(false);
             }
+        }
+    }
+
+    /// Waits until as many members as are required have announced that they go on in this group,
+    /// so that no others can go on in another one.
+    fn await_quorum(&mut self) -> Result<()> {
+        let attempt = self.agreement.former.as_ref();
+        let ranks = attempt.map_or(Vec::new(), |attempt| attempt.ranks.clone());
+        loop {
+            self.agreement.poll(Phase::Done)?;
+            let missing = self.agreement.missing(&ranks, Agreement::has_committed);
+            let committed = ranks.len() - missing.len();
+            if committed >= self.options.size_min {
+                return Ok(());
+            }
+            let open: Vec<usize> =
+                missing.into_iter().filter(|&rank| self.agreement.may_commit(rank)).collect();
+            self.options.check_size(committed + open.len())?;
+            self.wait(&open)?;
         }
     }
 

@@ -275,6 +275,7 @@ mod tests {
             ControlFrame::Shrink(ShrinkFrame::Connected { attempt: 3 }),
             ControlFrame::Shrink(ShrinkFrame::Done { attempt: u32::MAX }),
             ControlFrame::Shrink(ShrinkFrame::Formed),
+            ControlFrame::Shrink(ShrinkFrame::Committed),
         ]
     }
 

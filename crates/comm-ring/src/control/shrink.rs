@@ -8,6 +8,7 @@ const PROPOSE: u8 = 1;
 const CONNECTED: u8 = 2;
 const DONE: u8 = 3;
 const FORMED: u8 = 4;
+const COMMITTED: u8 = 5;
 
 /// The longest set of ranks on the wire, in bytes: one bit per rank.
 const SET_BYTES_MAX: usize = 7 << 10;
@@ -23,6 +24,8 @@ pub(crate) enum ShrinkFrame {
     Done { attempt: u32 },
     /// The sender is connected to every member of the group on whose control channel this is sent.
     Formed,
+    /// The sender goes on in the group on whose control channel this is sent.
+    Committed,
 }
 
 /// A group of the ranks that remain. Among two proposals of one rank, the later one has a higher
@@ -61,6 +64,8 @@ pub(crate) struct ShrinkState {
     /// Whether it was connected to every member of the present group. The other messages concern a
     /// group that is yet to be created from it.
     pub(crate) has_formed: bool,
+    /// Whether it goes on in the present group.
+    pub(crate) has_committed: bool,
 }
 
 impl ShrinkState {
@@ -71,6 +76,7 @@ impl ShrinkState {
             ShrinkFrame::Connected { attempt } => self.connected = Some(attempt),
             ShrinkFrame::Done { attempt } => self.done = Some(attempt),
             ShrinkFrame::Formed => self.has_formed = true,
+            ShrinkFrame::Committed => self.has_committed = true,
         }
     }
 
@@ -89,6 +95,7 @@ impl ShrinkFrame {
             Self::Connected { attempt } => to.put(CONNECTED).put(*attempt),
             Self::Done { attempt } => to.put(DONE).put(*attempt),
             Self::Formed => to.put(FORMED),
+            Self::Committed => to.put(COMMITTED),
         };
     }
 
@@ -102,6 +109,7 @@ impl ShrinkFrame {
             CONNECTED => Self::Connected { attempt: r.get()? },
             DONE => Self::Done { attempt: r.get()? },
             FORMED => Self::Formed,
+            COMMITTED => Self::Committed,
             kind => return Err(WireError::Unknown { what: "kind of shrink frame", value: kind.into() }),
         })
     }

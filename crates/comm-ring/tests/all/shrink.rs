@@ -24,6 +24,8 @@ enum Fault {
     Break(usize),
     /// The next stream on which bytes are sent to another rank breaks.
     Corruption(usize),
+    /// No bytes from the rank arrive for longer than its connections last.
+    Silence,
 }
 
 /// A run that the seed reproduces.
@@ -61,20 +63,26 @@ impl Scenario {
 
     /// Returns whether living ranks may lose each other, so that only a majority goes on.
     fn can_split(&self) -> bool {
-        self.faults.iter().any(|(_, _, fault)| matches!(fault, Fault::Break(_) | Fault::Corruption(_)))
+        self.faults.iter().any(|(_, _, fault)| !matches!(fault, Fault::Death | Fault::Stop(_)))
     }
 
     fn run(&self) -> Vec<Life> {
         network::run(self.n, self.seed, &self.plan, |fabric, clock| {
             let mut life = Life { rank: fabric.group().rank(), ..Life::default() };
+            let peers: Vec<usize> = fabric.group().peers().collect();
             for &(rank, operation, fault) in &self.faults {
                 if rank == life.rank {
-                    let own_clock = clock.clone();
+                    let (own_clock, peers) = (clock.clone(), peers.clone());
                     clock.before_operation(operation, move || match fault {
                         Fault::Death => own_clock.die(),
                         Fault::Stop(time) => own_clock.sleep(time),
                         Fault::Break(other) => own_clock.inject(Incident::Break { between: (rank, other) }),
                         Fault::Corruption(to) => own_clock.inject(Incident::Corruption { from: rank, to }),
+                        Fault::Silence => {
+                            let lasting = 2 * FaultPlan::calm().keepalive;
+                            let cut = |to| own_clock.inject(Incident::Cut { from: rank, to, lasting });
+                            peers.into_iter().for_each(cut);
+                        }
                     });
                 }
             }
@@ -136,7 +144,7 @@ fn check(scenario: &Scenario, lives: &[Life]) {
     let stopped = |rank| {
         scenario.faults.iter().any(|&(other, _, fault)| match fault {
             Fault::Death => false,
-            Fault::Stop(_) => other == rank,
+            Fault::Stop(_) | Fault::Silence => other == rank,
             Fault::Break(end) | Fault::Corruption(end) => other == rank || end == rank,
         })
     };
@@ -246,4 +254,19 @@ fn no_rank_goes_on_alone_when_one_stream_between_two_members_breaks_while_they_s
         together += usize::from(lives[1].groups.len() > 1);
     }
     assert!(together > 200, "{together}");
+}
+
+/// Rank 1 may know that all members are connected, while nobody knows that it is.
+#[test]
+fn no_minority_goes_on_when_nothing_that_a_rank_sends_arrives_while_they_shrink() {
+    let (mut together, mut without) = (0, 0);
+    for operation in 150..400 {
+        let faults = vec![(2, 140, Fault::Death), (1, operation, Fault::Silence)];
+        let scenario = Scenario { n: 5, seed: operation, plan: FaultPlan::calm(), faults };
+        let lives = scenario.run();
+        check(&scenario, &lives);
+        let is_member = lives[0].groups.get(1).is_some_and(|group| group.contains(&1));
+        *(if is_member { &mut together } else { &mut without }) += 1;
+    }
+    assert!(together > 50 && without > 50, "{together} {without}");
 }
