@@ -269,6 +269,13 @@ impl Attempt<'_> {
         self.store.set(&self.departed_key(self.local.member.rank), b"")
     }
 
+    /// Returns whether a rank that is missing has claimed its number, so that it was only late for
+    /// a phase, and learns of the failure.
+    pub(crate) fn is_late(&self, rank: usize, failure: &Failure) -> bool {
+        let is_missing = matches!(failure, Failure::Missing { ranks } if ranks.contains(&rank));
+        is_missing && self.have_taken_part(Phase::Joined, rank..rank + 1).unwrap_or(false)
+    }
+
     /// Waits until these ranks have acknowledged the failure.
     pub(crate) fn await_departures(&self, ranks: &[usize], within: Duration) -> Result<()> {
         let keys: Vec<String> = ranks.iter().map(|rank| self.departed_key(*rank)).collect();

@@ -157,8 +157,9 @@ impl<'a> Rendezvous<'a> {
         let Member { rank, world_size, store_rank, .. } = self.local.member;
         let attempt = self.attempt();
         let outcome = if store_rank == Some(rank) {
-            let learns = |other: &usize| *other != rank && !failure.is_absent(*other);
-            let others: Vec<usize> = (0..world_size).filter(learns).collect();
+            let is_alive = |other: usize| !failure.is_absent(other) || attempt.is_late(other, failure);
+            let others: Vec<usize> =
+                (0..world_size).filter(|&other| other != rank && is_alive(other)).collect();
             // Also after the deadline of this rank: the others reach theirs at about the same time.
             attempt.await_departures(&others, LATE_TIMEOUT)
         } else {
@@ -277,7 +278,12 @@ impl<'a> Rendezvous<'a> {
         match attempt.end(Duration::ZERO)? {
             // The attempt was over before this process arrived.
             Some(Outcome::Complete(_)) => return Ok(Attempted::Retry),
-            Some(Outcome::Failed(failure)) => return self.handle_earlier_failure(failure),
+            Some(Outcome::Failed(failure)) => {
+                // The rank that reported it may have died before it had ended all phases, and the
+                // others wait for the end of theirs.
+                let _ = attempt.fail(Phase::Opened, failure.clone())?;
+                return self.handle_earlier_failure(failure);
+            }
             None => {}
         }
         if let Some((first, Difference { name, ours, theirs })) = attempt.compare()? {

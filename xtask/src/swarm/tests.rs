@@ -66,3 +66,13 @@ fn a_rank_that_ends_its_messages_because_of_a_death_is_not_named() {
         let _ = calls.run(seed).unwrap();
     }
 }
+
+/// One that serves the store left before ranks that were late for a phase, or waited for the end of
+/// one that a rank had failed just before it died, knew the cause.
+#[test]
+fn a_rank_that_serves_the_store_is_not_named_for_the_failure_of_another_one() {
+    for seed in [4_900_008_283, 4_900_011_881, 6_700_005_276] {
+        let [_, rendezvous, _] = Program::all();
+        let _ = rendezvous.run(seed).unwrap();
+    }
+}
