@@ -146,6 +146,11 @@ impl<C: GroupConnector> ElasticGroup<C> {
                 }
                 Ok(None) => tracing::debug!("passed over by the group: waiting again"),
                 Err(error) if is_final(&error) => return Err(error),
+                // The store of a former group says nothing about the present one.
+                Err(Error::Handshake { refusal: Refusal::StoreClosing, .. }) if left().is_zero() => {
+                    let (waiting_for, during) = (Vec::new(), During::Rendezvous);
+                    return Err(Error::Timeout { waiting_for, after: timeout, during });
+                }
                 Err(error) if left().is_zero() => return Err(error),
                 Err(error) => {
                     tracing::info!(%error, "could not join the group: waiting again");
