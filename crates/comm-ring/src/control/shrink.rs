@@ -20,11 +20,12 @@ pub(crate) enum ShrinkFrame {
     Propose(Proposal),
     /// The sender is connected to every member of the group of this attempt.
     Connected { attempt: u32 },
-    /// The sender goes on in the group of this attempt: every member that was alive is connected.
+    /// The sender takes part in no attempt but this one: every member that was alive is connected.
     Done { attempt: u32 },
     /// The sender is connected to every member of the group on whose control channel this is sent.
     Formed,
-    /// The sender goes on in the group on whose control channel this is sent.
+    /// The sender takes part in no attempt but that of the group on whose control channel this is
+    /// sent.
     Committed,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct ShrinkState {
     /// Whether it was connected to every member of the present group. The other messages concern a
     /// group that is yet to be created from it.
     pub(crate) has_formed: bool,
-    /// Whether it goes on in the present group.
+    /// Whether it takes part in no attempt but that of the present group.
     pub(crate) has_committed: bool,
 }
 
