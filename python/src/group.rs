@@ -8,7 +8,7 @@ use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::message::Message;
+use crate::message::{Message, PendingMessage};
 use crate::operation::Operation;
 use crate::request::{Memories, Request, TensorMemory, operator};
 use crate::store::TorchStoreObject;
@@ -34,6 +34,8 @@ struct Members {
     messages: Worker,
     /// The number of collectives that were submitted to the worker and have not ended.
     pending: Arc<AtomicUsize>,
+    /// The number of messages that have not ended.
+    pending_messages: Arc<AtomicUsize>,
 }
 
 /// The manner in which an operation runs.
@@ -107,7 +109,8 @@ impl ProcessGroup {
         let (operation, completion) = Operation::new(tensors, finish);
         // Posting may complete the message, which needs the lock of the interpreter.
         py.detach(|| {
-            post(&members.comm, Box::new(Message { memory, completion }));
+            let pending = PendingMessage::new(&members.pending_messages);
+            post(&members.comm, Box::new(Message { memory, completion, pending }));
             drop(members.messages.submit(|comm| {
                 comm.communicator().drive();
                 Ok(())
@@ -127,7 +130,8 @@ impl ProcessGroup {
             (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
             let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
             let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
-            Ok(Members { comm, collectives, messages, pending: Arc::default() })
+            let (pending, pending_messages) = Default::default();
+            Ok(Members { comm, collectives, messages, pending, pending_messages })
         });
         let members = connected.map_err(|error| exception(py, &error))?;
         Ok(Self { rank, size, members: Mutex::new(Some(Arc::new(members))) })
@@ -312,9 +316,12 @@ impl ProcessGroup {
         })
     }
 
-    /// Returns whether a collective has been submitted and has not ended.
+    /// Returns whether a collective or a message has not ended.
     fn is_pending(&self) -> bool {
-        self.members().is_ok_and(|members| members.pending.load(Ordering::Acquire) > 0)
+        let count = |members: Arc<Members>| {
+            members.pending.load(Ordering::Acquire) + members.pending_messages.load(Ordering::Acquire)
+        };
+        self.members().is_ok_and(|members| count(members) > 0)
     }
 
     /// Ends all calls, here and on the other ranks.
@@ -324,10 +331,23 @@ impl ProcessGroup {
         }
     }
 
-    /// Leaves the group once the pending operations have ended.
+    /// Leaves the group once the pending operations have ended, except receives that no message has
+    /// matched, which are cancelled.
     fn shutdown(&self, py: Python<'_>) {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(members));
+        // The threads of the group need the lock of the interpreter to end.
+        py.detach(|| {
+            if let Some(members) = &members {
+                members.comm.communicator().cancel_recvs();
+            }
+            drop(members);
+        });
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        Python::attach(|py| self.shutdown(py));
     }
 }
 

@@ -1,5 +1,8 @@
 //! Messages between two ranks, which own their tensors until they are sent or received.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use comm::{HostView, HostViewMut, Incoming, Outgoing, Received, Result};
 
 use crate::operation::Completion;
@@ -9,6 +12,23 @@ use crate::request::TensorMemory;
 pub(crate) struct Message {
     pub(crate) memory: TensorMemory,
     pub(crate) completion: Completion,
+    pub(crate) pending: PendingMessage,
+}
+
+/// Counts a message until it has ended.
+pub(crate) struct PendingMessage(Arc<AtomicUsize>);
+
+impl PendingMessage {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for PendingMessage {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Outgoing for Message {
@@ -17,7 +37,9 @@ impl Outgoing for Message {
     }
 
     fn complete(self: Box<Self>, outcome: Result<()>) {
-        self.completion.complete(outcome.map(|()| None));
+        let Self { completion, pending, .. } = *self;
+        drop(pending);
+        completion.complete(outcome.map(|()| None));
     }
 }
 
@@ -27,8 +49,10 @@ impl Incoming for Message {
     }
 
     fn complete(self: Box<Self>, outcome: Result<Received>) {
-        let expected = self.memory.len();
+        let Self { memory, completion, pending } = *self;
+        drop(pending);
+        let expected = memory.len();
         let outcome = outcome.and_then(|received| received.exactly(expected).map(|()| Some(received.source)));
-        self.completion.complete(outcome);
+        completion.complete(outcome);
     }
 }

@@ -54,6 +54,8 @@ def _main():
     )
     try:
         function()
+    except SystemExit:
+        raise
     except BaseException:
         traceback.print_exc()
         # Without leaving the group: other ranks must notice that this one has ended.

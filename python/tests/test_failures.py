@@ -109,6 +109,26 @@ def wrong_arguments():
     dist.barrier()
 
 
+def leaves_with_operations_pending():
+    rank = dist.get_rank()
+    group = dist.new_group()
+    dist.barrier(group=group)
+    # Nobody sends this message.
+    work = dist.irecv(torch.ones(1), 1 - rank, group=group)
+    began = time.monotonic()
+    dist.destroy_process_group(group)
+    del group
+    error = error_of(work.wait)
+    assert error.kind in ("cancelled", "peer_lost"), (error, error.kind)
+    assert time.monotonic() - began < 20
+    if rank == 0:
+        dist.all_reduce(torch.ones(1), async_op=True)
+        raise SystemExit(0)
+    time.sleep(1)
+    error = error_of(lambda: dist.all_reduce(torch.ones(1)))
+    assert error.ranks == [0], error
+
+
 class Failures(unittest.TestCase):
     def test_different_calls_are_named_on_both_ranks(self):
         ranks.run(different_lengths, 2)
@@ -125,6 +145,9 @@ class Failures(unittest.TestCase):
 
     def test_a_message_that_nobody_sends_fails_alone(self):
         ranks.run(nobody_sends, 2)
+
+    def test_a_group_that_is_left_ends_what_is_pending(self):
+        ranks.run(leaves_with_operations_pending, 2)
 
     def test_wrong_arguments_change_nothing(self):
         ranks.run(wrong_arguments, 2)
