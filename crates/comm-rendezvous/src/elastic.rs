@@ -14,6 +14,11 @@ use crate::wait_list::{Admission, Admitted, WaitList};
 /// The shortest time between two attempts to join after one has failed.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// The time to wait for the cause for which a member has left the new group.
+const CAUSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// The time between two looks for that cause.
+const CAUSE_POLL: Duration = Duration::from_millis(1);
+
 /// Options of [`ElasticGroup::grow`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -263,7 +268,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// do, others may have passed the barrier, and they go on in the new group.
     fn confirm(&mut self, comm: Comm, options: &GrowOptions) -> Next {
         let Err(error) = comm.barrier() else { return Next::New(comm, Ok(())) };
-        let cause = self.comm.check().err();
+        let cause = self.cause_in_present_group(&error);
         // The agreement was the last call. Every communicator that can shrink records its calls.
         let calls = self.comm.flight_record().map_or(Vec::new(), |record| record.calls);
         let agreement = calls.last().map_or(0, |call| call.sequence);
@@ -276,6 +281,25 @@ impl<C: GroupConnector> ElasticGroup<C> {
                 Next::Present(Err(cause.unwrap_or(error)))
             }
             Err(error) => Next::Present(Err(error)),
+        }
+    }
+
+    /// Returns the cause of an error in the new group, if the present group reports one.
+    ///
+    /// A member that fails reports the cause in the present group before it leaves the new one,
+    /// but the two messages come on different streams.
+    fn cause_in_present_group(&self, error: &Error) -> Option<Error> {
+        let clock = self.connector.clock();
+        let began = clock();
+        let is_member = |peer: &usize| *peer < self.comm.size();
+        let has_left = matches!(error.root_cause(), Error::PeerLost { peer, .. } if is_member(peer));
+        loop {
+            let cause = self.comm.check().err();
+            let is_over = !has_left || clock().saturating_duration_since(began) >= CAUSE_TIMEOUT;
+            if cause.is_some() || is_over {
+                return cause;
+            }
+            self.connector.sleep(CAUSE_POLL);
         }
     }
 

@@ -86,3 +86,11 @@ fn a_process_that_was_stopped_until_its_deadline_times_out() {
         let _ = groups.run(seed).unwrap();
     }
 }
+
+/// A member that fails while the group grows reports the cause in the present group, and leaves the
+/// new one. The others must not take it for the rank that was lost.
+#[test]
+fn a_member_that_leaves_a_new_group_is_not_named_in_place_of_the_cause() {
+    let [_, _, groups] = Program::all();
+    let _ = groups.run(6_100_000_713).unwrap();
+}
