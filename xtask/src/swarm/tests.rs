@@ -94,3 +94,11 @@ fn a_member_that_leaves_a_new_group_is_not_named_in_place_of_the_cause() {
     let [_, _, groups] = Program::all();
     let _ = groups.run(6_100_000_713).unwrap();
 }
+
+/// An answer of a store was on its way when the store ended. A rank that was done had left by the
+/// time at which it arrived, and its will, which came with it, made it a rank that was lost.
+#[test]
+fn a_store_that_has_ended_executes_no_will() {
+    let [_, rendezvous, _] = Program::all();
+    let _ = rendezvous.run(4_700_012_672).unwrap();
+}

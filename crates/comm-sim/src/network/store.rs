@@ -39,9 +39,10 @@ impl StoreState {
 }
 
 impl World {
-    /// Ends the store.
+    /// Ends the store, which executes no will any more.
     pub(super) fn end_store(&mut self) {
         self.store.has_ended = true;
+        self.store.wills.clear();
         self.wake_all();
     }
 
