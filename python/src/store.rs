@@ -1,14 +1,16 @@
 //! A store of PyTorch, in which ranks find each other.
 
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use comm::{During, Error, Result, Store};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// The longest wait in one call of Python, so that signals are handled.
-const TURN: Duration = Duration::from_millis(200);
+/// The first and the longest time between two looks for keys. PyTorch's own wait logs a warning
+/// when its time is over, and does not let signals be handled.
+const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 
 /// A `torch.distributed.Store`.
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl Store for TorchStoreObject {
 
     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
         let began = Instant::now();
+        let [mut pause, longest] = POLL;
         loop {
             if self.check(keys)? {
                 return Ok(());
@@ -66,15 +69,9 @@ impl Store for TorchStoreObject {
                 let during = During::Store { key: keys.join(", ") };
                 return Err(Error::Timeout { waiting_for: Vec::new(), after: timeout, during });
             }
-            // How a wait ends does not matter: the next check shows whether the keys exist.
-            let waited = Python::attach(|py| {
-                let outcome = self.0.bind(py).call_method1("wait", (keys.to_vec(), left.min(TURN)));
-                outcome.map(drop)
-            });
-            if waited.is_err() {
-                // It may have failed at once, because the store has ended.
-                Python::attach(|py| py.check_signals()).map_err(|error| failed("wait", &error))?;
-            }
+            thread::sleep(pause.min(left));
+            pause = (2 * pause).min(longest);
+            Python::attach(|py| py.check_signals()).map_err(|error| failed("check", &error))?;
         }
     }
 
