@@ -359,7 +359,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """Waits for all ranks, and names all that did not arrive, whatever `wait_all_ranks` is."""
-        seconds = timeout.total_seconds() if timeout else self._timeout
+        seconds = self._timeout if timeout is None else timeout.total_seconds()
         try:
             operation = self._group.monitored_barrier(_Run(seconds, False, None, None))
             if operation is not None:
@@ -369,7 +369,10 @@ class CommProcessGroup(dist.ProcessGroup):
                 raise
             # PyTorch's wording, which programs look for.
             who = ("Ranks " if len(error.ranks) > 1 else "Rank ") + ", ".join(map(str, error.ranks))
-            message = f"[Rank {self._rank}]: {who} failed to pass monitoredBarrier in {seconds * 1000:.0f} ms: {error}"
+            message = (
+                f"Rank {self._rank} timed out in monitoredBarrier after {seconds * 1000:.0f} ms: "
+                f"{who} failed to pass monitoredBarrier in {seconds * 1000:.0f} ms: {error}"
+            )
             raise CommError(message, error.kind, error.ranks) from None
 
     # Messages
