@@ -407,7 +407,7 @@ def _check_same_type(output, input):
 
 def _copy_back(tensor, memory):
     """Returns the function that copies a result from a copy of a tensor, or None without a copy."""
-    return None if memory is tensor else lambda: tensor.copy_(memory)
+    return None if memory is tensor else lambda: tensor.detach().copy_(memory)
 
 
 def _counts(tensors):
@@ -419,7 +419,7 @@ def _counts(tensors):
 def _gathered(tensors):
     """Returns one tensor with the elements of several, and the function that copies it back."""
     flat = t.concatenated(tensors)
-    is_copy = flat.data_ptr() != tensors[0].data_ptr() or len(tensors) == 1 and not t.is_plain(tensors[0])
+    is_copy = flat.data_ptr() != tensors[0].data_ptr()
     return flat, (lambda: t.split_to(flat, tensors)) if is_copy else None
 
 

@@ -100,7 +100,7 @@ def plain(tensor):
     if tensor.is_cpu and is_plain(tensor):
         return tensor
     check(tensor)
-    return tensor.resolve_conj().resolve_neg().contiguous()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def span(tensor, width):
@@ -123,7 +123,7 @@ def joined(tensors):
         ):
             return None
         end += tensor.numel() * tensor.element_size()
-    return first.as_strided((sum(tensor.numel() for tensor in tensors),), (1,), first.storage_offset())
+    return first.detach().as_strided((sum(tensor.numel() for tensor in tensors),), (1,), first.storage_offset())
 
 
 def concatenated(tensors):
@@ -132,9 +132,8 @@ def concatenated(tensors):
         check(tensor)
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise TypeError("all tensors of a call must have the same type")
-    return joined(tensors) if joined(tensors) is not None else torch.cat(
-        [plain(tensor).reshape(-1) for tensor in tensors]
-    )
+    flat = joined(tensors)
+    return torch.cat([plain(tensor).reshape(-1) for tensor in tensors]) if flat is None else flat
 
 
 def split_to(flat, tensors):
@@ -142,7 +141,7 @@ def split_to(flat, tensors):
     start = 0
     for tensor in tensors:
         end = start + tensor.numel()
-        tensor.copy_(flat[start:end].view(tensor.shape))
+        tensor.detach().copy_(flat[start:end].view(tensor.shape))
         start = end
 
 

@@ -30,12 +30,39 @@ pub(crate) struct ProcessGroup {
 /// The connection to the other ranks.
 struct Members {
     comm: Comm,
-    collectives: Worker,
-    messages: Worker,
+    /// `None` once this is dropped.
+    workers: Option<Workers>,
     /// The number of collectives that were submitted to the worker and have not ended.
     pending: Arc<AtomicUsize>,
     /// The number of messages that have not ended.
     pending_messages: Arc<AtomicUsize>,
+}
+
+/// The threads of a group.
+struct Workers {
+    collectives: Worker,
+    messages: Worker,
+}
+
+impl Members {
+    fn workers(&self) -> Result<&Workers> {
+        self.workers.as_ref().ok_or_else(|| Error::Internal("a group that is dropped is used".into()))
+    }
+}
+
+/// Leaves the group. The threads need the lock of the interpreter to end, which whoever drops the
+/// last handle may hold.
+impl Drop for Members {
+    fn drop(&mut self) {
+        let Self { comm, workers, .. } = self;
+        let workers = workers.take();
+        Python::attach(|py| {
+            py.detach(|| {
+                comm.communicator().cancel_recvs();
+                drop(workers);
+            });
+        });
+    }
 }
 
 /// The manner in which an operation runs.
@@ -81,10 +108,11 @@ impl ProcessGroup {
             py.detach(|| run(&members.comm, &request, timeout)).map_err(|error| exception(py, &error))?;
             return how.finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
         }
+        let worker = &members.workers().map_err(|error| exception(py, &error))?.collectives;
         let (operation, completion) = Operation::new(how.tensors, how.finish);
         members.pending.fetch_add(1, Ordering::AcqRel);
         let pending = Arc::clone(&members.pending);
-        let work = members.collectives.submit(move |comm| {
+        let work = worker.submit(move |comm| {
             let outcome = run(comm, &request, timeout);
             // Before it completes: whoever waits for it may then make a call on its own thread.
             pending.fetch_sub(1, Ordering::AcqRel);
@@ -106,12 +134,13 @@ impl ProcessGroup {
     ) -> PyResult<Operation> {
         let started = memory.and_then(|memory| Ok((memory, self.members()?)));
         let (memory, members) = started.map_err(|error| exception(py, &error))?;
+        let worker = &members.workers().map_err(|error| exception(py, &error))?.messages;
         let (operation, completion) = Operation::new(tensors, finish);
         // Posting may complete the message, which needs the lock of the interpreter.
         py.detach(|| {
             let pending = PendingMessage::new(&members.pending_messages);
             post(&members.comm, Box::new(Message { memory, completion, pending }));
-            drop(members.messages.submit(|comm| {
+            drop(worker.submit(|comm| {
                 comm.communicator().drive();
                 Ok(())
             }));
@@ -130,8 +159,9 @@ impl ProcessGroup {
             (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
             let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
             let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
+            let workers = Some(Workers { collectives, messages });
             let (pending, pending_messages) = Default::default();
-            Ok(Members { comm, collectives, messages, pending, pending_messages })
+            Ok(Members { comm, workers, pending, pending_messages })
         });
         let members = connected.map_err(|error| exception(py, &error))?;
         Ok(Self { rank, size, members: Mutex::new(Some(Arc::new(members))) })
@@ -335,19 +365,7 @@ impl ProcessGroup {
     /// matched, which are cancelled.
     fn shutdown(&self, py: Python<'_>) {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The threads of the group need the lock of the interpreter to end.
-        py.detach(|| {
-            if let Some(members) = &members {
-                members.comm.communicator().cancel_recvs();
-            }
-            drop(members);
-        });
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        Python::attach(|py| self.shutdown(py));
+        py.detach(|| drop(members));
     }
 }
 

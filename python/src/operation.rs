@@ -15,8 +15,12 @@ const TURN: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "comm_torch._comm")]
 pub(crate) struct Operation(Arc<Shared>);
 
-/// The other end of an [`Operation`].
-pub(crate) struct Completion {
+/// The other end of an [`Operation`]. If it is dropped, because the operation cannot run, the
+/// operation ends with an error.
+pub(crate) struct Completion(Option<Ending>);
+
+/// The parts of an end of an operation.
+struct Ending {
     shared: Arc<Shared>,
     /// The tensors that the operation uses.
     tensors: Py<PyAny>,
@@ -46,7 +50,7 @@ impl Shared {
 impl Operation {
     pub(crate) fn new(tensors: Py<PyAny>, finish: Option<Py<PyAny>>) -> (Self, Completion) {
         let shared = Arc::new(Shared { state: Mutex::default(), done: Condvar::new() });
-        (Self(Arc::clone(&shared)), Completion { shared, tensors, finish })
+        (Self(Arc::clone(&shared)), Completion(Some(Ending { shared, tensors, finish })))
     }
 
     /// Waits for at most this time. Returns whether the operation has ended.
@@ -117,7 +121,24 @@ impl Operation {
 
 impl Completion {
     /// Ends the operation, and wakes those that wait for it.
-    pub(crate) fn complete(self, outcome: Result<Option<usize>>) {
+    pub(crate) fn complete(mut self, outcome: Result<Option<usize>>) {
+        if let Some(ending) = self.0.take() {
+            ending.complete(outcome);
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if let Some(ending) = self.0.take() {
+            let reason = "the operation cannot run: its process was forked, or it panicked";
+            ending.complete(Err(Error::Internal(reason.into())));
+        }
+    }
+}
+
+impl Ending {
+    fn complete(self, outcome: Result<Option<usize>>) {
         let Self { shared, tensors, finish } = self;
         let outcome = match finish {
             Some(finish) if outcome.is_ok() => {

@@ -80,12 +80,9 @@ impl Memories {
         }
         let view = send.view()?;
         let bytes = view.bytes().len();
-        let words = view.bytes().chunks(8).map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_ne_bytes(word)
-        });
-        Ok(Self::Copied { send: words.collect(), bytes, recv })
+        let mut copy = vec![0_u64; bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
+        comm::bytemuck::cast_slice_mut(&mut copy)[..bytes].copy_from_slice(view.bytes());
+        Ok(Self::Copied { send: copy, bytes, recv })
     }
 
     fn buffers(&self) -> Result<Buffers<'_>> {

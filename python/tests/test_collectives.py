@@ -98,6 +98,20 @@ def all_reduce():
         raise AssertionError(f"{op} of {dtype} is not defined")
 
 
+def parameters():
+    """Parameters of a model are changed in place, whatever their layout is."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for contiguous in (True, False):
+        values = torch.full((2, 3), float(rank))
+        parameter = torch.nn.Parameter(values if contiguous else values.t().contiguous().t())
+        dist.all_reduce(parameter)
+        dist.broadcast(parameter, 0)
+        dist.all_reduce_coalesced([parameter, torch.ones(1)])
+        total = torch.full((2, 3), size * (size - 1) / 2 * size)
+        assert_equal(parameter.detach(), total, "a parameter")
+        assert parameter.is_leaf and parameter.requires_grad
+
+
 def moves():
     rank, size = dist.get_rank(), dist.get_world_size()
     for dtype in NUMBERS + COMPLEX + OTHERS:
@@ -222,6 +236,8 @@ def messages():
         assert sources == set(range(1, size)), sources
     else:
         dist.send(torch.tensor([float(rank)]), 0)
+    # Rank 0 would otherwise accept the next messages, too.
+    dist.barrier()
     received = torch.empty(4)
     operations = [
         dist.P2POp(dist.isend, torch.full((4,), float(rank)), following),
@@ -267,7 +283,7 @@ def groups_and_objects():
 
 
 def everything():
-    for check in (all_reduce, moves, reductions_to_some, futures_and_order):
+    for check in (all_reduce, parameters, moves, reductions_to_some, futures_and_order):
         check()
     if dist.get_world_size() > 1:
         for check in (uneven, coalesced, messages, groups_and_objects):

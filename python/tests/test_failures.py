@@ -129,6 +129,15 @@ def leaves_with_operations_pending():
     assert error.ranks == [0], error
 
 
+def a_forked_child_gets_an_error():
+    child = os.fork()
+    if child == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        os._exit(0 if "forked" in str(error_of(work.wait)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    dist.barrier()
+
+
 class Failures(unittest.TestCase):
     def test_different_calls_are_named_on_both_ranks(self):
         ranks.run(different_lengths, 2)
@@ -148,6 +157,9 @@ class Failures(unittest.TestCase):
 
     def test_a_group_that_is_left_ends_what_is_pending(self):
         ranks.run(leaves_with_operations_pending, 2)
+
+    def test_a_forked_child_cannot_use_the_group(self):
+        ranks.run(a_forked_child_gets_an_error, 2)
 
     def test_wrong_arguments_change_nothing(self):
         ranks.run(wrong_arguments, 2)
