@@ -270,6 +270,10 @@ impl<'a, 'b> Process<'a, 'b> {
         match outcome.as_ref().map_err(Error::root_cause) {
             Ok(_) => "complete".into(),
             Err(Error::PeerLost { peer, .. }) => format!("lost {peer}"),
+            // A rank that was too late itself waits for none.
+            Err(Error::Timeout { waiting_for, during: During::Rendezvous, .. }) if waiting_for.is_empty() => {
+                format!("missing {:?}", [self.own()])
+            }
             Err(Error::Timeout { waiting_for, .. }) => format!("missing {waiting_for:?}"),
             Err(Error::Aborted { by, .. }) => format!("failed {by}"),
             Err(Error::Handshake { .. }) => "refused".into(),

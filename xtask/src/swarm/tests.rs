@@ -67,6 +67,14 @@ fn a_rank_that_ends_its_messages_because_of_a_death_is_not_named() {
     }
 }
 
+/// Repeated announcements filled the control stream to a rank that was busy with messages, so the
+/// frame that told it of a failure did not fit.
+#[test]
+fn a_rank_that_is_busy_with_messages_learns_of_a_failure() {
+    let [calls, ..] = Program::all();
+    let _ = calls.run(30_700_005_742).unwrap();
+}
+
 /// One that serves the store left before ranks that were late for a phase, or waited for the end of
 /// one that a rank had failed just before it died, knew the cause.
 #[test]

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use comm_core::{Armed, Error, GroupId, Result, Signature, Transport};
 
 use super::group_context::Connected;
-use super::predecessor::Predecessor;
 use super::session::Session;
 use crate::control::{Control, ControlFrame, Proposal, ShrinkFrame};
 
@@ -126,7 +125,6 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
             attempt.connected.engine.session_mut().poll_events();
         }
         self.listen();
-        self.check_deserted()?;
         self.check_done()?;
         if phase == Phase::Done {
             return Ok(false);
@@ -187,15 +185,6 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         let is_open = !self.session.control.is_disconnected(peer)
             || self.former.as_ref().is_some_and(|attempt| attempt.is_open(peer));
         is_open && !has_given_up && !self.peers[peer].patience.left.is_zero()
-    }
-
-    /// Checks whether a member had continued without this rank before the present group was
-    /// complete.
-    fn check_deserted(&mut self) -> Result<()> {
-        match self.session.predecessor.as_mut().and_then(Predecessor::deserter) {
-            Some(peer) => Err(left_out(peer)),
-            None => Ok(()),
-        }
     }
 
     /// Checks whether a peer goes on in a group that it has created.
@@ -325,7 +314,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         if attempt.control_mut().arm()? == Armed::Ready {
             return Ok(());
         }
-        self.session.control.sleep(attempt.control().descriptor(), at_most)
+        self.session.control.sleep(Some(attempt.control().descriptor()), at_most)
     }
 }
 

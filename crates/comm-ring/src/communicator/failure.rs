@@ -57,7 +57,7 @@ impl<T: Transport> Session<T> {
     /// Returns whether this rank was finalized, or continues in a smaller group.
     pub(super) fn has_ended(&self) -> bool {
         let is_finalized = |error: &Arc<Error>| matches!(**error, Error::Invalid(Invalid::Finalized));
-        self.control.is_taken() || self.poison.as_ref().is_some_and(is_finalized)
+        self.has_shrunk || self.poison.as_ref().is_some_and(is_finalized)
     }
 
     /// Returns the number of the last call that this rank completed.

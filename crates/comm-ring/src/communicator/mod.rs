@@ -9,7 +9,6 @@ mod failure;
 mod group_context;
 mod groups;
 mod messages;
-mod predecessor;
 mod program;
 mod recording;
 mod registration;

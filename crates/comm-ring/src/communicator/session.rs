@@ -9,7 +9,6 @@ use comm_core::{Armed, During, Error, Group, Idle, Result, Transport, Waiter};
 
 use super::clock::Clock;
 use super::failure::{LossOfSelf, PendingAbort};
-use super::predecessor::Predecessor;
 use super::unexpected::UnexpectedCheck;
 use crate::RingConfig;
 use crate::control::{Announce, Control, ControlFrame, Event};
@@ -38,8 +37,10 @@ pub(super) struct Session<T> {
     pub(super) pending_abort: Option<PendingAbort>,
     /// The first report that another rank has lost this one.
     pub(super) lost_by: Option<LossOfSelf>,
-    /// The group from which this one was shrunk.
-    pub(super) predecessor: Option<Predecessor<T>>,
+    /// The last announcement of this rank.
+    announced: Option<Announce>,
+    /// Whether this rank continues in a smaller group.
+    pub(super) has_shrunk: bool,
 }
 
 impl<T: Transport> Session<T> {
@@ -60,7 +61,8 @@ impl<T: Transport> Session<T> {
             failed_in: None,
             pending_abort: None,
             lost_by: None,
-            predecessor: None,
+            announced: None,
+            has_shrunk: false,
         }
     }
 
@@ -187,7 +189,7 @@ impl<T: Transport> Session<T> {
             return self.check_unexpected(now);
         }
         if control == Armed::Sleep {
-            self.data.sleep(self.control.descriptor(), times.until_next(now))?;
+            self.data.sleep(Some(self.control.descriptor()), times.until_next(now))?;
         }
         Ok(())
     }
@@ -204,7 +206,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Announces to all ranks the call in which this rank is blocked and the ranks that it waits
-    /// for.
+    /// for, unless it has already. A rank that is busy elsewhere does not read announcements, and
+    /// too many would leave no space for the frame that tells it of a failure.
     fn announce(&mut self) {
         let sequence = self.history.last();
         let Some(call) = self.history.get(sequence) else { return };
@@ -213,7 +216,10 @@ impl<T: Transport> Session<T> {
         waiting_for.truncate(Announce::WAITING_MAX);
         let past = self.history.before(sequence);
         let announce = Announce { sequence, question: false, call, waiting_for, past };
-        self.control.send_all(&ControlFrame::Announce(announce));
+        if self.announced.as_ref() != Some(&announce) {
+            self.control.send_all(&ControlFrame::Announce(announce.clone()));
+            self.announced = Some(announce);
+        }
     }
 
     /// Returns the current call, for errors.

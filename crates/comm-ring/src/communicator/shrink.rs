@@ -35,7 +35,6 @@ use super::RingCommunicator;
 use super::agreement::{Agreement, Attempt, Patience, Phase, TURN};
 use super::group_context::Connected;
 use super::groups::renumbered;
-use super::predecessor::Predecessor;
 use super::session::Session;
 use crate::control::Proposal;
 
@@ -51,16 +50,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
             options: options.clone(),
             deadline: self.context.deadline(options.timeout),
             agreement: Agreement::new(session, options.patience),
-            is_confirmed: false,
         };
         let attempt = shrink.run();
-        let Shrink { mut agreement, .. } = shrink;
+        let mut agreement = shrink.agreement;
         match attempt {
-            Ok(Attempt { number, ranks, mut connected }) => {
+            Ok(Attempt { ranks, connected, .. }) => {
                 let completed = agreement.completed(&ranks);
-                let control = agreement.session.control.take();
-                let predecessor = Predecessor::new(control, self.group.rank(), ranks.clone(), number);
-                connected.engine.session_mut().predecessor = Some(predecessor);
+                agreement.session.has_shrunk = true;
                 let comm = Box::new(Self::over(self.context.clone(), connected));
                 Ok(Shrunk::new(comm as Box<dyn HostCommunicator>, ranks, completed))
             }
@@ -78,18 +74,12 @@ struct Shrink<'a, T: Transport + 'static> {
     options: ShrinkOptions,
     deadline: Instant,
     agreement: Agreement<'a, T>,
-    /// Whether no rank has reported that it continues without this one.
-    is_confirmed: bool,
 }
 
 impl<T: Transport + 'static> Shrink<'_, T> {
     fn run(&mut self) -> Result<Attempt<T>> {
         self.agreement.propose();
         while let Some(ranks) = self.agree()? {
-            if self.must_confirm(ranks.len()) {
-                self.confirm()?;
-                continue;
-            }
             let Some(connected) = self.connect(&ranks)? else { continue };
             let number = self.agreement.proposal.attempt;
             self.agreement.former = Some(Attempt { number, ranks: ranks.clone(), connected });
@@ -124,24 +114,6 @@ impl<T: Transport + 'static> Shrink<'_, T> {
             self.wait(&missing)?;
             self.agreement.exclude_silent(&missing);
         }
-    }
-
-    /// Returns whether the missing ranks may have continued without this one. Only a rank that was
-    /// stopped while the present group was created may learn that in it.
-    fn must_confirm(&self, members: usize) -> bool {
-        let session = &self.agreement.session;
-        !self.is_confirmed && session.predecessor.is_some() && 2 * members <= session.group.size()
-    }
-
-    /// Waits a short time for the report that the missing ranks have not died.
-    fn confirm(&mut self) -> Result<()> {
-        let mut patience = Patience::new(self.communicator.context.diagnosis(), self.now());
-        while !patience.left(self.now()).is_zero() {
-            self.agreement.poll(Phase::Agreeing)?;
-            self.wait(&[])?;
-        }
-        self.is_confirmed = true;
-        Ok(())
     }
 
     /// Opens the channels of the group of these ranks. Returns `None` if another attempt is needed.

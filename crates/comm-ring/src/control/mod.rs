@@ -85,8 +85,7 @@ pub(crate) enum Event {
 /// The control channel of a group.
 #[derive(Debug)]
 pub(crate) struct Control<T> {
-    /// `None` once the channel belongs to a smaller group.
-    transport: Option<T>,
+    transport: T,
     group: Group,
     peers: Vec<ControlPeer>,
     interest: Interest,
@@ -101,21 +100,7 @@ impl<T: Transport> Control<T> {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
         let interest = Interest::with_capacity(group.size());
-        Self { transport: Some(transport), group, peers, interest, quiet: true, asked_in: None }
-    }
-
-    /// Takes the channel and the state of its peers. Nothing can be sent or received here
-    /// afterwards.
-    pub(crate) fn take(&mut self) -> Self {
-        let (group, interest) = (self.group, std::mem::take(&mut self.interest));
-        let empty = (0..group.size()).map(|_| ControlPeer::default()).collect();
-        let peers = std::mem::replace(&mut self.peers, empty);
-        Self { transport: self.transport.take(), group, peers, interest, quiet: false, asked_in: None }
-    }
-
-    /// Returns whether the channel was taken.
-    pub(crate) const fn is_taken(&self) -> bool {
-        self.transport.is_none()
+        Self { transport, group, peers, interest, quiet: true, asked_in: None }
     }
 
     /// Queues a frame for a peer and sends what can be sent now.
@@ -142,11 +127,10 @@ impl<T: Transport> Control<T> {
     }
 
     fn flush(&mut self, to: usize) {
-        let Some(transport) = &mut self.transport else { return };
         let peer = &mut self.peers[to];
         while !peer.outbox.is_empty() {
             let (first, second) = peer.outbox.as_slices();
-            match transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
+            match self.transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => break,
                 Ok(sent) => drop(peer.outbox.drain(..sent)),
                 Err(error) => {
@@ -181,8 +165,7 @@ impl<T: Transport> Control<T> {
     fn read(&mut self, from: usize, events: &mut Vec<Event>) {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
-            let Some(transport) = &mut self.transport else { return };
-            match transport.try_recv(from, &mut bytes) {
+            match self.transport.try_recv(from, &mut bytes) {
                 Ok(0) => return,
                 Ok(received) => self.peers[from].inbox.extend_from_slice(&bytes[..received]),
                 Err(error) => {
@@ -367,22 +350,17 @@ impl<T: Transport> Control<T> {
                 self.interest.add_send(rank);
             }
         }
-        self.transport.as_mut().ok_or_else(taken)?.arm(&self.interest)
+        self.transport.arm(&self.interest)
     }
 
     /// Sleeps until the channel or the other descriptor is ready, or the timeout has passed.
     pub(crate) fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
-        self.transport.as_ref().ok_or_else(taken)?.sleep(also, timeout)
+        self.transport.sleep(also, timeout)
     }
 
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.transport.as_ref().map(Transport::descriptor)
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.transport.descriptor()
     }
-}
-
-#[cold]
-fn taken() -> Error {
-    Error::Internal("the control channel belongs to a smaller group".into())
 }
 
 /// Converts an error of the transport to the loss of a peer.
