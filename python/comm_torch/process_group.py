@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from . import devices
 from . import tensors as t
 from ._comm import ProcessGroup as _Group
+from .devices import or_on_device
 from .errors import CommError
 from .work import CommWork
 
@@ -31,6 +33,8 @@ class _Run:
 class CommProcessGroup(dist.ProcessGroup):
     """A group of ranks whose CPU tensors comm moves and reduces.
 
+    Tensors on GPUs are left to PyTorch's NCCL backend, whose group is created for the first of them.
+
     Collectives of a group take effect in the order in which they are called, on every rank. One of
     several threads may call at a time.
     """
@@ -43,6 +47,8 @@ class CommProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._name = name
         self._timeout = timeout.total_seconds()
+        self._store = store
+        self._nccl_group = None
         self._group = _Group(store, rank, size, self._timeout)
         self._rank, self._size = rank, size
         self._sequence = 0
@@ -53,7 +59,16 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self):
-        return [torch.device("cpu")]
+        return [devices.CPU, devices.CUDA] if devices.is_available() else [devices.CPU]
+
+    def _device_group(self, device):
+        """Returns the group for tensors on this device, or None."""
+        if device.type != "cuda" or not devices.is_available():
+            return None
+        if self._nccl_group is None:
+            timeout = datetime.timedelta(seconds=self._timeout)
+            self._nccl_group = devices.nccl_group(self._store, self._rank, self._size, timeout)
+        return self._nccl_group
 
     def getBackendName(self):
         # PyTorch looks for its own implementation behind the names of its backends.
@@ -87,13 +102,22 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._size
 
     def _get_backend(self, device):
-        return self
+        group = self._device_group(device)
+        return self if group is None else group._get_backend(device)
+
+    def _start_coalescing(self, device):
+        return self._device_group(device)._start_coalescing(device)
+
+    def _end_coalescing(self, device):
+        return self._device_group(device)._end_coalescing(device)
 
     def _get_backend_name(self):
         return "comm"
 
     def set_timeout(self, timeout):
         self._timeout = timeout.total_seconds()
+        if self._nccl_group is not None:
+            self._nccl_group.set_timeout(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -104,9 +128,13 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._sequence
 
     def abort(self):
+        if self._nccl_group is not None:
+            self._nccl_group.abort()
         self._group.abort("the process group was aborted")
 
     def shutdown(self):
+        if self._nccl_group is not None:
+            self._nccl_group.shutdown()
         self._group.shutdown()
 
     # Operations
@@ -144,6 +172,7 @@ class CommProcessGroup(dist.ProcessGroup):
         self._sequence += 1
         return CommWork([operation for operation in operations if operation is not None], tensors)
 
+    @or_on_device
     def allreduce(self, tensors, opts=None):
         opts = opts or c10d.AllreduceOptions()
         (tensor,) = tensors
@@ -155,6 +184,7 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.all_reduce(t.span(memory, width), code, op, run)
         return self._work([operation], tensors)
 
+    @or_on_device
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or c10d.AllreduceCoalescedOptions()
         flat, finish = _gathered(tensors)
@@ -163,10 +193,12 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.all_reduce(t.span(flat, width), code, op, run)
         return self._work([operation], tensors)
 
+    @or_on_device
     def allreduce_sparse(self, tensors, opts=None):
         """Sums sparse tensors. It has ended when it returns."""
         opts = opts or c10d.AllreduceOptions()
         (tensor,) = tensors
+        t.check_host(tensor)
         if t.operator_name(opts.reduceOp) != "SUM":
             raise ValueError("the only operator of sparse tensors is SUM")
         own = tensor.coalesce()
@@ -192,6 +224,7 @@ class CommProcessGroup(dist.ProcessGroup):
         self._work([operation], None).wait()
         return gathered
 
+    @or_on_device
     def broadcast(self, tensors, opts=None):
         opts = opts or c10d.BroadcastOptions()
         (tensor,) = tensors
@@ -201,6 +234,7 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.broadcast(t.span(memory, width), code, opts.rootRank, run)
         return self._work([operation], tensors)
 
+    @or_on_device
     def reduce(self, tensors, opts=None):
         opts = opts or c10d.ReduceOptions()
         (tensor,) = tensors
@@ -211,11 +245,12 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.reduce(t.span(memory, width), code, op, opts.rootRank, run)
         return self._work([operation], tensors)
 
-    def all_gather_single(self, output, input, opts=None):
+    @or_on_device
+    def _allgather_base(self, output, input, opts=None):
         opts = opts or c10d.AllgatherOptions()
         return self._work([self._gather_to(output, input, None, opts)], [output])
 
-    _allgather_base = all_gather_single
+    all_gather_single = _allgather_base
 
     def _gather_to(self, output, input, counts, opts, finish=None, event="all_gather_into_tensor"):
         _check_same_type(output, input)
@@ -227,13 +262,15 @@ class CommProcessGroup(dist.ProcessGroup):
         run = self._run(opts, (output, input, send, recv), finish, event, input)
         return self._group.all_gather(t.span(send, width), t.span(recv, width), code, counts, run)
 
-    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+    @or_on_device
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         opts = opts or c10d.AllgatherOptions()
         operations = [self._gather_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
         return self._work(operations, outputs)
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
 
+    @or_on_device
     def allgather(self, output_lists, inputs, opts=None):
         opts = opts or c10d.AllgatherOptions()
         (outputs,), (input,) = output_lists, inputs
@@ -242,6 +279,7 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._gather_to(flat, input, _counts(outputs), opts, finish, "all_gather")
         return self._work([operation], output_lists)
 
+    @or_on_device
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         """`output_lists` has a list of tensors for each rank."""
         opts = opts or c10d.AllgatherOptions()
@@ -254,11 +292,12 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.all_gather(t.span(send, width), t.span(recv, width), code, None, run)
         return self._work([operation], output_lists)
 
-    def reduce_scatter_single(self, output, input, opts=None):
+    @or_on_device
+    def _reduce_scatter_base(self, output, input, opts=None):
         opts = opts or c10d.ReduceScatterOptions()
         return self._work([self._reduce_to(output, input, None, opts)], [output])
 
-    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_single = _reduce_scatter_base
 
     def _reduce_to(self, output, input, counts, opts):
         _check_same_type(output, input)
@@ -269,13 +308,15 @@ class CommProcessGroup(dist.ProcessGroup):
         run = self._run(opts, (output, input, send, recv), finish, "reduce_scatter_tensor", input)
         return self._group.reduce_scatter(t.span(send, width), t.span(recv, width), code, op, counts, run)
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+    @or_on_device
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
         opts = opts or c10d.ReduceScatterOptions()
         operations = [self._reduce_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
         return self._work(operations, outputs)
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    @or_on_device
     def reduce_scatter(self, outputs, input_lists, opts=None):
         opts = opts or c10d.ReduceScatterOptions()
         (output,), (inputs,) = outputs, input_lists
@@ -283,7 +324,8 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._reduce_to(output, t.concatenated(inputs), _counts(inputs), opts)
         return self._work([operation], outputs)
 
-    def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
+    @or_on_device
+    def alltoall_base(self, output, input, output_splits, input_splits, opts=None):
         opts = opts or c10d.AllToAllOptions()
         _check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
@@ -298,7 +340,7 @@ class CommProcessGroup(dist.ProcessGroup):
         spans = t.span(send, width), t.span(recv, width)
         return self._work([self._group.all_to_all(*spans, code, send_counts, recv_counts, run)], [output])
 
-    alltoall_base = all_to_all_single
+    all_to_all_single = alltoall_base
 
     def _split(self, tensor, splits, width):
         """Returns the number of elements for each rank, or None if all are equal."""
@@ -310,6 +352,7 @@ class CommProcessGroup(dist.ProcessGroup):
             raise RuntimeError(f"splits {list(splits)} do not divide {tensor.shape[0]} rows among {self._size} ranks")
         return [rows * t.row_elements(tensor) * width for rows in splits]
 
+    @or_on_device
     def alltoall(self, outputs, inputs, opts=None):
         opts = opts or c10d.AllToAllOptions()
         self._check_number(outputs)
@@ -322,6 +365,7 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.all_to_all(t.span(send, width), t.span(recv, width), code, *counts, run)
         return self._work([operation], outputs)
 
+    @or_on_device
     def gather(self, output_lists, inputs, opts=None):
         opts = opts or c10d.GatherOptions()
         (input,) = inputs
@@ -337,6 +381,7 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.gather(t.span(send, width), recv, code, opts.rootRank, run)
         return self._work([operation], output_lists)
 
+    @or_on_device
     def scatter(self, outputs, input_lists, opts=None):
         opts = opts or c10d.ScatterOptions()
         (output,) = outputs
@@ -355,6 +400,9 @@ class CommProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         opts = opts or c10d.BarrierOptions()
+        device = opts.device or (torch.device("cuda", opts.device_ids[0]) if opts.device_ids else devices.CPU)
+        if device.type != "cpu":
+            return self._get_backend(device).barrier(opts)
         return self._work([self._group.barrier(self._run(opts, None, None, "barrier"))], [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
@@ -377,6 +425,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     # Messages
 
+    @or_on_device
     def send(self, tensors, dst, tag=0):
         (tensor,) = tensors
         memory = t.plain(tensor)
@@ -384,6 +433,7 @@ class CommProcessGroup(dist.ProcessGroup):
         run = self._run_message((tensor, memory), None, "send", tensor)
         return CommWork([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
 
+    @or_on_device
     def recv(self, tensors, src, tag=0):
         (tensor,) = tensors
         memory = t.plain(tensor)
@@ -392,6 +442,7 @@ class CommProcessGroup(dist.ProcessGroup):
         run = self._run_message((tensor, memory), _copy_back(tensor, memory), event, tensor)
         return CommWork([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
 
+    @or_on_device
     def recv_anysource(self, tensors, tag=0):
         return self.recv(tensors, None, tag)
 

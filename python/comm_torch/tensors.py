@@ -84,10 +84,23 @@ def to_move(dtype):
     return _U8, dtype.itemsize
 
 
+class DeviceTensor(RuntimeError):
+    """The tensor is not in host memory."""
+
+    def __init__(self, device):
+        super().__init__(f"the backend comm moves tensors in host memory, not on {device}")
+        self.device = device
+
+
+def check_host(tensor):
+    if not tensor.is_cpu:
+        raise DeviceTensor(tensor.device)
+
+
 def check(tensor):
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        what = f"{tensor.layout} tensor on {tensor.device}"
-        raise RuntimeError(f"the backend comm moves dense tensors in host memory, not a {what}")
+    check_host(tensor)
+    if tensor.layout != torch.strided:
+        raise RuntimeError(f"the backend comm moves dense tensors, not a {tensor.layout} tensor")
 
 
 def is_plain(tensor):

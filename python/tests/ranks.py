@@ -41,6 +41,11 @@ def run(function, size, backend="comm", seconds=60, environment=None):
     return outputs
 
 
+def monitored_barrier(**options):
+    """Calls `dist.monitored_barrier`, which PyTorch has only for gloo before version 2.15."""
+    dist.distributed_c10d._get_default_group().monitored_barrier(**options)
+
+
 def _main():
     module, name, backend, store, size, seconds, rank = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

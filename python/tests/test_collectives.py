@@ -262,7 +262,7 @@ def futures_and_order():
         assert_equal(tensors[index], torch.full((1000,), float(total)), "background all_reduce")
     assert_equal(synchronous, torch.full((1,), float(size)), "all_reduce after others")
     dist.barrier()
-    dist.monitored_barrier()
+    ranks.monitored_barrier()
 
 
 def groups_and_objects():

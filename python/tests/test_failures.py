@@ -24,7 +24,7 @@ def error_of(call):
 def set_timeout(seconds):
     """Sets the timeout of calls, once all ranks are there."""
     dist.barrier()
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), dist.group.WORLD)
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=seconds))
 
 
 def different_lengths():
@@ -87,7 +87,7 @@ def nobody_sends():
 
 def monitored():
     if dist.get_rank() != 1:
-        error = error_of(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
+        error = error_of(lambda: ranks.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
         assert error.ranks == [1] and "Rank 1 failed to pass monitoredBarrier" in str(error), error
     else:
         time.sleep(2)

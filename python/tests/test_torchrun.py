@@ -11,6 +11,8 @@ import unittest
 import torch
 import torch.distributed as dist
 
+import comm_torch  # noqa: F401  (registers the backend, which PyTorch does itself from 2.15 on)
+
 
 def worker():
     if os.environ["RANK"] == "1":
