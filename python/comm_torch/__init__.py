@@ -14,7 +14,8 @@ A call that fails raises `CommError`, which names the ranks at fault.
 """
 
 from .errors import CommError
-from .process_group import CommProcessGroup, register
+from .process_group import CommProcessGroup
+from .registration import register
 
 __all__ = ["CommError", "CommProcessGroup", "register"]
 

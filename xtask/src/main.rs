@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(out),
         Task::Swarm(swarm) => swarm.execute(out),
         Task::Tidy => tidy::run(),
-        Task::TorchTest(test) => test.execute(out),
+        Task::TorchTest(test) => test.execute(),
         Task::Verify => verify::run(out),
     };
     match outcome {

@@ -54,16 +54,14 @@ impl Wheel {
     }
 
     fn install(&self, python: &Path, requirements: &Path, folder: &Path) -> Result<()> {
-        let mut command = Command::new(python);
-        command.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-        command.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
-        command.arg("--requirement").arg(requirements).arg("--target").arg(folder).stdin(Stdio::null());
-        commands::output(&mut command).map(drop).map_err(|error| match error {
-            Error::Failed { program, reason } => {
-                Error::Failed { program: format!("{program} -m pip install {self}"), reason }
-            }
-            other => other,
-        })
+        commands::output(&mut pip_install(python, requirements, folder)).map(drop).map_err(
+            |error| match error {
+                Error::Failed { program, reason } => {
+                    Error::Failed { program: format!("{program} -m pip install {self}"), reason }
+                }
+                other => other,
+            },
+        )
     }
 
     /// Returns a line of a requirements file with hashes, which pip verifies.
@@ -81,6 +79,16 @@ impl std::fmt::Display for Wheel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.package, self.version)
     }
+}
+
+/// Returns the command that installs wheels to a folder. The requirements have hashes, and list
+/// dependencies, too.
+pub(crate) fn pip_install(python: &Path, requirements: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    command.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    command.arg("--requirement").arg(requirements).arg("--target").arg(folder).stdin(Stdio::null());
+    command
 }
 
 fn replace(folder: &Path, whole: &Path) -> Result<()> {

@@ -1,0 +1,42 @@
+"""The registration of the backend, and its end."""
+
+import atexit
+import datetime
+
+import torch.distributed as dist
+
+from .process_group import CommProcessGroup, groups
+
+
+class _Creator:
+    """Creates the groups of a backend with this name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, store, rank, size, timeout):
+        return CommProcessGroup(store, rank, size, timeout or datetime.timedelta(minutes=30), self.name)
+
+
+def register(name="comm"):
+    """Registers the backend, if it has not been.
+
+    Importing `comm_torch` does this; so does PyTorch from 2.15 on. Under the name of another
+    backend, such as "gloo", it takes the place of that one in programs that cannot be changed.
+    """
+    # comm records its calls itself, and PyTorch's recorder needs a backend written in C++.
+    getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
+    plugin = dist.Backend._plugins.get(name.upper())
+    if plugin is None:
+        dist.Backend.register_backend(name, _Creator(name), devices=["cpu"])
+    elif not isinstance(plugin.creator_fn, _Creator):
+        dist.Backend._plugins[name.upper()] = dist.Backend._BackendPlugin(_Creator(name), False)
+
+
+@atexit.register
+def _leave():
+    """Leaves all groups before the interpreter ends, so that no thread needs it afterwards."""
+    for group in list(groups):
+        if group._group.is_pending():
+            group._group.abort("the process ends while operations are pending")
+        group.shutdown()
