@@ -1,11 +1,13 @@
 //! Benchmarks of call signatures: the fingerprint, which precedes every message, and the encoding,
-//! which ranks exchange when one of them has waited for a long time.
+//! which ranks exchange when one of them has waited for a long time. And of whole calls in a world
+//! of one rank, which contain all costs of a call but messages.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
 
 use std::hint::black_box;
 
+use comm::{Config, Membership};
 use comm_core::{Collective, DType, GroupId, ReduceOp, Signature, wire};
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -24,5 +26,20 @@ fn description(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, description);
+fn alone(criterion: &mut Criterion) {
+    let config = Config::new(Membership { rank: 0, size: 1 }, "", 0);
+    let Ok(comm) = config.and_then(|config| comm::init_with(&config)) else { return };
+    let mut group = criterion.benchmark_group("one rank");
+    group.bench_function("barrier", |bencher| bencher.iter(|| comm.barrier().is_ok()));
+    let mut buffer = [1.0_f32; 1];
+    group.bench_function("all_reduce", |bencher| {
+        bencher.iter(|| comm.all_reduce(black_box(&mut buffer), ReduceOp::Sum).is_ok());
+    });
+    group.bench_function("alternating", |bencher| {
+        bencher.iter(|| comm.all_reduce(black_box(&mut buffer), ReduceOp::Sum).and(comm.barrier()).is_ok());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, description, alone);
 criterion_main!(benches);

@@ -16,22 +16,6 @@ pub(crate) fn parser(known: Vec<Collective>) -> impl TypedValueParser<Value = Co
     })
 }
 
-/// Returns the ratio of bus bandwidth to algorithm bandwidth, as nccl-tests defines it.
-pub(crate) fn bus_factor(collective: Collective, ranks: usize) -> f64 {
-    let others = (ranks - 1) as f64 / ranks as f64;
-    match collective.base() {
-        Collective::AllReduce => 2.0 * others,
-        base if has_blocks(base) => others,
-        _ => 1.0,
-    }
-}
-
-/// Returns whether the data has one block per rank.
-pub(crate) const fn has_blocks(collective: Collective) -> bool {
-    use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-    matches!(collective, AllGather | ReduceScatter | Gather | Scatter | AllToAll)
-}
-
 pub(crate) const fn reduces(collective: Collective) -> bool {
     use Collective::{AllReduce, Reduce, ReduceScatter};
     matches!(collective, AllReduce | Reduce | ReduceScatter) || is_prefix(collective)
@@ -54,17 +38,6 @@ pub(crate) fn has_data(collective: Collective) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bus_factors_match_nccl_tests() {
-        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
-        assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
-        assert_eq!(bus_factor(Collective::ReduceScatter, 2), 0.5);
-        assert_eq!(bus_factor(Collective::AllToAll, 8), 0.875);
-        assert_eq!(bus_factor(Collective::Broadcast, 4), 1.0);
-        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
-        assert_eq!(bus_factor(Collective::AllReduce, 1), 0.0);
-    }
 
     #[test]
     fn every_measurable_collective_has_an_algorithm() {

@@ -96,6 +96,27 @@ impl Collective {
         !matches!(self, Self::GatherV | Self::ScatterV | Self::AllToAllV)
     }
 
+    /// Returns whether the data has one block per rank, such as the contributions of a gather.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(
+            self.base(),
+            Self::AllGather | Self::AllToAll | Self::Gather | Self::ReduceScatter | Self::Scatter
+        )
+    }
+
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth in a group of this many ranks, as
+    /// nccl-tests defines it.
+    #[must_use]
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let others = ranks.saturating_sub(1) as f64 / ranks.max(1) as f64;
+        match self.base() {
+            Self::AllReduce => 2.0 * others,
+            base if base.has_blocks() => others,
+            _ => 1.0,
+        }
+    }
+
     /// Returns the code on the wire, never zero.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -145,6 +166,18 @@ impl std::fmt::Display for Collective {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bus_factors_match_nccl_tests() {
+        assert_eq!(Collective::AllReduce.bus_factor(4), 1.5);
+        assert_eq!(Collective::AllGather.bus_factor(4), 0.75);
+        assert_eq!(Collective::AllGatherV.bus_factor(4), 0.75);
+        assert_eq!(Collective::ReduceScatter.bus_factor(2), 0.5);
+        assert_eq!(Collective::AllToAll.bus_factor(8), 0.875);
+        assert_eq!(Collective::Broadcast.bus_factor(4), 1.0);
+        assert_eq!(Collective::Reduce.bus_factor(4), 1.0);
+        assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
+    }
 
     #[test]
     fn codes_name_their_collectives_and_no_other_does() {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use crate::coalesced::Packing;
 use crate::{
-    CallOptions, Communicator, Error, FlightRecord, Host, HostCommunicator, LinkModel, Memory, ReduceOrder,
-    Result, Worker,
+    CallOptions, Communicator, Error, FlightRecord, Host, HostCommunicator, LinkModel, Memory, Metrics,
+    ReduceOrder, Result, Worker,
 };
 
 /// A handle on a group of ranks; all collectives are methods of it.
@@ -168,6 +168,34 @@ impl<M: Memory> Comm<M> {
     #[must_use]
     pub fn flight_record(&self) -> Option<FlightRecord> {
         self.communicator.flight_record()
+    }
+
+    /// Returns the counters of the calls of this communicator on this rank: calls, bytes and times
+    /// per collective and algorithm. Any thread may call this while another one is blocked in a
+    /// collective. `None` if the backend does not count calls: those of NCCL are not counted.
+    ///
+    /// Messages between two ranks are not counted. Calls that wait for another rank or move more
+    /// than 64 KiB are timed. All others take about a microsecond, of which reading a clock would
+    /// be a large part: one in 32 is timed, and the others count as long as the last one that was.
+    ///
+    /// ```
+    /// use comm::{Collective, ReduceOp};
+    ///
+    /// comm::threads::run(4, |comm| {
+    ///     for _ in 0..10 {
+    ///         comm.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum).unwrap();
+    ///     }
+    ///     let metrics = comm.metrics().unwrap();
+    ///     let sums = metrics.calls.iter().find(|calls| calls.collective == Collective::AllReduce);
+    ///     let sums = sums.unwrap();
+    ///     assert_eq!((sums.calls, sums.bytes), (10, 4000));
+    ///     assert_eq!(sums.bus_bandwidth(4), sums.algorithm_bandwidth() * 1.5);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> Option<Metrics> {
+        self.communicator.metrics()
     }
 
     /// Returns the error of a failure that is already known, such as the death of another rank,

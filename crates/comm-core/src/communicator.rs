@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Accumulate, Allocate, Call, FlightRecord, Group, Groups, Host, LinkModel, Memory, PointToPoint, Result,
-    Scheduler,
+    Accumulate, Allocate, Call, FlightRecord, Group, Groups, Host, LinkModel, Memory, Metrics, PointToPoint,
+    Result, Scheduler,
 };
 
 /// The timeout of a call unless the caller sets another: five minutes.
@@ -115,6 +115,12 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
     /// Returns the last calls of this rank, also while another thread is in a call. `None` if the
     /// backend does not record them.
     fn flight_record(&self) -> Option<FlightRecord> {
+        None
+    }
+
+    /// Returns the counters of the calls of this rank, also while another thread is in a call.
+    /// `None` if the backend does not count them.
+    fn metrics(&self) -> Option<Metrics> {
         None
     }
 

@@ -1,15 +1,17 @@
 //! The last calls of a communicator, for comparison with those of other ranks.
 
+mod counters;
 mod log;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use comm_core::{Error, Group, Signature};
 
 use crate::control::PastCall;
+use counters::CurrentSeries;
 pub(crate) use log::CallLog;
 
 /// The smallest number of calls that are kept. A peer that is further behind detects a mismatch
@@ -29,7 +31,16 @@ pub(crate) struct History {
     /// The last recorded time, and the nanoseconds since the origin: a coarse clock returns the
     /// same time to many calls.
     last_time: (Instant, u64),
+    series: CurrentSeries,
+    /// The start of the last call by the exact clock, or its first wait, before which it has moved
+    /// little. `None` if it is not timed.
+    timed_since: Option<Instant>,
+    /// Whether the last call had to wait for longer than a few polls.
+    has_waited: bool,
 }
+
+/// One of this many short calls is timed.
+const TIMED_EVERY: u64 = 32;
 
 impl History {
     /// Creates an empty history of a group with these members that keeps at least `kept` calls.
@@ -38,7 +49,15 @@ impl History {
     pub(crate) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
         let kept = kept.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
         let log = CallLog::new(group, members, origin, kept);
-        Self { log: Arc::new(log), next: 0, fingerprint: None, last_time: (origin, 0) }
+        Self {
+            log: Arc::new(log),
+            next: 0,
+            fingerprint: None,
+            last_time: (origin, 0),
+            series: CurrentSeries::default(),
+            timed_since: None,
+            has_waited: false,
+        }
     }
 
     /// Returns the calls as other threads see them.
@@ -52,15 +71,29 @@ impl History {
         self.next.saturating_sub(1)
     }
 
-    /// Records the start of a call with its fingerprint, and returns its number.
+    /// Returns whether the next call is to be timed although it is short. The numbers of these
+    /// calls have no period that a program could have as well.
     #[inline]
-    pub(crate) fn push(&mut self, call: &Signature, fingerprint: u64, now: Instant) -> u64 {
+    pub(crate) fn samples_next(&self) -> bool {
+        // Multiples of the golden ratio are spread evenly.
+        self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / TIMED_EVERY || !self.series.has_typical()
+    }
+
+    /// Records the start of a call with its fingerprint, and returns its number. `is_exact` states
+    /// whether `now` is the time of the exact clock, from which the call is timed.
+    #[inline]
+    pub(crate) fn push(&mut self, call: &Signature, fingerprint: u64, now: Instant, is_exact: bool) -> u64 {
         let number = self.next;
         self.next += 1;
-        if self.fingerprint != Some(fingerprint) {
+        let is_new = self.fingerprint != Some(fingerprint);
+        if is_new {
             self.fingerprint = Some(fingerprint);
             self.log.begin_run(call, number);
         }
+        if is_new || !call.collective.is_known_everywhere() {
+            self.series.select(call, fingerprint, &self.log.counters);
+        }
+        (self.timed_since, self.has_waited) = (is_exact.then_some(now), false);
         let nanos = self.nanos(now);
         self.log.started(number, nanos);
         number
@@ -68,10 +101,25 @@ impl History {
 
     #[inline]
     fn nanos(&mut self, now: Instant) -> u64 {
-        if now != self.last_time.0 {
+        // The coarse clock is behind the exact one: the times of a record still do not decrease.
+        if now > self.last_time.0 {
             self.last_time = (now, self.log.nanos(now));
         }
         self.last_time.1
+    }
+
+    /// Records that the last call has to wait since this time.
+    pub(crate) const fn wait_since(&mut self, since: Instant) {
+        self.has_waited = true;
+        if self.timed_since.is_none() {
+            self.timed_since = Some(since);
+        }
+    }
+
+    /// Returns whether the last call is timed, so that its end must be read from the exact clock.
+    #[inline]
+    pub(crate) const fn is_timed(&self) -> bool {
+        self.timed_since.is_some()
     }
 
     /// Records that the last call completed.
@@ -79,6 +127,13 @@ impl History {
     pub(crate) fn complete(&mut self, now: Instant) {
         let nanos = self.nanos(now);
         self.log.ended(self.last(), nanos);
+        let took = self.timed_since.map(|since| nanos_of(now.saturating_duration_since(since)));
+        self.series.complete(took, self.has_waited);
+    }
+
+    /// Records that the last call waited for these members for this time.
+    pub(crate) fn waited(&self, members: &[usize], time: Duration) {
+        self.log.counters.waited(members, nanos_of(time));
     }
 
     /// Records that the last call is blocked and waits for these ranks.
@@ -129,4 +184,8 @@ impl History {
             })
         })
     }
+}
+
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

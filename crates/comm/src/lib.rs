@@ -51,6 +51,7 @@ pub mod flight;
 mod init;
 #[cfg(feature = "tcp")]
 mod master;
+pub mod metrics;
 #[cfg(feature = "objects")]
 pub mod objects;
 #[cfg(feature = "tcp")]
@@ -72,14 +73,14 @@ pub use init::{init_devices, init_devices_with};
 pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
-    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallOptions,
-    CallState, Cart, Collective, Comm, Communicator, Corruption, Counts, DEFAULT_TIMEOUT, DType, Desync,
-    During, Element, Erased, Error, Fabric, FlightRecord, FlightSink, Group, GroupId, Groups, Host,
-    HostCommunicator, HostView, HostViewMut, Incoming, IntegrityCheck, Invalid, Lengths, Link, LinkModel,
-    Loss, Membership, Memory, Neighbor, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint,
-    PrefixStore, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result,
-    SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp,
-    VariableFault, Work, Worker,
+    ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallMetrics,
+    CallOptions, CallState, Cart, Collective, Comm, Communicator, Corruption, Counts, DEFAULT_TIMEOUT, DType,
+    Desync, DurationHistogram, During, Element, Erased, Error, Fabric, FlightRecord, FlightSink, Group,
+    GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Incoming, IntegrityCheck, Invalid,
+    Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Operator, Outgoing, PROC_NULL,
+    Plain, PlainType, PointToPoint, PrefixStore, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp,
+    ReduceOrder, Refusal, Result, SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store,
+    TagMatch, Transport, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -1,4 +1,4 @@
-//! Tests of the log of `comm::init`.
+//! Tests of the log of `comm::init` and of calls.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -9,13 +9,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use comm::{Config, Membership, TransportKind};
+use comm::{Comm, Config, Membership, ReduceOp, RingCommunicator, RingConfig, TransportKind};
+use comm_sim::in_process::{self, InProcessConfig};
 use common::Port;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Records the level and the fields of every event of this library.
+/// Records the level and the fields of every event and span of this library.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(Level, String)>>>);
 
@@ -32,7 +33,10 @@ impl Subscriber for Log {
         metadata.target().starts_with("comm")
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut fields = Fields(format!("span {}: ", span.metadata().name()));
+        span.record(&mut fields);
+        self.0.lock().unwrap().push((*span.metadata().level(), fields.0));
         Id::from_u64(1)
     }
 
@@ -57,6 +61,44 @@ fn report(level: Level, work: impl FnOnce()) -> Vec<String> {
     tracing::subscriber::with_default(log.clone(), work);
     let events = log.0.lock().unwrap();
     events.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect()
+}
+
+/// Runs a world of two threads, and returns the events and spans of rank 0.
+fn report_of_two(level: Level, rank: impl Fn(&Comm) + Sync) -> Vec<String> {
+    let reports = in_process::run(2, &InProcessConfig::default(), |fabric| {
+        let comm = RingCommunicator::new(fabric, RingConfig::default(), Duration::from_secs(60)).unwrap();
+        let comm = Comm::new(comm);
+        report(level, || rank(&comm))
+    });
+    reports.into_iter().next().unwrap()
+}
+
+#[test]
+fn a_call_is_a_span_with_its_collective_bytes_algorithm_and_number() {
+    let calls = |comm: &Comm| {
+        comm.with_algorithm("ring").all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).unwrap();
+        comm.barrier().unwrap();
+    };
+    let spans = report_of_two(Level::TRACE, calls);
+    let expected = "span collective: collective = \"all_reduce\"; algorithm = \"ring\"; bytes = 4000; \
+                    sequence = 1; group = world; rank = 0; ";
+    assert_eq!(spans[0], expected);
+    assert!(spans[1].contains("\"barrier\"") && spans[1].contains("sequence = 2; "), "{spans:?}");
+    assert_eq!(report_of_two(Level::DEBUG, calls), [""; 0]);
+}
+
+#[test]
+fn a_call_that_fails_is_an_event_with_its_error() {
+    let events = report_of_two(Level::DEBUG, |comm| {
+        if comm.rank() == 1 {
+            return comm.abort("out of coffee");
+        }
+        comm.barrier().unwrap_err();
+    });
+    assert!(
+        events.iter().any(|text| text.contains("out of coffee") && text.contains("sequence = 1")),
+        "{events:?}"
+    );
 }
 
 /// Runs a rank 0 of two that serves its store on this host, and fails immediately.

@@ -6,7 +6,7 @@ use comm::{Collective, DType, ReduceOp};
 
 use super::args::{CallArgs, Sizes};
 use super::row::BenchmarkInfo;
-use crate::collective::{bus_factor, has_blocks, has_data, has_root, is_prefix, reduces};
+use crate::collective::{has_data, has_root, is_prefix, reduces};
 use crate::error::{CliError, Result};
 
 /// The sizes of one benchmark in bytes.
@@ -54,7 +54,7 @@ impl Layout {
         match collective {
             Collective::Broadcast | Collective::Barrier => &[Self::InPlace],
             Collective::Gather | Collective::Scatter => &[Self::OutOfPlace],
-            blocks if has_blocks(blocks) => &[Self::OutOfPlace, Self::InPlace],
+            blocks if blocks.has_blocks() => &[Self::OutOfPlace, Self::InPlace],
             _ => &[Self::InPlace, Self::OutOfPlace],
         }
     }
@@ -141,7 +141,7 @@ impl Plan {
         if !has_data(self.collective) {
             return 0;
         }
-        let blocks = if has_blocks(self.collective) { self.ranks } else { 1 };
+        let blocks = if self.collective.has_blocks() { self.ranks } else { 1 };
         let unit = blocks * self.dtype.size();
         (size / unit).max(1) * unit
     }
@@ -160,7 +160,7 @@ impl Plan {
                 Layout::InPlace => ", in place",
                 Layout::OutOfPlace => ", out of place",
             },
-            bus_factor: bus_factor(self.collective, self.ranks),
+            bus_factor: self.collective.bus_factor(self.ranks),
         }
     }
 

@@ -3,12 +3,12 @@
 use comm::{Collective, Link, LinkModel};
 
 use super::options::Setup;
-use crate::collective::bus_factor;
 
 /// Returns a lower bound on the time in seconds.
 ///
 /// The last rank to complete received at least one message, and some port carries the share
-/// [`bus_factor`] of the data, so the latency and the time of these bytes add up.
+/// [`Collective::bus_factor`](comm::Collective::bus_factor) of the data, so the latency and the
+/// time of these bytes add up.
 pub(super) fn bound(setup: &Setup) -> f64 {
     let (links, shape) = (&setup.tuning.links, &setup.shape);
     let (ranks, bytes) = (shape.ranks, shape.bytes as f64);
@@ -17,12 +17,12 @@ pub(super) fn bound(setup: &Setup) -> f64 {
     }
     let hosts = ranks.div_ceil(links.ranks_per_host);
     let any = any_link(links, hosts);
-    let of_a_port = message(&any) + bus_factor(shape.collective, ranks) * bytes * any.per_byte;
+    let of_a_port = message(&any) + shape.collective.bus_factor(ranks) * bytes * any.per_byte;
     // The bound per host holds only if all hosts have the same number of ranks.
     let even = hosts > 1 && ranks.is_multiple_of(links.ranks_per_host);
     let ports = ports_of_host(shape.collective, links.ranks_per_host);
-    let of_a_host = message(&links.between)
-        + bus_factor(shape.collective, hosts) * bytes * links.between.per_byte / ports;
+    let of_a_host =
+        message(&links.between) + shape.collective.bus_factor(hosts) * bytes * links.between.per_byte / ports;
     if even { of_a_port.max(of_a_host) } else { of_a_port }
 }
 

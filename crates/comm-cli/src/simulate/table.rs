@@ -8,7 +8,6 @@ use comm_cli::__private::units::{about, digits, time};
 use super::bound::bound;
 use super::options::Setup;
 use super::predict::Prediction;
-use crate::collective::bus_factor;
 
 pub(super) fn write(
     out: &mut dyn Write,
@@ -55,7 +54,7 @@ pub(super) fn write(
 pub(super) fn bandwidths(setup: &Setup, time: f64) -> (Option<f64>, Option<f64>) {
     let shape = &setup.shape;
     let algbw = (time > 0.0 && shape.bytes > 0).then(|| shape.bytes as f64 / time / 1e9);
-    (algbw, algbw.map(|algbw| algbw * bus_factor(shape.collective, shape.ranks)))
+    (algbw, algbw.map(|algbw| algbw * shape.collective.bus_factor(shape.ranks)))
 }
 
 fn header(out: &mut dyn Write, setup: &Setup) -> io::Result<()> {

@@ -161,6 +161,17 @@ impl Signature {
         })
     }
 
+    /// Returns the bytes of the call in a group of this many ranks, from which nccl-tests computes
+    /// bandwidths: those of the buffer, or of the blocks of all ranks. If not every rank knows all
+    /// lengths, those that this rank knows.
+    #[must_use]
+    pub fn bytes(&self, ranks: usize) -> u64 {
+        let has_equal_blocks = self.collective.has_blocks() && self.collective.base() == self.collective;
+        let blocks = if has_equal_blocks { ranks as u64 } else { 1 };
+        let element = self.dtype.map_or(0, DType::size) as u64;
+        self.count.saturating_mul(blocks).saturating_mul(element)
+    }
+
     fn root_code(&self) -> u32 {
         self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(Self::NO_ROOT)
     }
@@ -336,6 +347,22 @@ mod tests {
             Signature { extra_fingerprint: Signature::fingerprint_of([7, 8]), ..call() },
             Signature { algorithm: "chain".into(), ..call() },
         ]
+    }
+
+    #[test]
+    fn bytes_are_those_of_nccl_tests() {
+        let bytes = |collective| {
+            let mut call = Signature::new(GroupId::WORLD, collective, "ring");
+            (call.dtype, call.count) = (Some(DType::F32), 10);
+            call.bytes(3)
+        };
+        assert_eq!([Collective::AllReduce, Collective::Broadcast, Collective::Scan].map(bytes), [40; 3]);
+        assert_eq!(
+            [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll].map(bytes),
+            [120; 3]
+        );
+        assert_eq!(bytes(Collective::AllGatherV), 40, "the count is that of all ranks");
+        assert_eq!(Signature::new(GroupId::WORLD, Collective::Barrier, "").bytes(3), 0);
     }
 
     #[test]

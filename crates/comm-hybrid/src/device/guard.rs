@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use comm_core::{
     Allocate, Allocation, Call, CallOptions, Communicator, FlightRecord, Group, Groups, HostCommunicator,
-    HostView, HostViewMut, Incoming, LinkModel, Outgoing, PointToPoint, Received, RecvFrom, Result, SendTo,
-    ShrinkOptions, Shrunk, Source, TagMatch,
+    HostView, HostViewMut, Incoming, LinkModel, Metrics, Outgoing, PointToPoint, Received, RecvFrom, Result,
+    SendTo, ShrinkOptions, Shrunk, Source, TagMatch,
 };
 
 use super::failure_link::FailureLink;
@@ -40,6 +40,10 @@ impl Communicator for Guarded {
 
     fn flight_record(&self) -> Option<FlightRecord> {
         self.host.flight_record()
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        self.host.metrics()
     }
 
     fn check(&self) -> Result<()> {

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, FlightRecord, Group,
-    LinkModel, Process, Result, Scheduler, Transport, is_unwinding,
+    LinkModel, Metrics, Process, Result, Scheduler, Transport, is_unwinding,
 };
 
 use crate::choose::{self, CallShape};
@@ -144,6 +144,10 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 
     fn flight_record(&self) -> Option<FlightRecord> {
         self.process.is_current().then(|| self.log.record())
+    }
+
+    fn metrics(&self) -> Option<Metrics> {
+        self.process.is_current().then(|| self.log.metrics())
     }
 
     fn check(&self) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Records the calls that block or fail.
 
+use std::time::Instant;
+
 use comm_core::{Error, Transport};
 
 use super::session::Session;
@@ -11,6 +13,25 @@ impl<T: Transport> Session<T> {
         if !waiting_for.is_empty() {
             self.history.block(waiting_for);
         }
+    }
+
+    /// Notes the ranks for which the current wait sleeps, when it first does. Allocates nothing.
+    pub(super) fn note_sleep(&mut self) {
+        if self.slept_for.is_empty() {
+            let interest = self.executor.interest();
+            self.slept_for.extend_from_slice(interest.recv());
+            let sends = interest.send().iter().filter(|peer| !interest.recv().contains(peer));
+            self.slept_for.extend(sends);
+        }
+    }
+
+    /// Records how long the current wait has lasted, if it slept. Must be called before the waiter
+    /// learns that something moved.
+    pub(super) fn end_sleep(&mut self, now: Instant) {
+        if let Some(since) = self.waiter.since() {
+            self.history.waited(&self.slept_for, now.saturating_duration_since(since));
+        }
+        self.slept_for.clear();
     }
 
     /// Records the error that ends the communicator in this call. Must be called before the state

@@ -15,9 +15,6 @@ use crate::control::{Announce, Control, ControlFrame, Event};
 use crate::executor::{Executor, Job, LoweredStep, Progress, Regions, Stop};
 use crate::history::History;
 
-/// The longest result of a call that counts as complete when it started, if it never waited.
-const SHORT_BYTES_MAX: usize = 64 << 10;
-
 /// The streams to the members of a group, and the calls made on them. It runs steps until they are
 /// done, the deadline passes, or the group fails.
 #[derive(Debug)]
@@ -30,7 +27,9 @@ pub(super) struct Session<T> {
     pub(super) events: Vec<Event>,
     pub(super) executor: Executor,
     pub(super) unexpected: UnexpectedCheck,
-    waiter: Waiter,
+    pub(super) waiter: Waiter,
+    /// The members for which the current wait slept.
+    pub(super) slept_for: Vec<usize>,
     pub(super) poison: Option<Arc<Error>>,
     /// The first call that was not completed, once the group has failed.
     pub(super) failed_in: Option<u64>,
@@ -52,6 +51,7 @@ impl<T: Transport> Session<T> {
             executor: Executor::new(group.size(), window),
             unexpected: UnexpectedCheck::default(),
             waiter: data.waiter(config.yield_max),
+            slept_for: Vec::with_capacity(group.size()),
             config,
             data,
             control: Control::new(control),
@@ -82,6 +82,7 @@ impl<T: Transport> Session<T> {
         // Holds only the error: copying a whole `Result` slows small calls measurably.
         let error = session.drive(steps, job, buffers, started, &mut clock).err().map(|stop| {
             let error = session.find_cause(stop);
+            tracing::debug!(target: "comm_ring::call", %error, sequence = job.sequence, "a collective failed");
             session.give_up(error)
         });
         guard.is_over = true;
@@ -102,20 +103,24 @@ impl<T: Transport> Session<T> {
         loop {
             match self.executor.progress(&mut self.data, steps, job, buffers)? {
                 Progress::Done if clock.has_started() => {
-                    self.waiter.moved(|| self.data.now());
-                    self.history.complete(self.data.now_roughly());
+                    let now = self.data.now();
+                    self.end_sleep(now);
+                    self.waiter.moved(|| now);
+                    self.history.complete(now);
                     return Ok(());
                 }
                 Progress::Done => {
                     // Reading even a coarse clock takes a measurable part of the time of a small
                     // call.
-                    let is_short = buffers.output.len() <= SHORT_BYTES_MAX;
-                    let now = if is_short { started } else { self.data.now_roughly() };
+                    let now = if self.history.is_timed() { self.data.now() } else { started };
                     self.history.complete(now);
                     return self.poll_control(now);
                 }
                 Progress::Blocked { moved } => {
                     if moved {
+                        if !self.slept_for.is_empty() {
+                            self.end_sleep(self.data.now());
+                        }
                         self.waiter.moved(|| self.data.now());
                         if clock.is_check_due() {
                             self.check_while_moving(clock)?;
@@ -126,6 +131,7 @@ impl<T: Transport> Session<T> {
                         && let Some(since) = self.waiter.since()
                     {
                         clock.start(since);
+                        self.history.wait_since(since);
                         // Polling the control channel takes about as long as one pause, and
                         // replaces it.
                         self.poll_control(since)?;
@@ -189,6 +195,7 @@ impl<T: Transport> Session<T> {
             return self.check_unexpected(now);
         }
         if control == Armed::Sleep {
+            self.note_sleep();
             self.data.sleep(Some(self.control.descriptor()), times.until_next(now))?;
         }
         Ok(())
@@ -234,6 +241,7 @@ impl<T: Transport> Session<T> {
     /// Drops the remaining state of a call that failed.
     pub(super) fn drop_call(&mut self) {
         self.executor.reset();
+        self.slept_for.clear();
         self.data.revoke();
     }
 }

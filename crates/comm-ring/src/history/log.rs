@@ -9,8 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallState, Collective, Error, FlightRecord, Group, RecordedCall, RecordedFailure, Signature,
+    CallState, Collective, Error, FlightRecord, Group, Metrics, RecordedCall, RecordedFailure, Signature,
 };
+
+use super::counters::Counters;
 
 /// The last calls of a group.
 #[derive(Debug)]
@@ -26,6 +28,7 @@ pub(crate) struct CallLog {
     /// The oldest first. The first calls of the first run may be older than those that are kept.
     runs: Mutex<VecDeque<Repeat>>,
     incomplete: Mutex<IncompleteCalls>,
+    pub(super) counters: Counters,
 }
 
 /// Consecutive equal calls.
@@ -82,6 +85,7 @@ impl CallLog {
             calls: AtomicU64::new(0),
             runs: Mutex::new(runs),
             incomplete: Mutex::default(),
+            counters: Counters::new(group.size()),
         }
     }
 
@@ -170,6 +174,15 @@ impl CallLog {
         }
         let time = |nanos| self.origin + Duration::from_nanos(nanos);
         Some((time(started), ended.checked_sub(1).map(time)))
+    }
+
+    /// Returns the counters of all calls.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::new(self.group, self.members.to_vec());
+        metrics.calls = self.counters.calls();
+        metrics.failures = u64::from(self.incomplete().failure.is_some());
+        metrics.waited_for = self.counters.waited_for();
+        metrics
     }
 
     /// Returns the calls that are kept.

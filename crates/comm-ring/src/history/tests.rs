@@ -19,7 +19,7 @@ fn call(count: u64) -> Signature {
 
 fn push(history: &mut History, count: u64) -> u64 {
     let call = call(count);
-    history.push(&call, call.fingerprint(), Instant::now())
+    history.push(&call, call.fingerprint(), Instant::now(), false)
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_record_has_the_last_calls_with_their_states_and_times() {
     let at = |millis| begin + Duration::from_millis(millis);
     for count in 0..100 {
         let call = call(count / 7);
-        history.push(&call, call.fingerprint(), at(2 * count));
+        history.push(&call, call.fingerprint(), at(2 * count), false);
         if count < 99 {
             history.complete(at(2 * count + 1));
         }
@@ -155,7 +155,7 @@ fn threads_read_whole_calls_while_calls_are_made() {
         for number in 0..200_000 {
             let call = call(number / 3);
             let now = begin + Duration::from_nanos(number);
-            history.push(&call, call.fingerprint(), now);
+            history.push(&call, call.fingerprint(), now, false);
             history.complete(now);
         }
         done.store(true, Ordering::Relaxed);

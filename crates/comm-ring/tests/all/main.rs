@@ -17,6 +17,7 @@ mod flight_record;
 mod groups;
 mod half_averages;
 mod hostile;
+mod metrics;
 mod mismatches;
 mod monitored_barrier;
 mod movement;
