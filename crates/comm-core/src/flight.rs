@@ -20,13 +20,16 @@ pub struct FlightRecord {
     pub calls: Vec<RecordedCall>,
     /// The fatal error of the communicator, if it has failed.
     pub failure: Option<RecordedFailure>,
+    /// Whether the times of all calls are exact. Otherwise those of short calls are of a coarse
+    /// clock.
+    pub exact_times: bool,
 }
 
 impl FlightRecord {
     /// Creates a record without calls.
     #[must_use]
     pub const fn new(group: Group, members: Vec<usize>) -> Self {
-        Self { group, members, calls: Vec::new(), failure: None }
+        Self { group, members, calls: Vec::new(), failure: None, exact_times: false }
     }
 }
 
@@ -40,7 +43,7 @@ pub struct RecordedCall {
     pub signature: Signature,
     /// Its state.
     pub state: CallState,
-    /// The time at which it started, by the coarse clock of the transport.
+    /// The time at which it started, by the coarse clock of the transport if the call is short.
     pub started: Instant,
     /// The time at which it completed or failed, by the same clock.
     pub ended: Option<Instant>,
@@ -88,10 +91,12 @@ impl RecordedFailure {
     }
 }
 
-/// A function that gets the record of each communicator that fails.
+/// A function that gets the record of each communicator that fails, or that is closed, if it is
+/// configured so.
 ///
 /// It runs on the thread that detected the failure, after the other ranks were informed, and before
-/// the error is returned. It must not panic or use the communicator.
+/// the error is returned; or on the thread that closes the communicator. It must not panic or use
+/// the communicator.
 #[derive(Clone)]
 pub struct FlightSink(Arc<dyn Fn(&FlightRecord) + Send + Sync>);
 
@@ -101,8 +106,8 @@ impl FlightSink {
         Self(Arc::new(sink))
     }
 
-    /// Passes the record of a communicator that failed to the function.
-    pub fn failed(&self, record: &FlightRecord) {
+    /// Passes the record of a communicator that failed, or was closed, to the function.
+    pub fn record(&self, record: &FlightRecord) {
         (self.0)(record);
     }
 }

@@ -34,8 +34,15 @@ pub struct RingConfig {
     /// [`flight_record`](comm_core::Communicator::flight_record), rounded up to a
     /// power of two from 64 to 2^20. Ranks may set different values.
     pub recorded_calls: usize,
+    /// Whether the times of all calls in the record are read from the exact clock. Otherwise those
+    /// of short calls are read from one that advances every few milliseconds, which takes about
+    /// 40 ns less. Ranks may set different values.
+    pub exact_times: bool,
     /// Gets the record of each group that fails.
     pub flight_sink: Option<FlightSink>,
+    /// Whether the sink also gets the record of each group that is closed without a failure: by
+    /// [`Comm::finalize`](comm_core::Comm::finalize), or when its last handle is dropped.
+    pub record_on_close: bool,
 }
 
 impl Default for RingConfig {
@@ -51,7 +58,9 @@ impl Default for RingConfig {
             part_bytes: 256 << 10,
             yield_max: Duration::from_micros(200),
             recorded_calls: 512,
+            exact_times: false,
             flight_sink: None,
+            record_on_close: false,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Error, Group, Signature};
 
+use crate::RingConfig;
 use crate::control::PastCall;
 use counters::CurrentSeries;
 pub(crate) use log::CallLog;
@@ -43,12 +44,12 @@ pub(crate) struct History {
 const TIMED_EVERY: u64 = 32;
 
 impl History {
-    /// Creates an empty history of a group with these members that keeps at least `kept` calls.
-    /// Allocates for the worst case, in which no call equals the one before. Times count from
-    /// `origin`.
-    pub(crate) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
-        let kept = kept.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
-        let log = CallLog::new(group, members, origin, kept);
+    /// Creates an empty history of a group with these members. Allocates for the worst case, in
+    /// which no call equals the one before. Times count from `origin`.
+    pub(crate) fn new(group: Group, members: &[usize], origin: Instant, config: &RingConfig) -> Self {
+        let kept = config.recorded_calls.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
+        let mut log = CallLog::new(group, members, origin, kept);
+        log.exact_times = config.exact_times;
         Self {
             log: Arc::new(log),
             next: 0,

@@ -1,6 +1,7 @@
 //! `commctl doctor`: says why a program hung or failed.
 
 mod analysis;
+mod clocks;
 mod export;
 mod folder;
 mod json;
@@ -8,6 +9,7 @@ mod pickle;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -43,6 +45,10 @@ pub(crate) struct Doctor {
     /// Also write files for PyTorch's torchfrtrace, one per rank, at PREFIX followed by the rank
     #[arg(long, value_name = "PREFIX")]
     export_torch: Option<PathBuf>,
+
+    /// Also write the calls of all ranks to FILE, as a trace that Perfetto and chrome://tracing show
+    #[arg(long, value_name = "FILE")]
+    export_trace: Option<PathBuf>,
 }
 
 impl Doctor {
@@ -56,9 +62,12 @@ impl Doctor {
         write(&mut out, &folder, &findings)
             .and_then(|()| out.flush())
             .map_err(CliError::write("standard output"))?;
-        match &self.export_torch {
-            Some(prefix) => export::write(prefix, &groups),
-            None => Ok(()),
+        if let Some(prefix) = &self.export_torch {
+            export::write(prefix, &groups)?;
         }
+        if let Some(file) = &self.export_trace {
+            trace::write(file, &groups)?;
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ use comm::flight::FlightDump;
 use serde_json::{Value, json};
 
 use super::analysis::{Finding, FindingKind, GroupRecords};
+use super::clocks::Clocks;
 use super::folder::Folder;
 use super::{json, table};
 
@@ -162,4 +163,41 @@ fn files_that_cannot_be_used_are_listed_with_the_reason() {
         assert!(line.starts_with(part), "{line}");
     }
     assert_eq!(skipped.len(), 4);
+}
+
+/// Returns the record of a rank on a host whose clock is behind by this time, with calls that end
+/// at these times by the right clock.
+fn timed(rank: usize, (host, behind_ns): (&str, u64), ends: &[(&'static str, u64)]) -> FlightDump {
+    let calls: Vec<Call> = ends.iter().zip(1..).map(|((name, _), number)| (number, *name)).collect();
+    let mut record = record(rank, 3, &calls, "completed", Value::Null);
+    host.clone_into(&mut record.boot_id);
+    for (call, (_, end)) in record.calls.iter_mut().zip(ends) {
+        (call.started_ns, call.ended_ns) = (end - 1_000 - behind_ns, Some(end - behind_ns));
+    }
+    record
+}
+
+#[test]
+fn clocks_of_hosts_are_aligned_by_calls_that_synchronize() {
+    let (here, there) = (("a", 0), ("b", 5_000_000));
+    let ends = |jitter: u64| {
+        [("barrier", 20_000_000), ("all_reduce", 30_000_000 + jitter), ("all_gather", 40_000_000)]
+    };
+    // The broadcast ends at another time on each rank.
+    let late = [&ends(900)[..], &[("broadcast", 90_000_000)]].concat();
+    let early = [&ends(0)[..], &[("broadcast", 50_000_000)]].concat();
+    let records = [timed(0, here, &early), timed(1, here, &early), timed(2, there, &late)];
+    let groups = GroupRecords::of(&records);
+    let clocks = Clocks::align(&groups);
+    let offset = clocks.of(&records[2]);
+    assert_eq!((offset.ns, offset.calls, offset.spread_ns), (5_000_000, 3, 0));
+    assert_eq!(clocks.of(&records[1]).ns, 0);
+    assert_eq!(clocks.time(&records[2], records[2].calls[0].started_ns), 19_999_000);
+}
+
+#[test]
+fn a_host_without_common_calls_keeps_its_clock() {
+    let records =
+        [timed(0, ("a", 0), &[("barrier", 20_000_000)]), timed(1, ("b", 9), &[("scan", 30_000_000)])];
+    assert_eq!(Clocks::align(&GroupRecords::of(&records)).of(&records[1]), Default::default());
 }

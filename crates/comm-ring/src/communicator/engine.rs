@@ -181,7 +181,9 @@ impl<T: Transport> Runner<T> {
         let program = programs.get(call, in_place)?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         // The exact clock takes a measurable part of the time of a small call.
-        let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX || session.history.samples_next();
+        let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX
+            || session.config.exact_times
+            || session.history.samples_next();
         let now = if is_exact { session.data.now() } else { session.data.now_roughly() };
         let sequence = session.history.push(&program.signature, fingerprint, now, is_exact);
         let _span = tracing::enabled!(target: CALL_TARGET, tracing::Level::TRACE)

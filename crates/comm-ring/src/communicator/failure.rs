@@ -360,7 +360,7 @@ impl<T: Transport> Session<T> {
         self.poison_from(sequence, &error);
         self.control.send_all(&ControlFrame::Abort { sequence, cause: self.cause(&error) });
         self.flush();
-        self.report_failure();
+        self.report();
         error
     }
 
@@ -397,9 +397,12 @@ impl<T: Transport> Session<T> {
         let left = self
             .leave(lost_host)
             .and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
-        if let Err(error) = left {
-            tracing::error!(%error, "left a group that had failed");
-            self.give_up_idle(error);
+        match left {
+            Ok(()) => self.report_close(),
+            Err(error) => {
+                tracing::error!(%error, "left a group that had failed");
+                self.give_up_idle(error);
+            }
         }
     }
 
@@ -409,6 +412,7 @@ impl<T: Transport> Session<T> {
             Ok(()) => {
                 self.flush();
                 self.poison(&Invalid::Finalized.into());
+                self.report_close();
                 Ok(())
             }
             Err(error) => Err(self.give_up_idle(error)),

@@ -40,14 +40,21 @@ impl<T: Transport> Session<T> {
         if sequence == self.history.last() {
             self.record_wait(&self.waiting_for());
         }
-        let now = self.data.now_roughly();
+        let now = if self.config.exact_times { self.data.now() } else { self.data.now_roughly() };
         self.history.fail(sequence, error, now);
     }
 
-    /// Passes the record of the failed communicator to the program.
-    pub(super) fn report_failure(&self) {
+    /// Passes the record to the program.
+    pub(super) fn report(&self) {
         if let Some(sink) = &self.config.flight_sink {
-            sink.failed(&self.history.log().record());
+            sink.record(&self.history.log().record());
+        }
+    }
+
+    /// Passes the record of the communicator that is closed to the program, if it asked for that.
+    pub(super) fn report_close(&self) {
+        if self.config.record_on_close {
+            self.report();
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Session<T> {
 impl<T: Transport> Session<T> {
     pub(super) fn new(control: T, data: T, members: &[usize], window: usize, config: RingConfig) -> Self {
         let group = data.group();
-        let history = History::new(group, members, data.now(), config.recorded_calls);
+        let history = History::new(group, members, data.now(), &config);
         Self {
             group,
             executor: Executor::new(group.size(), window),

@@ -29,6 +29,8 @@ pub(crate) struct CallLog {
     runs: Mutex<VecDeque<Repeat>>,
     incomplete: Mutex<IncompleteCalls>,
     pub(super) counters: Counters,
+    /// Whether the times of all calls are exact.
+    pub(super) exact_times: bool,
 }
 
 /// Consecutive equal calls.
@@ -86,6 +88,7 @@ impl CallLog {
             runs: Mutex::new(runs),
             incomplete: Mutex::default(),
             counters: Counters::new(group.size()),
+            exact_times: false,
         }
     }
 
@@ -191,6 +194,7 @@ impl CallLog {
         let calls = self.calls.load(Ordering::Acquire);
         let mut record = FlightRecord::new(self.group, self.members.to_vec());
         record.failure.clone_from(&incomplete.failure);
+        record.exact_times = self.exact_times;
         let recorded = |number| {
             let (started, ended) = self.times(number)?;
             let mut recorded = RecordedCall::new(number, call(&runs, number)?.clone(), started);

@@ -8,7 +8,8 @@ use comm_core::{CallState, Collective, GroupId, Membership};
 
 fn empty() -> History {
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 2 }).unwrap();
-    History::new(group, &[4, 7], Instant::now(), 0)
+    let config = RingConfig { recorded_calls: 0, ..RingConfig::default() };
+    History::new(group, &[4, 7], Instant::now(), &config)
 }
 
 fn call(count: u64) -> Signature {

@@ -107,6 +107,47 @@ fn a_failed_communicator_reports_its_record_once() {
 }
 
 #[test]
+fn a_communicator_that_is_closed_reports_its_record_once_if_it_is_asked_to() {
+    for finalizes in [false, true] {
+        let all: Vec<Vec<FlightRecord>> = network::run(3, 0, &FaultPlan::calm(), |fabric, _| {
+            let records: Arc<Mutex<Vec<FlightRecord>>> = Arc::default();
+            let to = Arc::clone(&records);
+            let mut config = RingConfig::default();
+            config.record_on_close = true;
+            config.flight_sink = Some(FlightSink::new(move |record| to.lock().unwrap().push(record.clone())));
+            let comm = Comm::new(RingCommunicator::new(fabric, config, TIMEOUT).unwrap());
+            comm.barrier().unwrap();
+            if finalizes {
+                comm.clone().finalize().unwrap();
+            }
+            drop(comm);
+            std::mem::take(&mut *records.lock().unwrap())
+        });
+        for records in all {
+            let [record] = &records[..] else { unreachable!("one record: {records:?}") };
+            assert!(record.failure.is_none());
+            assert_eq!(record.calls.last().unwrap().signature.collective, Collective::Barrier);
+        }
+    }
+}
+
+#[test]
+fn a_record_states_whether_its_times_are_exact() {
+    let mut config = RingConfig::default();
+    for exact in [true, false] {
+        config.exact_times = exact;
+        let records = virtual_world(2, 0, &config, |comm, _| {
+            (0..10).for_each(|_| comm.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap());
+            comm.flight_record().unwrap()
+        });
+        for record in records {
+            assert_eq!(record.exact_times, exact);
+            assert!(record.calls.is_sorted_by_key(|call| call.started));
+        }
+    }
+}
+
+#[test]
 fn a_program_that_succeeds_reports_nothing() {
     let all = reported(|comm, _| comm.barrier());
     assert!(all.iter().all(Vec::is_empty));

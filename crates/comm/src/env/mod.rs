@@ -116,7 +116,12 @@ fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     #[cfg(feature = "flight")]
     {
         config.flight_dir = environment.text(&variables::FLIGHT_DIR)?.map(Into::into);
+        config.ring.record_on_close = environment.number(&variables::FLIGHT_ON_CLOSE)? == Some(1);
     }
+    if let Some(calls) = environment.size(&variables::FLIGHT_CALLS)? {
+        config.ring.recorded_calls = calls;
+    }
+    config.ring.exact_times = environment.text(&variables::FLIGHT_TIMES)? == Some("exact");
     #[cfg(feature = "nccl")]
     if let Some(path) = environment.text(&variables::DEVICE_PATH)? {
         let refused =

@@ -147,3 +147,14 @@ fn the_model_of_the_links_is_text_or_in_a_file() {
     assert!(!nonsense.is_fatal());
     assert!(nonsense.to_string().contains("COMM_LINKS"), "{nonsense}");
 }
+
+#[test]
+fn the_record_of_calls_is_configured() {
+    let with = |variable: (&str, &str)| from(&[&TORCH[..], &[variable]].concat()).unwrap().ring;
+    let default = from(&TORCH).unwrap().ring;
+    assert_eq!((default.recorded_calls, default.exact_times, default.record_on_close), (512, false, false));
+    assert_eq!(with(("COMM_FLIGHT_CALLS", "4096")).recorded_calls, 4096);
+    assert!(with(("COMM_FLIGHT_TIMES", "exact")).exact_times);
+    #[cfg(feature = "flight")]
+    assert!(with(("COMM_FLIGHT_ON_CLOSE", "1")).record_on_close);
+}

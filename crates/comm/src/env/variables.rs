@@ -242,6 +242,26 @@ pub(super) const FLIGHT_DIR: Variable = Variable::new(
     "the folder in which each rank writes its last calls when a communicator fails; `commctl doctor --flight` reads it",
 )
 .needs("flight", cfg!(feature = "flight"));
+pub(super) const FLIGHT_ON_CLOSE: Variable = Variable::new(
+    "COMM_FLIGHT_ON_CLOSE",
+    Values::Number { min: 0, max: 1 },
+    "0",
+    "1 if each rank also writes its last calls when a communicator is closed without a failure",
+)
+.needs("flight", cfg!(feature = "flight"));
+pub(super) const FLIGHT_CALLS: Variable = Variable::new(
+    "COMM_FLIGHT_CALLS",
+    Values::Number { min: 64, max: 1 << 20 },
+    "512",
+    "the number of last calls that each communicator keeps, rounded up to a power of two",
+);
+pub(super) const FLIGHT_TIMES: Variable = Variable::new(
+    "COMM_FLIGHT_TIMES",
+    Values::OneOf(&["coarse", "exact"]),
+    "`coarse`",
+    "the clock of the times of short calls: one that advances every few milliseconds, or the exact one, which takes about \
+     40 ns more per call",
+);
 pub(super) const DEVICE_PATH: Variable = Variable::new(
     "COMM_DEVICE_PATH",
     Values::OneOf(&["nccl", "staged", "auto"]),
@@ -258,7 +278,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 25] = [
+pub(crate) const ALL: [&Variable; 28] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
@@ -282,6 +302,9 @@ pub(crate) const ALL: [&Variable; 25] = [
     &RENDEZVOUS_TIMEOUT_S,
     &LINKS,
     &FLIGHT_DIR,
+    &FLIGHT_ON_CLOSE,
+    &FLIGHT_CALLS,
+    &FLIGHT_TIMES,
     &DEVICE_PATH,
     &NCCL_PATH,
 ];

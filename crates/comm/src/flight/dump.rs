@@ -24,6 +24,16 @@ pub struct FlightDump {
     pub members: Vec<usize>,
     /// The id of the process.
     pub pid: u32,
+    /// The name of the rank's host.
+    #[serde(default)]
+    pub host: String,
+    /// The boot id of the rank's host. Records with the same id have times of the same clock.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Whether the times of all calls are exact. Otherwise those of calls that neither wait nor
+    /// move more than 64 KiB are of a clock that advances every few milliseconds.
+    #[serde(default)]
+    pub exact_times: bool,
     /// The time at which the record was taken.
     pub written_ns: u64,
     /// The fatal error, if the communicator has failed.
@@ -69,7 +79,7 @@ pub struct DumpedCall {
     pub algorithm: String,
     /// Its state.
     pub state: DumpedState,
-    /// The time at which it started, by a clock that may advance only every few milliseconds.
+    /// The time at which it started; see [`FlightDump::exact_times`].
     pub started_ns: u64,
     /// The time at which it completed or failed.
     pub ended_ns: Option<u64>,
@@ -106,6 +116,9 @@ impl FlightDump {
             size: record.group.size(),
             members: record.members.clone(),
             pid: std::process::id(),
+            host: first_line("/proc/sys/kernel/hostname"),
+            boot_id: first_line("/proc/sys/kernel/random/boot_id"),
+            exact_times: record.exact_times,
             written_ns: clock.unix_ns(clock.now),
             failure: record.failure.as_ref().map(DumpedFailure::new),
             calls: record.calls.iter().map(|call| DumpedCall::new(call, &clock)).collect(),
@@ -190,6 +203,12 @@ impl DumpedCall {
             waiting_for: call.waiting_for.clone(),
         }
     }
+}
+
+/// Returns the first line of a file of the kernel, empty if it cannot be read.
+fn first_line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// The same moment on two clocks.

@@ -3,6 +3,9 @@
 //! If `COMM_FLIGHT_DIR` or [`Config::flight_dir`](crate::Config::flight_dir) names a folder, each
 //! rank writes a file there when a communicator fails, and `commctl doctor --flight FOLDER`
 //! compares the files. A rank that is stopped or was killed writes none, which the report states.
+//! With `COMM_FLIGHT_ON_CLOSE=1`
+//! ([`RingConfig::record_on_close`](crate::RingConfig::record_on_close)) it also writes a file when
+//! a communicator is closed, for a trace of a program that succeeds.
 //!
 //! A program can write the same file at any time, for example in a thread that watches its progress
 //! while another one is blocked in a collective:
@@ -33,14 +36,14 @@ use comm_core::{Error, FlightSink, Result};
 
 pub use dump::{DumpedCall, DumpedFailure, DumpedState, FlightDump};
 
-/// Returns a sink that writes a file to this folder for each communicator that fails. A failure to
+/// Returns a sink that writes a file to this folder for each record that it gets. A failure to
 /// write is logged. All ranks of a job pass the same `job`, by which records of different jobs in
 /// one folder are told apart.
 pub fn sink(folder: impl Into<PathBuf>, job: u64) -> FlightSink {
     let folder = folder.into();
     FlightSink::new(move |record| match write(&folder, &FlightDump::new(record, job)) {
-        Ok(path) => tracing::info!(path = %path.display(), "wrote the last calls of a failed communicator"),
-        Err(error) => tracing::error!(%error, "the last calls of a failed communicator are lost"),
+        Ok(path) => tracing::info!(path = %path.display(), "wrote the last calls of a communicator"),
+        Err(error) => tracing::error!(%error, "the last calls of a communicator are lost"),
     })
 }
 
