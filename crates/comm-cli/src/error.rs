@@ -31,6 +31,11 @@ pub(crate) enum CliError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} contains no record of a rank{}", path.display(), list(skipped))]
     NoRecord { path: PathBuf, skipped: Vec<(String, String)> },
+    #[error(
+        "no rank {}; ranks with COMM_MONITOR=0, of other users, and in other network or PID namespaces are not seen",
+        pid.map_or_else(|| "runs on this host".to_owned(), |pid| format!("belongs to process {pid}"))
+    )]
+    NoJob { pid: Option<u32> },
     #[error(transparent)]
     Draw(#[from] DrawError),
     /// A schedule is invalid, which is a bug.
@@ -75,6 +80,7 @@ impl CliError {
             | Self::Write { .. }
             | Self::Read { .. }
             | Self::NoRecord { .. }
+            | Self::NoJob { .. }
             | Self::Draw(_)
             | Self::Simulation { .. }
             | Self::System { .. } => 1,

@@ -6,6 +6,7 @@ mod error;
 mod perf;
 mod run;
 mod simulate;
+mod top;
 
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use clap::{Parser, Subcommand};
 use comm_cli::__private::program::{chain, fail};
 
 /// Launches programs that use the comm library, measures collectives, predicts their times,
-/// and analyses failures.
+/// shows running jobs, and analyses failures.
 #[derive(Debug, Parser)]
 #[command(name = "commctl", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -27,6 +28,7 @@ enum Subcommands {
     Perf(Box<perf::Perf>),
     Simulate(simulate::Simulate),
     Doctor(doctor::Doctor),
+    Top(top::Top),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Subcommands::Perf(perf) => perf.execute(),
         Subcommands::Simulate(simulate) => simulate.execute(),
         Subcommands::Doctor(doctor) => doctor.execute(),
+        Subcommands::Top(top) => top.execute(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{FlightSink, LinkModel};
+use comm_core::{CommRegistry, FlightSink, LinkModel};
 
 /// The parameters of a communicator. Rank 0's values apply on all ranks, except for times.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +43,8 @@ pub struct RingConfig {
     /// Whether the sink also gets the record of each group that is closed without a failure: by
     /// [`Comm::finalize`](comm_core::Comm::finalize), or when its last handle is dropped.
     pub record_on_close: bool,
+    /// A list in which each group registers itself, for a thread that observes its calls.
+    pub registry: Option<CommRegistry>,
 }
 
 impl Default for RingConfig {
@@ -61,6 +63,7 @@ impl Default for RingConfig {
             exact_times: false,
             flight_sink: None,
             record_on_close: false,
+            registry: None,
         }
     }
 }

@@ -132,6 +132,9 @@ pub struct Config {
     /// [`RingConfig::flight_sink`] takes precedence.
     #[cfg(feature = "flight")]
     pub flight_dir: Option<PathBuf>,
+    /// Whether this rank answers `commctl top`; see [`monitor`](crate::monitor).
+    #[cfg(feature = "monitor")]
+    pub monitor: bool,
     /// Options for buffers on devices, for [`init_devices_with`](crate::init_devices_with). By
     /// default they use NCCL and the device of `local_rank`. The timeout to connect is
     /// `rendezvous_timeout`.
@@ -175,6 +178,8 @@ impl Config {
             ring: RingConfig::default(),
             #[cfg(feature = "flight")]
             flight_dir: None,
+            #[cfg(feature = "monitor")]
+            monitor: true,
             #[cfg(feature = "nccl")]
             devices: comm_hybrid::DeviceConfig::default(),
         })

@@ -387,13 +387,18 @@ fn finish(
     Ok(host)
 }
 
-/// Returns the options of the algorithms, with the sink that writes records.
+/// Returns the options of the algorithms, with the sink that writes records and the registry of
+/// communicators that are observed.
 fn ring(config: &Config) -> RingConfig {
     #[cfg_attr(not(feature = "flight"), expect(unused_mut, reason = "there is no sink"))]
     let mut ring = config.ring.clone();
     #[cfg(feature = "flight")]
     if let (None, Some(folder)) = (&ring.flight_sink, &config.flight_dir) {
         ring.flight_sink = Some(crate::flight::sink(folder, config.job));
+    }
+    #[cfg(feature = "monitor")]
+    if ring.registry.is_none() && config.monitor {
+        ring.registry = crate::monitor::start(config);
     }
     ring
 }

@@ -29,6 +29,7 @@
 //! - `checkpoint`: checkpoints of training, in [`checkpoint`];
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
 //! - `flight` (default): files with the last calls of each rank after a failure, in [`flight`];
+//! - `monitor` (default): ranks answer `commctl top`, in [`monitor`];
 //! - `nccl`: collectives on GPU memory, by NCCL or through the host: `init_devices`, and the module
 //!   `nccl`. It has been tested on one GPU and on an emulated device;
 //! - `tls`: TLS 1.3 for connections over TCP, with `COMM_TLS=1` or `TcpConfig::tls`;
@@ -52,6 +53,8 @@ mod init;
 #[cfg(feature = "tcp")]
 mod master;
 pub mod metrics;
+#[cfg(feature = "monitor")]
+pub mod monitor;
 #[cfg(feature = "objects")]
 pub mod objects;
 #[cfg(feature = "tcp")]
@@ -74,13 +77,14 @@ pub use objects::{ObjectCollectives, ObjectError};
 
 pub use comm_core::{
     ANY_TAG, Accumulate, Allocate, Allocation, AsView, AsViewMut, Axis, Buffer, Buffers, Call, CallMetrics,
-    CallOptions, CallState, Cart, Collective, Comm, Communicator, Corruption, Counts, DEFAULT_TIMEOUT, DType,
-    Desync, DurationHistogram, During, Element, Erased, Error, Fabric, FlightRecord, FlightSink, Group,
-    GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Incoming, IntegrityCheck, Invalid,
-    Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Operator, Outgoing, PROC_NULL,
-    Plain, PlainType, PointToPoint, PrefixStore, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp,
-    ReduceOrder, Refusal, Result, SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store,
-    TagMatch, Transport, UserOp, VariableFault, Work, Worker,
+    CallOptions, CallState, Cart, Collective, Comm, CommRegistry, Communicator, Corruption, Counts,
+    DEFAULT_TIMEOUT, DType, Desync, DurationHistogram, During, Element, Erased, Error, Fabric, FlightRecord,
+    FlightSink, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Incoming,
+    IntegrityCheck, Invalid, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Observe,
+    ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received,
+    RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
+    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
+    Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

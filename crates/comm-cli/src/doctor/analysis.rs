@@ -4,21 +4,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comm::flight::{DumpedCall, DumpedState, FlightDump};
 
+/// The largest number of ranks that a list names.
+const NAMED_MAX: usize = 8;
+
 /// The records of the members of a group.
 #[derive(Debug)]
-pub(super) struct GroupRecords<'a> {
+pub(crate) struct GroupRecords<'a> {
     /// 0 for the world.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// The members' ranks in the world.
-    pub(super) members: &'a [usize],
+    pub(crate) members: &'a [usize],
     /// The records that were found, by their ranks in the group.
-    pub(super) records: BTreeMap<usize, &'a FlightDump>,
+    pub(crate) records: BTreeMap<usize, &'a FlightDump>,
+    /// The predicate of a rank without a record, as in "wrote no record".
+    pub(crate) missing_verb: &'static str,
 }
 
 /// The kind of a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum FindingKind {
+pub(crate) enum FindingKind {
     /// Ranks made different calls with the same number.
     Mismatch,
     /// A rank wrote no record.
@@ -35,18 +40,18 @@ pub(super) enum FindingKind {
 
 /// The statement on what is wrong with a group.
 #[derive(Debug)]
-pub(super) struct Finding {
-    pub(super) kind: FindingKind,
+pub(crate) struct Finding {
+    pub(crate) kind: FindingKind,
     /// The ranks at fault, as members of the group.
-    pub(super) ranks: Vec<usize>,
-    pub(super) summary: String,
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) summary: String,
 }
 
 /// The point that a rank has reached: a call, and whether it has started it.
 type Position = (u64, bool);
 
 /// Returns the call that a rank is in or has yet to make.
-pub(super) fn position(record: &FlightDump) -> Position {
+pub(crate) fn position(record: &FlightDump) -> Position {
     if let Some(failure) = &record.failure {
         return (failure.sequence, call(record, failure.sequence).is_some());
     }
@@ -58,17 +63,17 @@ pub(super) fn position(record: &FlightDump) -> Position {
 }
 
 /// Returns the call of this number, if it is kept.
-pub(super) fn call(record: &FlightDump, sequence: u64) -> Option<&DumpedCall> {
+pub(crate) fn call(record: &FlightDump, sequence: u64) -> Option<&DumpedCall> {
     let at = record.calls.binary_search_by_key(&sequence, |call| call.sequence).ok()?;
     record.calls.get(at)
 }
 
 impl<'a> GroupRecords<'a> {
     /// Returns the groups, that which failed first at the front.
-    pub(super) fn of(records: &'a [FlightDump]) -> Vec<Self> {
+    pub(crate) fn of(records: &'a [FlightDump]) -> Vec<Self> {
         let mut groups: BTreeMap<u64, Self> = BTreeMap::new();
         for record in records {
-            let empty = || Self { id: record.group, members: &record.members, records: BTreeMap::new() };
+            let empty = || Self::empty(record);
             groups.entry(record.group).or_insert_with(empty).records.insert(record.rank, record);
         }
         let mut groups: Vec<Self> = groups.into_values().collect();
@@ -77,19 +82,27 @@ impl<'a> GroupRecords<'a> {
         groups
     }
 
+    fn empty(record: &'a FlightDump) -> Self {
+        let missing_verb = "wrote no record";
+        Self { id: record.group, members: &record.members, records: BTreeMap::new(), missing_verb }
+    }
+
     /// Returns the members without a record.
-    pub(super) fn missing(&self) -> Vec<usize> {
+    pub(crate) fn missing(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|rank| !self.records.contains_key(rank)).collect()
     }
 
     /// Returns the rank in the world of a member.
-    pub(super) fn world_rank(&self, rank: usize) -> usize {
+    pub(crate) fn world_rank(&self, rank: usize) -> usize {
         self.members.get(rank).copied().unwrap_or(rank)
     }
 
-    /// Formats members as in "rank 3", "ranks 0, 2 and 7".
-    pub(super) fn names(&self, ranks: &[usize]) -> String {
-        let names: Vec<String> = ranks.iter().map(|&rank| self.world_rank(rank).to_string()).collect();
+    /// Formats members as in "rank 3", "ranks 0, 2 and 7". Of many, names the first.
+    pub(crate) fn names(&self, ranks: &[usize]) -> String {
+        let mut names: Vec<String> =
+            ranks.iter().take(NAMED_MAX).map(|&rank| self.world_rank(rank).to_string()).collect();
+        let more = ranks.len().saturating_sub(names.len());
+        names.extend((more > 0).then(|| format!("{more} more")));
         match &names[..] {
             [] => "no rank".into(),
             [one] => format!("rank {one}"),
@@ -125,7 +138,7 @@ impl<'a> GroupRecords<'a> {
 
 impl Finding {
     /// Finds what is wrong with a group.
-    pub(super) fn of(group: &GroupRecords<'_>) -> Self {
+    pub(crate) fn of(group: &GroupRecords<'_>) -> Self {
         mismatch(group)
             .or_else(|| missing(group))
             .or_else(|| aborted(group))
@@ -204,7 +217,8 @@ fn missing(group: &GroupRecords<'_>) -> Option<Finding> {
     let them = if named.len() == 1 { "it" } else { "them" };
     let place =
         if last.1 { format!("in {}", group.call_name(last.0)) } else { format!("before call {}", last.0) };
-    let summary = format!("{} wrote no record; {others} {verb} {them} {place}", group.names(&named));
+    let (names, did) = (group.names(&named), group.missing_verb);
+    let summary = format!("{names} {did}; {others} {verb} {them} {place}");
     Some(Finding::new(FindingKind::Missing, named, summary))
 }
 

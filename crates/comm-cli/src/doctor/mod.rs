@@ -1,6 +1,6 @@
 //! `commctl doctor`: says why a program hung or failed.
 
-mod analysis;
+pub(crate) mod analysis;
 mod clocks;
 mod export;
 mod folder;
@@ -19,6 +19,7 @@ use clap::Args;
 use crate::error::{CliError, Result};
 use analysis::{Finding, GroupRecords};
 use folder::Folder;
+pub(crate) use table::headline;
 
 /// Compare the last calls of all ranks after a failure, and say which rank is at fault
 #[derive(Debug, Args)]

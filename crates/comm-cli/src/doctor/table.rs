@@ -29,12 +29,12 @@ pub(super) fn write(
 }
 
 /// Returns the summary of a group, with the name of the group unless it is the world.
-pub(super) fn headline(group: &GroupRecords<'_>, finding: &Finding) -> String {
+pub(crate) fn headline(group: &GroupRecords<'_>, finding: &Finding) -> String {
     let missing = group.missing();
     let note = match finding.kind {
         FindingKind::Missing => String::new(),
         _ if missing.is_empty() => String::new(),
-        _ => format!(" ({} wrote no record)", group.names(&missing)),
+        _ => format!(" ({} {})", group.names(&missing), group.missing_verb),
     };
     match group.id {
         0 => format!("{}{note}", finding.summary),

@@ -2,6 +2,7 @@
 //! itself as the ranks of `commctl run`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
 
+mod top;
 mod trace;
 
 use std::process::{Command, Stdio};
@@ -15,6 +16,7 @@ const ROLE: &str = "OBSERVED_ROLE";
 fn rank() {
     match std::env::var(ROLE).as_deref() {
         Ok("slow rank") => trace::slow_rank(),
+        Ok("calls") => top::make_calls(),
         Ok(role) => unreachable!("no such role: {role}"),
         Err(_) => {}
     }

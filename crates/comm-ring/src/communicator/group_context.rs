@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, ChannelKind, Collective, Element, Fabric, GroupId, HostViewMut, LinkModel, Result,
-    Scheduler, Signature, Transport, Until,
+    Allocation, ChannelId, ChannelKind, Collective, Element, Fabric, GroupId, HostViewMut, LinkModel,
+    Observe, Result, Scheduler, Signature, Transport, Until,
 };
 
 use super::checked_call::{Bytes, CheckedCall};
 use super::engine::Engine;
 use super::scratch::SharedBufferSource;
+use crate::history::CallLog;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 
@@ -107,6 +108,14 @@ impl<T: Transport + 'static> GroupContext<T> {
     /// Returns the time for which a rank that detected a failure waits for its cause.
     pub(super) const fn diagnosis(&self) -> Duration {
         self.config.diagnosis
+    }
+
+    /// Registers a group, if it is to be observed.
+    pub(super) fn register(&self, log: &Arc<CallLog>) {
+        if let Some(registry) = &self.config.registry {
+            let log: Arc<dyn Observe> = Arc::clone(log) as _;
+            registry.register(&log);
+        }
     }
 
     /// Allocates memory that these channels transfer fastest.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, FlightRecord, Group,
-    LinkModel, Metrics, Process, Result, Scheduler, Transport, is_unwinding,
+    LinkModel, Metrics, Observe, Process, Result, Scheduler, Transport, is_unwinding,
 };
 
 use crate::choose::{self, CallShape};
@@ -82,6 +82,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
         let log = Arc::clone(engine.session().history.log());
+        context.register(&log);
         let (process, scheduler) = (Process::current(), context.scheduler());
         let engine = Arc::new(Mutex::new(engine));
         Self { group, tuning, context, engine, abort, messenger, log, process, scheduler }
@@ -143,7 +144,7 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
     }
 
     fn flight_record(&self) -> Option<FlightRecord> {
-        self.process.is_current().then(|| self.log.record())
+        self.process.is_current().then(|| self.log.flight_record())
     }
 
     fn metrics(&self) -> Option<Metrics> {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use comm_core::{Error, Transport};
+use comm_core::{Error, Observe, Transport};
 
 use super::session::Session;
 
@@ -47,7 +47,7 @@ impl<T: Transport> Session<T> {
     /// Passes the record to the program.
     pub(super) fn report(&self) {
         if let Some(sink) = &self.config.flight_sink {
-            sink.record(&self.history.log().record());
+            sink.record(&self.history.log().flight_record());
         }
     }
 

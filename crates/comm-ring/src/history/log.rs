@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    CallState, Collective, Error, FlightRecord, Group, Metrics, RecordedCall, RecordedFailure, Signature,
+    CallState, Collective, Error, FlightRecord, Group, Metrics, Observe, RecordedCall, RecordedFailure,
+    Signature,
 };
 
 use super::counters::Counters;
@@ -178,9 +179,10 @@ impl CallLog {
         let time = |nanos| self.origin + Duration::from_nanos(nanos);
         Some((time(started), ended.checked_sub(1).map(time)))
     }
+}
 
-    /// Returns the counters of all calls.
-    pub(crate) fn metrics(&self) -> Metrics {
+impl Observe for CallLog {
+    fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new(self.group, self.members.to_vec());
         metrics.calls = self.counters.calls();
         metrics.failures = u64::from(self.incomplete().failure.is_some());
@@ -188,8 +190,7 @@ impl CallLog {
         metrics
     }
 
-    /// Returns the calls that are kept.
-    pub(crate) fn record(&self) -> FlightRecord {
+    fn flight_record(&self) -> FlightRecord {
         let (runs, incomplete) = (self.runs(), self.incomplete());
         let calls = self.calls.load(Ordering::Acquire);
         let mut record = FlightRecord::new(self.group, self.members.to_vec());

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
-use comm_core::{CallState, Collective, GroupId, Membership};
+use comm_core::{CallState, Collective, GroupId, Membership, Observe};
 
 fn empty() -> History {
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 2 }).unwrap();
@@ -97,7 +97,7 @@ fn repeated_calls_are_found_by_number() {
 #[test]
 fn a_record_has_the_last_calls_with_their_states_and_times() {
     let mut history = empty();
-    let origin = history.log().record().group;
+    let origin = history.log().flight_record().group;
     assert_eq!(origin.size(), 2);
     let begin = Instant::now();
     let at = |millis| begin + Duration::from_millis(millis);
@@ -109,7 +109,7 @@ fn a_record_has_the_last_calls_with_their_states_and_times() {
         }
     }
     history.block(&[1]);
-    let record = history.log().record();
+    let record = history.log().flight_record();
     assert_eq!((record.members, record.failure.is_none()), (vec![4, 7], true));
     assert_eq!(record.calls.len(), 64);
     for (recorded, number) in record.calls.iter().zip(36_u64..) {
@@ -121,7 +121,7 @@ fn a_record_has_the_last_calls_with_their_states_and_times() {
         assert_eq!(recorded.waiting_for, if is_last { vec![1] } else { vec![] });
     }
     history.fail(99, &Error::Cancelled, at(300));
-    let failed = history.log().record();
+    let failed = history.log().flight_record();
     assert_eq!(failed.failure.map(|failure| failure.sequence), Some(99));
     let last = failed.calls.last().unwrap();
     assert_eq!((last.state, last.ended, &last.waiting_for[..]), (CallState::Failed, Some(at(300)), &[1][..]));
@@ -133,7 +133,7 @@ fn a_failure_between_two_calls_belongs_to_neither() {
     push(&mut history, 1);
     history.complete(Instant::now());
     history.fail(1, &Error::Cancelled, Instant::now());
-    let record = history.log().record();
+    let record = history.log().flight_record();
     assert_eq!(record.failure.map(|failure| failure.sequence), Some(1));
     assert_eq!(record.calls.last().map(|call| call.state), Some(CallState::Completed));
 }
@@ -146,7 +146,7 @@ fn threads_read_whole_calls_while_calls_are_made() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                for recorded in log.record().calls {
+                for recorded in log.flight_record().calls {
                     assert_eq!(recorded.signature, call(recorded.sequence / 3));
                     assert_eq!(recorded.started, begin + Duration::from_nanos(recorded.sequence));
                     assert!(recorded.ended.is_none_or(|ended| ended == recorded.started));

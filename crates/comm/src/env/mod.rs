@@ -121,6 +121,10 @@ fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     if let Some(calls) = environment.size(&variables::FLIGHT_CALLS)? {
         config.ring.recorded_calls = calls;
     }
+    #[cfg(feature = "monitor")]
+    {
+        config.monitor = environment.number(&variables::MONITOR)? != Some(0);
+    }
     config.ring.exact_times = environment.text(&variables::FLIGHT_TIMES)? == Some("exact");
     #[cfg(feature = "nccl")]
     if let Some(path) = environment.text(&variables::DEVICE_PATH)? {
@@ -239,7 +243,7 @@ fn links(setting: &str) -> Result<LinkModel> {
 }
 
 /// Returns the 64-bit FNV-1a hash, which is equal on every rank and in every build.
-fn fnv_1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv_1a(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }

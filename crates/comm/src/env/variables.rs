@@ -262,6 +262,13 @@ pub(super) const FLIGHT_TIMES: Variable = Variable::new(
     "the clock of the times of short calls: one that advances every few milliseconds, or the exact one, which takes about \
      40 ns more per call",
 );
+pub(super) const MONITOR: Variable = Variable::new(
+    "COMM_MONITOR",
+    Values::Number { min: 0, max: 1 },
+    "1",
+    "0 if this rank does not answer `commctl top`, which shows its calls to processes of the same user",
+)
+.needs("monitor", cfg!(feature = "monitor"));
 pub(super) const DEVICE_PATH: Variable = Variable::new(
     "COMM_DEVICE_PATH",
     Values::OneOf(&["nccl", "staged", "auto"]),
@@ -278,7 +285,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 28] = [
+pub(crate) const ALL: [&Variable; 29] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
@@ -305,6 +312,7 @@ pub(crate) const ALL: [&Variable; 28] = [
     &FLIGHT_ON_CLOSE,
     &FLIGHT_CALLS,
     &FLIGHT_TIMES,
+    &MONITOR,
     &DEVICE_PATH,
     &NCCL_PATH,
 ];

@@ -133,20 +133,27 @@ impl FlightDump {
     pub fn parse(json: &[u8]) -> Result<Self> {
         let malformed = |reason: String| Error::malformed("the record of a rank", reason);
         let dump: Self = serde_json::from_slice(json).map_err(|error| malformed(error.to_string()))?;
-        if dump.version != Self::VERSION {
-            return Err(malformed(format!("version {}, and not {}", dump.version, Self::VERSION)));
+        dump.check()?;
+        Ok(dump)
+    }
+
+    /// Returns an error if it is not of this version, or contradicts itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        let malformed = |reason: String| Error::malformed("the record of a rank", reason);
+        if self.version != Self::VERSION {
+            return Err(malformed(format!("version {}, and not {}", self.version, Self::VERSION)));
         }
-        if !(1..=Group::SIZE_MAX).contains(&dump.size)
-            || dump.rank >= dump.size
-            || dump.members.len() != dump.size
+        if !(1..=Group::SIZE_MAX).contains(&self.size)
+            || self.rank >= self.size
+            || self.members.len() != self.size
         {
-            let (rank, size, members) = (dump.rank, dump.size, dump.members.len());
+            let (rank, size, members) = (self.rank, self.size, self.members.len());
             return Err(malformed(format!("rank {rank} of {size}, with {members} members")));
         }
-        if !dump.calls.is_sorted_by(|one, next| one.sequence < next.sequence) {
+        if !self.calls.is_sorted_by(|one, next| one.sequence < next.sequence) {
             return Err(malformed("the numbers of its calls do not increase".into()));
         }
-        Ok(dump)
+        Ok(())
     }
 
     /// Returns the rank in the world.
