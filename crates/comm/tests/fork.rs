@@ -141,8 +141,31 @@ fn continue_while_a_child(comm: Comm, body: fn(Comm)) {
     all_reduce(&comm, 30);
     child.into_iter().for_each(join);
     all_reduce(&comm, 30);
+    #[cfg(feature = "monitor")]
+    assert_answers();
     comm.finalize().unwrap();
     println!("report: continued");
+}
+
+/// Asserts that this process still answers `commctl top`, with the calls of its communicator.
+#[cfg(feature = "monitor")]
+fn assert_answers() {
+    use std::io::{Read, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    use comm::monitor::{MonitorName, MonitorReport};
+
+    let list = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let mut names = list.lines().filter_map(|line| MonitorName::parse(line.split_once('@')?.1));
+    let name = names.find(|name| name.pid == std::process::id()).expect("a socket of this process");
+    let address = SocketAddr::from_abstract_name(name.to_string()).unwrap();
+    let mut stream = UnixStream::connect_addr(&address).unwrap();
+    stream.write_all(b"{\"calls\": 1}\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let report = MonitorReport::parse(&answer).unwrap();
+    assert_eq!(report.records[0].calls[0].collective, "all_reduce");
 }
 
 /// One rank forks with pending background operations.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -26,13 +27,15 @@ const BYTES_MAX: usize = 64 << 20;
 /// The sockets of the ranks of each launch.
 pub(super) type Launches = BTreeMap<u64, Vec<MonitorName>>;
 
-/// Returns the sockets of all ranks on this host, or of the launch of this process: of a rank, or
-/// of a process that has started ranks, such as `commctl run`.
+/// Returns the sockets of all ranks of this user on this host (for root, of all users), or of the
+/// launch of this process: of a rank, or of a process that has started ranks, such as
+/// `commctl run`.
 pub(super) fn find(pid: Option<u32>) -> Result<Launches> {
     let list =
         fs::read_to_string(SOCKETS).map_err(|source| CliError::Read { path: SOCKETS.into(), source })?;
     let mut launches = Launches::new();
-    for name in list.lines().filter_map(|line| MonitorName::parse(line.split_once('@')?.1)) {
+    let names = list.lines().filter_map(|line| MonitorName::parse(line.split_once('@')?.1));
+    for name in names.filter(|name| is_ours(name.pid)) {
         launches.entry(name.launch).or_default().push(name);
     }
     if let Some(pid) = pid {
@@ -43,6 +46,14 @@ pub(super) fn find(pid: Option<u32>) -> Result<Launches> {
         names.dedup();
     }
     Ok(launches)
+}
+
+/// Returns whether a process belongs to this user, or this user is root. A process that has exited
+/// belongs to nobody.
+fn is_ours(pid: u32) -> bool {
+    let user = geteuid();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    owner.is_ok_and(|owner| user.is_root() || owner == user.as_raw())
 }
 
 /// Returns whether a process is this one or has been started by it.
