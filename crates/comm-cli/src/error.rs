@@ -41,6 +41,8 @@ pub(crate) enum CliError {
     /// A schedule is invalid, which is a bug.
     #[error("cannot simulate {algorithm}")]
     Simulation { algorithm: &'static str, source: comm_sim::cost::SimulationError },
+    #[error("{} must be solved before a job can run here", match .0 { 1 => "one problem".to_owned(), many => format!("{many} problems") })]
+    Unfit(usize),
     #[error("cannot {what}")]
     System { what: &'static str, source: io::Error },
 }
@@ -81,6 +83,7 @@ impl CliError {
             | Self::Read { .. }
             | Self::NoRecord { .. }
             | Self::NoJob { .. }
+            | Self::Unfit(_)
             | Self::Draw(_)
             | Self::Simulation { .. }
             | Self::System { .. } => 1,

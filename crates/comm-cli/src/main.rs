@@ -3,6 +3,7 @@
 mod collective;
 mod doctor;
 mod error;
+mod host;
 mod perf;
 mod run;
 mod simulate;

@@ -4,9 +4,9 @@ use comm::Collective;
 use comm::ring::{Tuning, choose};
 
 use super::buffers::Lengths;
-use super::host;
 use super::plan::{Layout, Plan};
 use crate::error::{CliError, Result};
+use crate::host;
 
 /// Returns an error if the buffers of `local_ranks` ranks exceed the available memory of this host.
 pub(crate) fn check(plan: &Plan, tuning: &Tuning, local_ranks: usize) -> Result<()> {

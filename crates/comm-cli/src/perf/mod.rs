@@ -3,7 +3,6 @@
 mod args;
 mod buffers;
 mod calibrate;
-mod host;
 mod memory;
 mod messages;
 mod plan;

@@ -6,8 +6,8 @@ use comm::shm::{SharedMemoryConfig, SharedMemoryFabric};
 use comm::tcp::TcpFabric;
 use comm::{Comm, Config, Fabric, LinkModel, ObjectCollectives, TransportKind, init_with_paths};
 
-use super::host::{self, RankInfo};
 use crate::error::{CliError, Result};
+use crate::host::{self, RankInfo};
 
 /// A rank of the group that measures.
 #[derive(Debug)]

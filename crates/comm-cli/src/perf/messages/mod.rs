@@ -5,13 +5,13 @@ mod endpoint;
 use comm_cli::__private::progress::Progress;
 
 use super::args::{Format, Perf};
-use super::host;
 use super::plan::SizeRange;
 use super::print::Printer;
 use super::row::{BenchmarkInfo, Percentiles, Row};
 use super::session::Session;
 use super::timing;
 use crate::error::{CliError, Result};
+use crate::host;
 use endpoint::Endpoint;
 
 /// The maximum number of concurrent messages in one direction.

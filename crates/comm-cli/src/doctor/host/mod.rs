@@ -1,0 +1,94 @@
+//! Checks this host before a job, and all hosts of a job as its ranks.
+
+mod facts;
+mod links;
+mod problems;
+mod report;
+
+use comm::{Comm, Config, ObjectCollectives};
+
+use crate::error::{CliError, Result};
+use facts::Facts;
+use links::Link;
+use problems::{Problem, Severity};
+
+/// The size of a job.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    ranks: usize,
+    /// The number of ranks on this host.
+    local_ranks: usize,
+}
+
+impl Job {
+    const fn has_other_hosts(&self) -> bool {
+        self.ranks > self.local_ranks
+    }
+}
+
+/// What is known of the hosts of a job, or of this host alone.
+#[derive(Debug, Default, serde::Serialize)]
+struct Diagnosis {
+    problems: Vec<Problem>,
+    hosts: Vec<Facts>,
+    /// The links between the ranks that were measured.
+    links: Vec<Link>,
+}
+
+/// Prints the problems of this host for a job of so many ranks on it; as a rank that a launcher has
+/// started, those of all hosts and of the links between ranks. Returns an error if a job would fail.
+pub(super) fn run(local_ranks: Option<usize>, ranks: Option<usize>, json: bool) -> Result<()> {
+    let diagnosis = match Config::is_launched() {
+        true => match of_job()? {
+            Some(diagnosis) => diagnosis,
+            // Rank 0 prints.
+            None => return Ok(()),
+        },
+        false => of_host(local_ranks, ranks),
+    };
+    report::write(&diagnosis, json)?;
+    match diagnosis.problems.iter().filter(|problem| problem.severity == Severity::Error).count() {
+        0 => Ok(()),
+        errors => Err(CliError::Unfit(errors)),
+    }
+}
+
+fn of_host(local_ranks: Option<usize>, ranks: Option<usize>) -> Diagnosis {
+    let facts = Facts::read();
+    let local_ranks = local_ranks.unwrap_or(facts.cores);
+    let job = Job { ranks: ranks.unwrap_or(local_ranks).max(local_ranks), local_ranks };
+    Diagnosis { problems: problems::of(&facts, &job), hosts: vec![facts], links: Vec::new() }
+}
+
+/// Measures as one rank of a job. Returns the diagnosis on rank 0.
+fn of_job() -> Result<Option<Diagnosis>> {
+    let config = Config::from_env()?;
+    let comm = comm::init_with(&config)?;
+    let facts = Facts::read();
+    let gathered = |source| CliError::RankInfos { source: Box::new(source) };
+    let hosts = comm.all_gather_object(&facts.host).map_err(gathered)?;
+    let job =
+        Job { ranks: comm.size(), local_ranks: hosts.iter().filter(|host| **host == facts.host).count() };
+    // The first rank of each host speaks for it.
+    let is_first = hosts.iter().position(|host| *host == facts.host) == Some(comm.rank());
+    let own = is_first.then(|| (problems::of(&facts, &job), facts));
+    let all = comm.all_gather_object(&own).map_err(gathered)?;
+    let links = links::measure(&comm, &hosts)?;
+    comm.finalize()?;
+    if config.rank > 0 {
+        return Ok(None);
+    }
+    let mut diagnosis = Diagnosis { problems: links::problems(&links, &hosts), hosts: Vec::new(), links };
+    for (problems, facts) in all.into_iter().flatten() {
+        diagnosis.problems.extend(problems);
+        diagnosis.hosts.push(facts);
+    }
+    diagnosis.problems.sort_by_key(|problem| problem.severity);
+    Ok(Some(diagnosis))
+}
+
+/// Returns the links of all ranks, given those that each has measured.
+fn gather_links(comm: &Comm, own: &[Link]) -> Result<Vec<Link>> {
+    let all = comm.all_gather_object(&own.to_vec());
+    Ok(all.map_err(|source| CliError::RankInfos { source: Box::new(source) })?.concat())
+}
