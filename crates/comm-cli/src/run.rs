@@ -8,22 +8,25 @@ use std::time::Duration;
 
 use clap::Args;
 use comm_cli::__private::program::report;
-use comm_cli::launch::{Devices, Launch};
+use comm_cli::launch::{Devices, Launch, Nodes};
 
 use crate::error::Result;
 
 /// The default number of processes that may be started for ranks that have failed.
 const REPLACEMENTS: usize = 16;
 
-/// Start a program as several ranks on this machine
+/// Start a program as several ranks on this machine, or on several
 #[derive(Debug, Args)]
 #[command(
     override_usage = "commctl run -n N [OPTIONS] [--] PROGRAM [ARGS]...",
     after_help = "\
-Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, COMM_JOB_ID, \
-COMM_STORE=launcher and TORCHELASTIC_RESTART_COUNT in its environment; the launcher serves the store at that address, on a free port. The rest of the \
+Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, \
+COMM_JOB_ID, COMM_STORE=launcher, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS in its environment; the launcher serves the store at that address, on a free port. The rest of the \
 environment is inherited. Unless they are set, COMM_SECRET is a new random secret for each start, and OMP_NUM_THREADS \
 and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at least 1.
+
+On several hosts, run the same command on each, with --nnodes and --rendezvous, and COMM_SECRET set to the same random text in the \
+environment. When a rank fails or a host is lost, all hosts end their ranks and report the cause; they also restart together.
 
 Every user of a machine can read arguments: pass a secret in the environment, not with --env COMM_SECRET=TEXT.
 
@@ -34,13 +37,31 @@ process groups are killed too.
 Exit status: 0 if every rank exited 0, or as many as --elastic requires; otherwise the code of the rank that failed first, or 128 plus the signal that \
 killed it or that stopped the launcher; 127 if the program was not found, 126 if it cannot be executed.
 
-Example:
-  commctl run -n 4 --tag-output -- ./train --epochs 5"
+Examples:
+  commctl run -n 4 --tag-output -- ./train --epochs 5
+  commctl run -n 4 --nnodes 2 --rendezvous node1:29500 -- ./train    (on node1 and on node2)"
 )]
 pub(crate) struct Run {
-    /// Number of ranks
+    /// Number of ranks on this machine
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
+
+    /// Number of hosts, on each of which `commctl run` starts its ranks
+    #[arg(long, value_name = "N", requires = "rendezvous", value_parser = clap::value_parser!(u32).range(1..))]
+    nnodes: Option<u32>,
+
+    /// The number of this host, from 0. By default the host with the address of --rendezvous has
+    /// number 0, and the others are numbered as they arrive
+    #[arg(long, value_name = "K", requires = "nnodes")]
+    node_rank: Option<usize>,
+
+    /// Address of host 0, equal on all hosts, at which they meet
+    #[arg(long, value_name = "HOST:PORT", requires = "nnodes", conflicts_with = "master_addr", value_parser = host_and_port)]
+    rendezvous: Option<(String, u16)>,
+
+    /// The time for which a host waits for the others
+    #[arg(long, value_name = "SECONDS", requires = "nnodes", default_value = "300", value_parser = seconds)]
+    rendezvous_timeout: Duration,
 
     /// Prefix each line of a rank's output with `[rank]: `
     #[arg(long)]
@@ -89,6 +110,7 @@ impl Run {
     pub(crate) fn execute(self) -> Result<()> {
         let ranks_max = self.elastic.and_then(|elastic| elastic.ranks_max).unwrap_or(0);
         let default_restarts = if ranks_max > 0 { REPLACEMENTS } else { 0 };
+        let nodes = self.nodes();
         let mut command = self.command.into_iter();
         let launch = Launch::new(command.next().unwrap_or_default())
             .args(command)
@@ -101,13 +123,53 @@ impl Run {
             .ranks_max(ranks_max)
             .on_loss(|failure| report("commctl", failure))
             .grace(self.grace);
+        let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
+        let launch = self.env.into_iter().fold(launch, set);
         let launch = match self.devices {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
             None => launch,
         };
-        let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
-        Ok(self.env.into_iter().fold(launch, set).run()?)
+        let launch = match nodes {
+            Some(nodes) => launch.nodes(nodes),
+            None => launch,
+        };
+        Ok(launch.run()?)
     }
+
+    /// Returns the hosts, if there are several.
+    fn nodes(&self) -> Option<Nodes> {
+        let ((host, port), count) = (self.rendezvous.clone()?, self.nnodes?);
+        if !self.is_set("COMM_SECRET") && !self.is_set("COMM_TLS_CA") && !is_loopback(&host) {
+            let warning = format!(
+                "no secret: anyone who can reach {host}:{port} can join the job; \
+                 set COMM_SECRET to the same random text on every host"
+            );
+            report("commctl", warning);
+        }
+        let nodes = Nodes::new(count as usize, host, port).timeout(self.rendezvous_timeout);
+        Some(self.node_rank.into_iter().fold(nodes, Nodes::rank))
+    }
+
+    /// Returns whether ranks get a variable from the options or the environment.
+    fn is_set(&self, name: &str) -> bool {
+        self.env.iter().any(|variable| variable.name == name) || env::var_os(name).is_some()
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16), &'static str> {
+    let wrong = "expected HOST:PORT, with a port from 1 to 65535, as in node1:29500 or [fd00::1]:29500";
+    let (host, port) = text.rsplit_once(':').ok_or(wrong)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    // Without brackets, the last part of an IPv6 address would be taken for the port.
+    if host.is_empty() || (bare.is_none() && host.contains(':')) {
+        return Err(wrong);
+    }
+    let port = port.parse().ok().filter(|port| *port > 0).ok_or(wrong)?;
+    Ok((bare.unwrap_or(host).to_owned(), port))
 }
 
 /// The limits of `--elastic`.

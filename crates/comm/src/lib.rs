@@ -80,8 +80,8 @@ pub use comm_core::{
     CallOptions, CallState, Cart, Collective, Comm, CommRegistry, Communicator, Corruption, Counts,
     DEFAULT_TIMEOUT, DType, Desync, DurationHistogram, During, Element, Erased, Error, Fabric, FlightRecord,
     FlightSink, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Incoming,
-    IntegrityCheck, Invalid, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Observe,
-    ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Received,
+    IntegrityCheck, Invalid, LastWill, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Observe,
+    ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Presence, Received,
     RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
     ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
     Worker,
@@ -121,6 +121,13 @@ pub use comm_shm as shm;
 /// The TCP transport, the store and the rendezvous.
 #[cfg(feature = "tcp")]
 pub use comm_tcp as tcp;
+
+/// Parts that the launcher of this workspace shares. Not part of the API.
+#[cfg(feature = "tcp")]
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::master::Master;
+}
 
 /// Compiles the code in the README of this package.
 #[cfg(doctest)]

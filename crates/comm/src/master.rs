@@ -16,7 +16,7 @@ const PORT: &str = "MASTER_PORT";
 
 /// The host that serves the store, as this rank sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Master {
+pub struct Master {
     /// The name of the host as configured.
     name: String,
     /// Its addresses in the system's order of preference; never empty.
@@ -29,7 +29,7 @@ impl Master {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the name has no address, [`Error::Io`] if the time limit expires.
-    pub(crate) fn resolve(name: &str, port: u16, within: Duration) -> Result<Self> {
+    pub fn resolve(name: &str, port: u16, within: Duration) -> Result<Self> {
         let host = name.trim_start_matches('[').trim_end_matches(']').to_owned();
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(Self { name: name.to_owned(), addresses: vec![SocketAddr::new(ip, port)] });
@@ -73,7 +73,7 @@ impl Master {
     }
 
     /// Returns the addresses of the store; any of them may answer.
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
@@ -82,7 +82,7 @@ impl Master {
     /// # Errors
     /// [`Error::Invalid`] naming `MASTER_ADDR` if the master is another host, or `MASTER_PORT` if
     /// the port is taken.
-    pub(crate) fn serve(&self, config: &StoreConfig) -> Result<TcpStoreServer> {
+    pub fn serve(&self, config: &StoreConfig) -> Result<TcpStoreServer> {
         let port = self.addresses.first().map_or(0, SocketAddr::port);
         for ip in self.listen_on(|ip| TcpListener::bind((ip, 0)).is_ok()) {
             match TcpStoreServer::bind(SocketAddr::new(ip, port), config.clone()) {
@@ -118,7 +118,7 @@ impl Master {
 
     /// Returns whether the master is a loopback address or `localhost`, which every process
     /// resolves to its own host.
-    pub(crate) fn is_local_only(&self) -> bool {
+    pub fn is_local_only(&self) -> bool {
         let host = self.name.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_localhost = host.eq_ignore_ascii_case("localhost") || host.ends_with(".localhost");
         is_localhost || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

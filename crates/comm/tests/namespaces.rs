@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm::{Comm, Error, Loss, ReduceOp, Result};
-use common::hosts::{Family, Hosts, Job, address};
+use common::hosts::{Family, Hosts, address};
+use common::jobs::Job;
 use common::process::{self, Rank};
 
 /// The default of the setting.

@@ -1,10 +1,7 @@
 //! The environment variables of a rank.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
-
-use comm::tcp::StoreConfig;
 
 use super::devices;
 use super::error::LaunchError;
@@ -12,13 +9,20 @@ use super::error::LaunchError;
 /// The secret that authenticates connections to the store and between ranks.
 pub(super) const SECRET: &str = "COMM_SECRET";
 
-/// The variables that the launcher sets. torchrun sets the first six as well.
+/// The variables that the launcher sets. torchrun sets the first nine as well.
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";
+/// The node rank and the number of nodes.
+const GROUP_RANK: &str = "GROUP_RANK";
+const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
+/// The largest number of restarts.
+const MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
+/// The node rank under the name that Lightning and others read.
+const NODE_RANK: &str = "NODE_RANK";
 /// Lets the store reject a stale process of another job.
 const JOB_ID: &str = "COMM_JOB_ID";
 /// The process that serves the store: `launcher`, or rank 0 by default.
@@ -28,13 +32,17 @@ const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// Whether the process joins the group of the others.
 const JOIN: &str = "COMM_JOIN";
 
-const RESERVED: [&str; 10] = [
+const RESERVED: [&str; 14] = [
     RANK,
     WORLD_SIZE,
     LOCAL_RANK,
     LOCAL_WORLD_SIZE,
     MASTER_ADDR,
     MASTER_PORT,
+    GROUP_RANK,
+    GROUP_WORLD_SIZE,
+    MAX_RESTARTS,
+    NODE_RANK,
     JOB_ID,
     STORE,
     RESTART_COUNT,
@@ -44,12 +52,23 @@ const RESERVED: [&str; 10] = [
 /// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
+/// The ranks of this host among those of all hosts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) node: usize,
+    pub(super) nodes: usize,
+    pub(super) first_rank: usize,
+    pub(super) world_size: usize,
+}
+
 /// The values that all ranks of a launch share. Not `Debug`, because of the secret.
 pub(super) struct Job {
+    /// The number of ranks on this host.
     pub(super) ranks: usize,
+    pub(super) place: Place,
     pub(super) restarts: usize,
-    pub(super) store: SocketAddr,
-    pub(super) store_config: StoreConfig,
+    pub(super) max_restarts: usize,
+    pub(super) master: (String, u16),
     pub(super) id: NonZeroU64,
     /// `None` if connections are neither authenticated nor protected.
     pub(super) secret: Option<OsString>,
@@ -58,16 +77,21 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Returns the variables of a rank, which `joins` the group of the others if it replaces a lost
-    /// one. All ranks run on this machine, so `LOCAL_RANK` is `RANK`.
-    pub(super) fn variables(&self, rank: usize, joins: bool) -> [(&'static str, String); RESERVED.len()] {
+    /// Returns the variables of a rank of this host, which `joins` the group of the others if it
+    /// replaces a lost one.
+    pub(super) fn variables(&self, local: usize, joins: bool) -> [(&'static str, String); RESERVED.len()] {
+        let Place { node, nodes, first_rank, world_size } = self.place;
         [
-            (RANK, rank.to_string()),
-            (WORLD_SIZE, self.ranks.to_string()),
-            (LOCAL_RANK, rank.to_string()),
+            (RANK, (first_rank + local).to_string()),
+            (WORLD_SIZE, world_size.to_string()),
+            (LOCAL_RANK, local.to_string()),
             (LOCAL_WORLD_SIZE, self.ranks.to_string()),
-            (MASTER_ADDR, self.store.ip().to_string()),
-            (MASTER_PORT, self.store.port().to_string()),
+            (MASTER_ADDR, self.master.0.clone()),
+            (MASTER_PORT, self.master.1.to_string()),
+            (GROUP_RANK, node.to_string()),
+            (GROUP_WORLD_SIZE, nodes.to_string()),
+            (MAX_RESTARTS, self.max_restarts.to_string()),
+            (NODE_RANK, node.to_string()),
             (JOB_ID, format!("{:x}", self.id)),
             (STORE, "launcher".to_owned()),
             (RESTART_COUNT, self.restarts.to_string()),
@@ -75,8 +99,8 @@ impl Job {
         ]
     }
 
-    pub(super) fn device(&self, rank: usize) -> Option<(&'static str, &str)> {
-        let device = self.devices.as_ref()?.get(rank)?;
+    pub(super) fn device(&self, local: usize) -> Option<(&'static str, &str)> {
+        let device = self.devices.as_ref()?.get(local)?;
         Some((devices::VISIBLE, device))
     }
 }
@@ -96,14 +120,15 @@ mod tests {
     #[test]
     fn every_variable_of_a_rank_is_reserved() {
         let id = NonZeroU64::new(0xabc).expect("not zero");
-        let store = "[::1]:4321".parse().expect("an address");
-        let (secret, store_config) = (Some("hush".into()), StoreConfig::default());
-        let job = Job { ranks: 4, restarts: 1, store, store_config, id, secret, devices: None };
+        let place = Place { node: 1, nodes: 3, first_rank: 4, world_size: 9 };
+        let (master, secret) = (("::1".to_owned(), 4321), Some("hush".into()));
+        let job = Job { ranks: 4, place, restarts: 1, max_restarts: 2, master, id, secret, devices: None };
         let variables = job.variables(2, true);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
+        let values = variables.each_ref().map(|(_, value)| value.as_str());
         assert_eq!(
-            variables.each_ref().map(|(_, value)| value.as_str()),
-            ["2", "4", "2", "4", "::1", "4321", "abc", "launcher", "1", "1"]
+            values,
+            ["6", "9", "2", "4", "::1", "4321", "1", "3", "2", "1", "abc", "launcher", "1", "1"]
         );
         for name in RESERVED {
             assert!(matches!(check_not_reserved(name.as_ref()), Err(LaunchError::ReservedVariable(_))));

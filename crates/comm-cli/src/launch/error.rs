@@ -5,6 +5,9 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
+use super::agents::{AgentError, Node};
 use super::devices::DevicesError;
 
 /// A process that was killed by signal `s` has the exit code `128 + s`.
@@ -57,6 +60,9 @@ pub enum LaunchError {
         /// The error of the store.
         error: Box<comm::Error>,
     },
+    /// The launchers of several hosts did not meet, or one of them is lost or was stopped.
+    #[error(transparent)]
+    Agents(#[from] AgentError),
     /// A rank failed, and the launcher terminated the others.
     #[error("{0}")]
     RankFailed(RankFailure),
@@ -84,7 +90,8 @@ impl LaunchError {
         let code = match self {
             Self::RankFailed(RankFailure { exit: ProcessExit::Code(code), .. }) => *code,
             Self::RankFailed(RankFailure { exit: ProcessExit::Signal(signal), .. })
-            | Self::Interrupted { signal } => SIGNAL_BASE + signal,
+            | Self::Interrupted { signal }
+            | Self::Agents(AgentError::Interrupted { signal, .. }) => SIGNAL_BASE + signal,
             Self::ProgramNotFound { .. } => 127,
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 126,
             Self::Spawn { .. }
@@ -92,6 +99,7 @@ impl LaunchError {
             | Self::TooManyRanks { .. }
             | Self::ReservedVariable(_)
             | Self::Devices(_)
+            | Self::Agents(_)
             | Self::Store { .. }
             | Self::System { .. } => 1,
         };
@@ -100,8 +108,9 @@ impl LaunchError {
     }
 }
 
-/// The failure of the rank that failed first, such as `rank 3 (pid 1234) was killed by SIGKILL`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The failure of the rank that failed first, such as `rank 3 (pid 1234) was killed by SIGKILL`,
+/// and the last lines that it wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RankFailure {
     /// The rank.
@@ -110,16 +119,39 @@ pub struct RankFailure {
     pub pid: u32,
     /// Its exit status.
     pub exit: ProcessExit,
+    /// The host of the rank, if the launch has several.
+    pub node: Option<Node>,
+    /// The last lines of its standard error, if that was written to a file of this host.
+    pub last_lines: Vec<String>,
+}
+
+impl RankFailure {
+    /// Formats the failure without the last lines.
+    fn cause(&self) -> impl fmt::Display {
+        fmt::from_fn(|f| {
+            write!(f, "rank {} (pid {}) ", self.rank, self.pid)?;
+            self.node.iter().try_for_each(|node| write!(f, "on {node} "))?;
+            write!(f, "{}", self.exit)
+        })
+    }
+
+    fn fmt_last_lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.last_lines.is_empty() {
+            write!(f, "\nthe last lines of its standard error:")?;
+        }
+        self.last_lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
 }
 
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (pid {}) {}", self.rank, self.pid, self.exit)
+        write!(f, "{}", self.cause())?;
+        self.fmt_last_lines(f)
     }
 }
 
 /// A restart of all ranks, such as `rank 3 (pid 1234) was killed by SIGKILL: restart 1 of 2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restart {
     /// The failure before the restart.
@@ -132,12 +164,13 @@ pub struct Restart {
 
 impl fmt::Display for Restart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: restart {} of {}", self.failure, self.number, self.max)
+        write!(f, "{}: restart {} of {}", self.failure.cause(), self.number, self.max)?;
+        self.failure.fmt_last_lines(f)
     }
 }
 
 /// The exit status of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ProcessExit {
     /// It exited with this code.
@@ -163,7 +196,7 @@ impl fmt::Display for ProcessExit {
 }
 
 /// Formats a signal by its name, or its number for real-time signals.
-struct SignalName(i32);
+pub(super) struct SignalName(pub(super) i32);
 
 impl fmt::Display for SignalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,7 +212,7 @@ mod tests {
     use super::*;
 
     fn failure(exit: ProcessExit) -> RankFailure {
-        RankFailure { rank: 3, pid: 1234, exit }
+        RankFailure { rank: 3, pid: 1234, exit, node: None, last_lines: Vec::new() }
     }
 
     #[test]
@@ -187,6 +220,18 @@ mod tests {
         assert_eq!(failure(ProcessExit::Signal(9)).to_string(), "rank 3 (pid 1234) was killed by SIGKILL");
         assert_eq!(failure(ProcessExit::Signal(40)).to_string(), "rank 3 (pid 1234) was killed by signal 40");
         assert_eq!(failure(ProcessExit::Code(7)).to_string(), "rank 3 (pid 1234) exited with code 7");
+    }
+
+    #[test]
+    fn a_failure_names_its_host_and_the_last_lines() {
+        let mut failure = failure(ProcessExit::Code(7));
+        failure.node = Some(Node { rank: 1, host: "b".to_owned() });
+        failure.last_lines = vec!["one".to_owned(), "two".to_owned()];
+        let lines = "\nthe last lines of its standard error:\n    one\n    two";
+        assert_eq!(failure.to_string(), format!("rank 3 (pid 1234) on node 1 (b) exited with code 7{lines}"));
+        let restart = Restart { failure, number: 1, max: 2 };
+        let cause = "rank 3 (pid 1234) on node 1 (b) exited with code 7: restart 1 of 2";
+        assert_eq!(restart.to_string(), format!("{cause}{lines}"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! Starts the ranks of a job on this machine, supervises them, and terminates them together.
+//! Starts the ranks of a job on this machine, supervises them, and terminates them together, also
+//! with those on other hosts.
 
+mod agents;
 mod devices;
 mod environment;
 mod error;
@@ -9,44 +11,36 @@ mod lines;
 mod process;
 mod relay;
 mod signals;
+mod start;
 mod store;
 mod supervisor;
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::{NonZero, NonZeroU64};
-use std::process::{Command, Stdio};
-use std::thread;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use comm::tcp::{StoreConfig, TcpStoreServer};
-use rustix::rand::{GetRandomFlags, getrandom};
-
+pub use agents::{AgentError, Node, Nodes};
 pub use devices::{Devices, DevicesError};
 pub use error::{LaunchError, ProcessExit, RankFailure, Restart};
 
-use environment::Job;
-use process::RankProcess;
-use relay::{Destination, Relay, Source};
-use signals::StopSignals;
-use supervisor::{Events, Replacements, Supervisor};
-
 const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
-/// A builder that runs a program as several ranks of one job on this machine.
+/// A builder that runs a program as several ranks of one job on this machine, and with
+/// [`Launch::nodes`] on several.
 ///
 /// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-/// `LOCAL_WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, `COMM_JOB_ID` with a
-/// random nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher
-/// serves the store at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The
-/// standard input of ranks is empty.
+/// `LOCAL_WORLD_SIZE`, `GROUP_RANK` (also as `NODE_RANK`), `GROUP_WORLD_SIZE`, `MASTER_ADDR`,
+/// `MASTER_PORT` and `TORCHELASTIC_MAX_RESTARTS` as under torchrun, `COMM_JOB_ID` with a random
+/// nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher serves the
+/// store at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input
+/// of ranks is empty.
 ///
 /// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
 /// each start (see [`Launch::random_secret`]), and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with
-/// the number of cores divided by the number of ranks, but at least 1. The secret is never passed
+/// the number of cores divided by the number of ranks, but at least 1. On several hosts no secret
+/// is drawn, because it would have to be sent. The secret is never passed
 /// as an argument, and `Debug` omits the values of variables. The store uses the secret, and TLS if
 /// the ranks get `COMM_TLS=1` (feature `tls`).
 ///
@@ -65,6 +59,7 @@ pub struct Launch {
     env: Vec<(OsString, OsString)>,
     ranks: usize,
     master_addr: IpAddr,
+    nodes: Option<Nodes>,
     tag_output: bool,
     grace: Duration,
     devices: Option<Devices>,
@@ -85,6 +80,7 @@ impl fmt::Debug for Launch {
             .field("env", &names)
             .field("ranks", &self.ranks)
             .field("master_addr", &self.master_addr)
+            .field("nodes", &self.nodes)
             .field("tag_output", &self.tag_output)
             .field("grace", &self.grace)
             .field("devices", &self.devices)
@@ -106,6 +102,7 @@ impl Launch {
             env: Vec::new(),
             ranks: 1,
             master_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            nodes: None,
             tag_output: false,
             grace: DEFAULT_GRACE,
             devices: None,
@@ -130,7 +127,7 @@ impl Launch {
         self
     }
 
-    /// Sets the number of ranks, at least 1. The default is 1.
+    /// Sets the number of ranks on this host, at least 1. The default is 1.
     pub fn ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks;
         self
@@ -154,6 +151,18 @@ impl Launch {
     /// Sets the local address of the store. The default is 127.0.0.1.
     pub fn master_addr(mut self, address: IpAddr) -> Self {
         self.master_addr = address;
+        self
+    }
+
+    /// Runs the ranks together with those of other hosts, on each of which another launch starts
+    /// its own. Ranks are numbered by node rank, and hosts may have different numbers of them.
+    ///
+    /// When a rank fails, or a host or its launcher is lost, all launches terminate their ranks and
+    /// return the same cause; they also restart their ranks together. The agents and the ranks use
+    /// the secret in `COMM_SECRET`, which has to be the same on all hosts. Without one, anyone who
+    /// can reach the address can join.
+    pub fn nodes(mut self, nodes: Nodes) -> Self {
+        self.nodes = Some(nodes);
         self
     }
 
@@ -232,13 +241,20 @@ impl Launch {
     /// - [`LaunchError::RankFailed`] names the rank that failed first, after the last restart, or
     ///   after which too few were left. The others got SIGTERM, and SIGKILL after the grace period.
     /// - [`LaunchError::Interrupted`] if a signal stopped the launcher.
+    /// - [`LaunchError::Agents`] if the launchers of several hosts did not meet, or one of them was
+    ///   lost, was stopped or could not start its ranks.
     /// - For the other variants, no rank was started or all were killed.
     pub fn run(self) -> Result<(), LaunchError> {
         self.check()?;
         let devices = self.assigned_devices()?;
+        let mut agents = self.nodes.as_ref().map(|nodes| self.join(nodes)).transpose()?;
         let mut number = 0;
         loop {
-            match self.run_once(number, devices.clone()) {
+            let outcome = match &mut agents {
+                Some(agents) => self.run_on_nodes(number, devices.clone(), agents),
+                None => self.run_alone(number, devices.clone()),
+            };
+            match outcome {
                 Err(LaunchError::RankFailed(failure))
                     if number < self.max_restarts && self.ranks_max == 0 =>
                 {
@@ -250,35 +266,12 @@ impl Launch {
         }
     }
 
-    fn run_once(&self, restarts: usize, devices: Option<Vec<String>>) -> Result<(), LaunchError> {
-        let system = |what| move |source| LaunchError::System { what, source };
-        let signals = StopSignals::catch().map_err(system("catch signals"))?;
-        let id = random_job_id().map_err(system("draw a job id"))?;
-        let address = SocketAddr::new(self.master_addr, 0);
-        let secret = self.secret().map_err(system("draw a secret"))?;
-        let failed = |error| LaunchError::Store { address, error: Box::new(error) };
-        let store_config = self.store_config(id, secret.as_ref()).map_err(failed)?;
-        // The launcher serves the store instead of rank 0, so that the remaining ranks can still
-        // reach it after a failure.
-        let store = TcpStoreServer::bind(address, store_config.clone()).map_err(failed)?;
-        let (ranks, address) = (self.ranks, store.local_addr());
-        let job = Job { ranks, restarts, store: address, store_config, id, secret, devices };
-        let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
-        let replacements = Replacements { ranks_max: self.ranks_max, left: self.max_restarts };
-        supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), replacements, self.on_loss);
-        let outputs = self.start_all(&job, &mut supervisor)?;
-        let mut running = Running { launch: self, job: &job, relays: Vec::new() };
-        running.relay(outputs)?;
-        // When this returns, the ranks have exited, only output is left to relay, and Ctrl-C has
-        // its default effect again.
-        let outcome = supervisor.run(&mut running);
-        let relayed = running.relays.into_iter().map(Relay::finish).fold(Ok(()), io::Result::and);
-        outcome.and(relayed.map_err(system("relay output")))
-    }
-
     fn check(&self) -> Result<(), LaunchError> {
         if self.ranks == 0 {
             return Err(LaunchError::NoRanks);
+        }
+        if self.nodes.is_some() && (self.ranks_max > 0 || self.ranks_min < self.ranks) {
+            return Err(AgentError::Elastic.into());
         }
         if self.devices.is_some() && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
             return Err(LaunchError::ReservedVariable(devices::VISIBLE));
@@ -291,148 +284,5 @@ impl Launch {
         let visible = env::var(devices::VISIBLE).ok();
         let assign = |devices: &Devices| devices.assign(self.ranks, visible.as_deref());
         Ok(self.devices.as_ref().map(assign).transpose()?)
-    }
-
-    /// Returns the value of a variable that ranks would get from the caller or the environment.
-    fn given_env(&self, name: &str) -> Option<OsString> {
-        let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
-        given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
-    }
-
-    fn secret(&self) -> io::Result<Option<OsString>> {
-        match self.given_env(environment::SECRET) {
-            None if self.random_secret => random_secret().map(Some),
-            given => Ok(given),
-        }
-    }
-
-    /// Returns the configuration of the store, as the environment of the ranks describes it.
-    fn store_config(&self, job: NonZeroU64, secret: Option<&OsString>) -> comm::Result<StoreConfig> {
-        let secret = secret.map(|secret| (environment::SECRET.into(), secret.clone()));
-        comm::Config::launcher_store(job.get(), env::vars_os().chain(self.env.clone()).chain(secret))
-    }
-
-    /// Returns variables that limit the total number of threads of all ranks to the number of
-    /// cores.
-    fn threads(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let share = (cores / self.ranks.max(1)).max(1).to_string();
-        let unset = environment::THREADS.into_iter().filter(|name| self.given_env(name).is_none());
-        unset.map(move |name| (name, share.clone()))
-    }
-
-    /// Starts every rank under the supervisor, and returns the outputs to relay.
-    fn start_all(&self, job: &Job, supervisor: &mut Supervisor) -> Result<Vec<Source>, LaunchError> {
-        let mut outputs = Vec::new();
-        for rank in 0..self.ranks {
-            let (process, sources) = self.spawn(job, rank, false)?;
-            outputs.extend(sources);
-            supervisor.add(process).map_err(|source| self.not_started(rank, source))?;
-        }
-        Ok(outputs)
-    }
-
-    /// Starts a rank, and returns its outputs, if they are to be relayed.
-    fn spawn(
-        &self,
-        job: &Job,
-        rank: usize,
-        joins: bool,
-    ) -> Result<(RankProcess, impl Iterator<Item = Source> + use<>), LaunchError> {
-        let process = RankProcess::spawn(&mut self.command(job, rank, joins));
-        let mut process = process.map_err(|source| self.not_started(rank, source))?;
-        let stdout = process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout));
-        let stderr = process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr));
-        Ok((process, stdout.into_iter().chain(stderr)))
-    }
-
-    fn command(&self, job: &Job, rank: usize, joins: bool) -> Command {
-        let mut command = Command::new(&self.program);
-        // A rank is not in the foreground process group, so reading from the terminal would stop
-        // it.
-        command.args(&self.args).stdin(Stdio::null());
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.envs(self.threads()).envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
-        command.envs(job.variables(rank, joins)).envs(job.device(rank));
-        if self.tag_output {
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
-        command
-    }
-
-    fn not_started(&self, rank: usize, source: io::Error) -> LaunchError {
-        let program = self.program.clone();
-        match source.kind() {
-            io::ErrorKind::NotFound => LaunchError::ProgramNotFound { program },
-            _ => LaunchError::Spawn { rank, program, source },
-        }
-    }
-}
-
-/// A launch whose ranks run.
-struct Running<'a> {
-    launch: &'a Launch,
-    job: &'a Job,
-    relays: Vec<Relay>,
-}
-
-impl Running<'_> {
-    /// Relays outputs, if they are tagged.
-    fn relay(&mut self, outputs: Vec<Source>) -> Result<(), LaunchError> {
-        if !outputs.is_empty() {
-            let system = |source| LaunchError::System { what: "relay output", source };
-            self.relays.push(Relay::start(outputs).map_err(system)?);
-        }
-        Ok(())
-    }
-}
-
-impl Events for Running<'_> {
-    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError> {
-        let (process, outputs) = self.launch.spawn(self.job, rank, true)?;
-        self.relay(outputs.collect())?;
-        Ok(process)
-    }
-
-    fn first_success(&mut self) {
-        if self.launch.ranks_max > 0 {
-            // If this fails, processes that wait to join end at their deadline.
-            let _ = store::close_wait_list(self.job);
-        }
-    }
-}
-
-fn random_secret() -> io::Result<OsString> {
-    let mut bytes = [0; 16];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)).into())
-}
-
-fn random_job_id() -> io::Result<NonZeroU64> {
-    loop {
-        let mut bytes = [0; 8];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        if let Some(id) = NonZeroU64::new(u64::from_ne_bytes(bytes)) {
-            return Ok(id);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_get_a_given_secret_or_a_random_one_if_the_launch_wants_it() {
-        if env::var_os(environment::SECRET).is_some() {
-            return;
-        }
-        let launch = Launch::new("true");
-        let random = launch.secret().expect("random bytes").expect("a secret");
-        assert_eq!(random.len(), 32);
-        let launch = launch.random_secret(false);
-        assert_eq!(launch.secret().expect("no random bytes"), None);
-        let launch = launch.env(environment::SECRET, "hush");
-        assert_eq!(launch.secret().expect("no random bytes"), Some("hush".into()));
     }
 }

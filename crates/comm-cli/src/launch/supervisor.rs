@@ -1,7 +1,7 @@
 //! Waits for all ranks, and terminates all of them when one fails.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -19,6 +19,7 @@ const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
 /// The longest grace period, so that adding it to an instant does not overflow.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const SIGNALS: u64 = u64::MAX;
+const OTHERS: u64 = u64::MAX - 1;
 
 /// Supervises ranks until all have exited.
 ///
@@ -36,6 +37,8 @@ pub(super) struct Supervisor {
     /// Whether a rank has exited with code 0.
     has_succeeded: bool,
     ending: Option<Termination>,
+    /// The progress of the agreement with other hosts.
+    agreement: Agreement,
     /// Dropped after the members, which kill their groups.
     guard: Guard,
 }
@@ -56,6 +59,24 @@ pub(super) trait Events {
 
     /// A rank has exited with code 0, as the first one.
     fn first_success(&mut self);
+
+    /// Returns the other hosts, if there are any.
+    fn others(&self) -> Option<&dyn Others>;
+}
+
+/// The ranks on other hosts.
+pub(super) trait Others {
+    /// Readable when the end of all ranks may be known.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Returns how the ranks of all hosts have ended, or why they are to be terminated.
+    fn outcome(&self) -> Option<Result<(), LaunchError>>;
+
+    /// Tells the other hosts that all ranks of this one have exited with code 0.
+    fn succeeded(&self) -> Result<(), LaunchError>;
+
+    /// Tells the other hosts why the ranks of this one are terminated.
+    fn failed(&self, cause: &LaunchError);
 }
 
 struct Member {
@@ -74,6 +95,19 @@ enum State {
         kill_at: Instant,
     },
     Gone,
+}
+
+/// The agreement with other hosts on the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Agreement {
+    /// The ranks of this host run.
+    Open,
+    /// The other hosts know that the ranks of this one have exited with code 0.
+    Succeeded,
+    /// The other hosts know why the ranks of this one are terminated.
+    Failed,
+    /// The end of all ranks is known, or there are no other hosts.
+    Reached,
 }
 
 /// The state of a launch that is being terminated.
@@ -97,6 +131,7 @@ impl Supervisor {
             has_succeeded: false,
             on_loss: |_| {},
             ending: None,
+            agreement: Agreement::Open,
             guard: Guard::start()?,
         })
     }
@@ -109,8 +144,8 @@ impl Supervisor {
 
     /// Adds the next rank. Each rank must be added before another one starts, so that the order of
     /// exits is known.
-    pub(super) fn add(&mut self, process: RankProcess) -> io::Result<()> {
-        self.add_member(self.members.len(), process, false)
+    pub(super) fn add(&mut self, rank: usize, process: RankProcess) -> io::Result<()> {
+        self.add_member(rank, process, false)
     }
 
     fn add_member(&mut self, rank: usize, process: RankProcess, is_replacement: bool) -> io::Result<()> {
@@ -122,11 +157,20 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns when all processes in the ranks' process groups have exited or been killed.
+    /// Returns when all processes in the ranks' process groups have exited or been killed, and the
+    /// outcome of all hosts is known.
     pub(super) fn run(mut self, launch: &mut dyn Events) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
-        let mut events = Vec::with_capacity(self.members.len() + 1);
-        while self.members.iter().any(|member| !matches!(member.state, State::Gone)) {
+        let mut events = Vec::with_capacity(self.members.len() + 2);
+        match launch.others() {
+            Some(others) => {
+                let readable = EventData::new_u64(OTHERS);
+                epoll::add(&self.epoll, others.descriptor(), readable, EventFlags::IN)
+                    .map_err(|error| watching(error.into()))?;
+            }
+            None => self.agreement = Agreement::Reached,
+        }
+        while self.is_running() || self.agreement != Agreement::Reached {
             let timeout = self.next_deadline().and_then(|limit| Timespec::try_from(limit).ok());
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -137,12 +181,48 @@ impl Supervisor {
             for event in events.drain(..) {
                 match event.data.u64() {
                     SIGNALS => self.on_signals(),
+                    OTHERS => self.on_others(launch).map_err(watching)?,
                     at => self.on_end(at as usize, launch).map_err(watching)?,
                 }
             }
             self.on_clock();
+            self.tell_others(launch);
         }
         self.ending.map_or(Ok(()), |ending| Err(ending.cause))
+    }
+
+    fn is_running(&self) -> bool {
+        self.members.iter().any(|member| !matches!(member.state, State::Gone))
+    }
+
+    fn on_others(&mut self, launch: &dyn Events) -> io::Result<()> {
+        let Some(others) = launch.others() else { return Ok(()) };
+        let Some(outcome) = others.outcome() else { return Ok(()) };
+        epoll::delete(&self.epoll, others.descriptor())?;
+        self.agreement = Agreement::Reached;
+        if let (Err(cause), None) = (outcome, &self.ending) {
+            self.note_ending();
+            self.end(Signal::TERM, cause);
+        }
+        Ok(())
+    }
+
+    /// Tells the other hosts how the ranks of this one end.
+    fn tell_others(&mut self, launch: &dyn Events) {
+        let Some(others) = launch.others() else { return };
+        match (self.agreement, &self.ending) {
+            (Agreement::Open | Agreement::Succeeded, Some(ending)) => {
+                others.failed(&ending.cause);
+                self.agreement = Agreement::Failed;
+            }
+            (Agreement::Open, None) if !self.is_running() => {
+                self.agreement = Agreement::Succeeded;
+                if let Err(error) = others.succeeded() {
+                    self.end(Signal::TERM, error);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn on_end(&mut self, at: usize, launch: &mut dyn Events) -> io::Result<()> {
@@ -156,7 +236,8 @@ impl Supervisor {
         member.process.reap()?;
         let kill_at = self.ending.as_ref().map_or_else(|| Instant::now() + self.grace, |end| end.kill_at);
         member.state = State::Leftovers { kill_at };
-        let failure = RankFailure { rank: member.rank, pid: member.process.pid(), exit };
+        let (rank, pid) = (member.rank, member.process.pid());
+        let failure = RankFailure { rank, pid, exit, node: None, last_lines: Vec::new() };
         if exit.is_success() {
             if !std::mem::replace(&mut self.has_succeeded, true) {
                 launch.first_success();
@@ -200,9 +281,7 @@ impl Supervisor {
                 (self.on_loss)(&failure);
             }
             None => {
-                for member in &mut self.members {
-                    member.was_ending = matches!(member.state, State::Running) && member.process.is_ending();
-                }
+                self.note_ending();
                 self.end(Signal::TERM, LaunchError::RankFailed(failure));
             }
             Some(Termination { cause: LaunchError::RankFailed(first), .. })
@@ -213,6 +292,13 @@ impl Supervisor {
                 *first = failure;
             }
             Some(_) => {}
+        }
+    }
+
+    /// Notes the ranks that have begun to exit before the launcher sends signals.
+    fn note_ending(&mut self) {
+        for member in &mut self.members {
+            member.was_ending = matches!(member.state, State::Running) && member.process.is_ending();
         }
     }
 
@@ -282,7 +368,7 @@ impl Supervisor {
         if self.members.iter().any(|member| matches!(member.state, State::Leftovers { .. })) {
             return Some(LEFTOVERS_POLL);
         }
-        let ending = self.ending.as_ref().filter(|ending| !ending.killed)?;
+        let ending = self.ending.as_ref().filter(|ending| !ending.killed && self.is_running())?;
         Some(ending.kill_at.saturating_duration_since(Instant::now()))
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::harness::{Ended, PROMISED, commctl, start};
 
 /// Set in the environment of ranks.
-const ROLE: &str = "COMM_CLI_TEST_RANK";
+pub(crate) const ROLE: &str = "COMM_CLI_TEST_RANK";
 
 fn is_rank() -> bool {
     env::var_os(ROLE).is_some()

@@ -1,14 +1,12 @@
 //! Hosts with networks of their own: network namespaces that are joined by switches.
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
 
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::process::{Rank, set_role};
-
 const PREFIX: &str = "comm-test";
-const SECRET: &str = "known to all ranks of these tests";
 
 /// Hosts, each with an interface to every switch: `eth0` to the first, `ib0` to the second. They
 /// are removed when this is dropped, also by a panic.
@@ -23,22 +21,6 @@ pub(crate) struct Hosts {
 pub(crate) enum Family {
     V4,
     V6,
-}
-
-/// A group of ranks on all hosts.
-#[derive(Debug, Clone)]
-pub(crate) struct Job {
-    pub(crate) role: &'static str,
-    pub(crate) ranks_per_host: usize,
-    pub(crate) master: String,
-    pub(crate) port: u16,
-    pub(crate) variables: Vec<(&'static str, String)>,
-}
-
-impl Job {
-    pub(crate) fn new(role: &'static str, port: u16) -> Self {
-        Self { role, ranks_per_host: 2, master: address(Family::V4, 0, 0), port, variables: Vec::new() }
-    }
 }
 
 /// The address of a host on a switch.
@@ -141,31 +123,15 @@ impl Hosts {
         self.hub_ip(&["link", "set", &port(0, host), "up"]);
     }
 
-    /// Starts all ranks of a job, in order of hosts.
-    pub(crate) fn start(&self, job: &Job) -> Vec<Rank> {
-        (0..self.hosts * job.ranks_per_host).map(|rank| self.start_rank(job, rank, None)).collect()
+    /// Returns a command that runs the program and the arguments that are added to it on a host.
+    pub(crate) fn command(&self, host: usize) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host(host)]);
+        command
     }
 
-    /// Starts a rank, if given with this file as `/etc/hosts`.
-    pub(crate) fn start_rank(&self, job: &Job, rank: usize, etc_hosts: Option<&str>) -> Rank {
-        let exe = std::env::current_exe().unwrap();
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.host(rank / job.ranks_per_host)]);
-        if let Some(file) = etc_hosts {
-            // Each process of `ip netns exec` has a mount namespace of its own.
-            let script = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
-            command.args(["sh", "-c", script, file]);
-        }
-        command
-            .arg(exe)
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", (self.hosts * job.ranks_per_host).to_string())
-            .env("MASTER_ADDR", &job.master)
-            .env("MASTER_PORT", job.port.to_string())
-            .env("COMM_SECRET", SECRET)
-            .envs(job.variables.iter().map(|(name, value)| (name, value)));
-        set_role(&mut command, job.role);
-        Rank::start(command)
+    pub(crate) const fn count(&self) -> usize {
+        self.hosts
     }
 }
 

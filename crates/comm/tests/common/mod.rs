@@ -1,40 +1,29 @@
 //! Ranks as threads with real sockets.
-#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "helpers of tests; each program uses a part of this"
+)]
 
 pub(crate) mod hosts;
+pub(crate) mod jobs;
+pub(crate) mod port;
 pub(crate) mod process;
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use comm::tcp::{StoreConfig, TcpStoreServer};
 use comm::{Comm, Config, Membership, StoreHost, TransportKind};
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+
+pub(crate) use port::Port;
 
 pub(crate) const JOB: u64 = 0x5eed;
 
 /// Returns a store like that of a launcher.
 pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
-}
-
-/// A port of this host that is reserved while this lives, and on which rank 0 can still listen.
-pub(crate) struct Port {
-    pub(crate) number: u16,
-    _socket: OwnedFd,
-}
-
-impl Port {
-    pub(crate) fn reserve() -> Self {
-        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
-        // Processes of other tests do not inherit it.
-        let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
-        net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
-        Self { number: address.port(), _socket: socket }
-    }
 }
 
 /// The configuration of a rank over TCP, with the store `store`.

@@ -1,0 +1,200 @@
+//! Assigns node ranks to agents, and waits until all have come.
+
+use std::fs;
+use std::ops::Range;
+use std::time::Instant;
+
+use comm::__private::Master;
+use comm::tcp::{StoreConfig, TcpStore, TcpStoreServer};
+use comm::{Error, Invalid, Store};
+use serde::{Deserialize, Serialize};
+
+use super::AgentError;
+use super::round::{Round, alive_key};
+use super::{Agents, Entry, JOB, Node, Nodes, OPERATION_TIMEOUT, await_keys};
+use crate::launch::start::random_id;
+
+/// The key of the settings that all agents have in common.
+const SETTINGS: &str = "settings";
+
+/// The settings of agent 0, with which those of the others must agree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct AgentSettings {
+    nnodes: usize,
+    max_restarts: usize,
+}
+
+/// The part of this host in a job.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::launch) struct Share {
+    pub(in crate::launch) ranks: usize,
+    pub(in crate::launch) max_restarts: usize,
+}
+
+impl Agents {
+    /// Meets the agents of all other hosts. `config` has the secret of the job.
+    pub(in crate::launch) fn join(
+        nodes: &Nodes,
+        share: Share,
+        mut config: StoreConfig,
+    ) -> Result<Self, AgentError> {
+        if let Some(rank) = nodes.rank.filter(|rank| *rank >= nodes.count) {
+            return Err(AgentError::NodeRank { rank, nodes: nodes.count });
+        }
+        config.job = JOB;
+        config.operation_timeout = OPERATION_TIMEOUT;
+        let join = Join { nodes, config, deadline: Instant::now() + nodes.timeout };
+        join.run(share)
+    }
+}
+
+struct Join<'a> {
+    nodes: &'a Nodes,
+    config: StoreConfig,
+    deadline: Instant,
+}
+
+impl Join<'_> {
+    fn run(self, share: Share) -> Result<Agents, AgentError> {
+        let left = || self.deadline.saturating_duration_since(Instant::now());
+        let master = Master::resolve(&self.nodes.host, self.nodes.port, left());
+        let master = master.map_err(|error| self.unusable(error))?;
+        let server = self.serve(&master)?;
+        let store = TcpStore::connect_first(master.addresses(), self.config.clone(), left());
+        let store = store.map_err(|error| self.failed(error))?;
+        let own = Entry { host: hostname(), ranks: share.ranks, token: self.token()? };
+        let ours = AgentSettings { nnodes: self.nodes.count, max_restarts: share.max_restarts };
+        let rank = if server.is_some() {
+            let rank = self.claim(&store, 0..1, &own)?;
+            store.set(SETTINGS, &encode(&ours)).map_err(|error| self.failed(error))?;
+            rank
+        } else {
+            self.compare_settings(&store, &ours)?;
+            let ranks = self.nodes.rank.map_or(1..self.nodes.count, |rank| rank..rank + 1);
+            self.claim(&store, ranks, &own)?
+        };
+        let entries = vec![self.entry(&store, 0)?];
+        let mut agents = Agents {
+            store: Some(store),
+            server,
+            config: self.config.clone(),
+            address: self.nodes.address(),
+            own: Node { rank, host: own.host },
+            entries,
+            last: None,
+            timeout: self.nodes.timeout,
+        };
+        // The last will comes before the announcement that this agent is here.
+        let first = Round::open(&agents, 0)?;
+        let entries = self.await_all(&agents, &first);
+        if let Err(error @ AgentError::Missing { .. }) = &entries {
+            agents.publish_failure(&first, error);
+        }
+        agents.last = Some(first);
+        agents.entries = entries?;
+        Ok(agents)
+    }
+
+    /// Serves the store if this is agent 0: as set, or because the address is one of this host.
+    fn serve(&self, master: &Master) -> Result<Option<TcpStoreServer>, AgentError> {
+        match (self.nodes.rank, master) {
+            (Some(1..), _) => Ok(None),
+            (Some(_), master) => master.serve(&self.config).map(Some).map_err(|error| self.unusable(error)),
+            // Another host has the address, or another agent of this host serves there.
+            (None, master) => match master.serve(&self.config) {
+                Err(Error::Invalid(Invalid::Setting { .. })) => Ok(None),
+                outcome => outcome.map(Some).map_err(|error| self.failed(error)),
+            },
+        }
+    }
+
+    fn compare_settings(&self, store: &TcpStore, ours: &AgentSettings) -> Result<(), AgentError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let theirs = store.get(SETTINGS, left).map_err(|error| self.failed(error))?;
+        let theirs: AgentSettings = self.decode(&theirs)?;
+        let differs = |setting: &str, ours: usize, theirs: usize| {
+            let [ours, theirs] = [ours, theirs].map(|value| value.to_string());
+            Err(AgentError::SettingDiffers { setting: setting.to_owned(), ours, theirs })
+        };
+        if ours.nnodes != theirs.nnodes {
+            return differs("--nnodes", ours.nnodes, theirs.nnodes);
+        }
+        if ours.max_restarts != theirs.max_restarts {
+            return differs("--max-restarts", ours.max_restarts, theirs.max_restarts);
+        }
+        Ok(())
+    }
+
+    /// Claims the first of these node ranks that is free.
+    fn claim(&self, store: &TcpStore, ranks: Range<usize>, own: &Entry) -> Result<usize, AgentError> {
+        let mut taken = None;
+        for rank in ranks {
+            let found = store.compare_set(&entry_key(rank), b"", &encode(own));
+            let found: Entry = self.decode(&found.map_err(|error| self.failed(error))?)?;
+            if found == *own {
+                return Ok(rank);
+            }
+            taken = Some(AgentError::NodeRankTaken { rank, host: found.host });
+        }
+        let too_many = AgentError::TooManyNodes { nodes: self.nodes.count };
+        Err(taken.filter(|_| self.nodes.rank.is_some()).unwrap_or(too_many))
+    }
+
+    /// Waits for the agents of all nodes, and returns them in order.
+    fn await_all(&self, agents: &Agents, round: &Round) -> Result<Vec<Entry>, AgentError> {
+        let store = agents.store()?;
+        let keys: Vec<String> = (0..self.nodes.count).map(|rank| alive_key(0, rank)).collect();
+        let failed = |error| agents.store_failed(error);
+        if !await_keys(store, &keys, self.deadline, || round.check(agents), failed)? {
+            return Err(agents.missing(store, &keys));
+        }
+        (0..self.nodes.count).map(|rank| self.entry(store, rank)).collect()
+    }
+
+    fn entry(&self, store: &TcpStore, rank: usize) -> Result<Entry, AgentError> {
+        let entry = store.get(&entry_key(rank), OPERATION_TIMEOUT).map_err(|error| self.failed(error))?;
+        self.decode(&entry)
+    }
+
+    fn token(&self) -> Result<String, AgentError> {
+        let failed = |source| self.failed(Error::io("draw a random number", source));
+        random_id().map(|id| format!("{id:x}")).map_err(failed)
+    }
+
+    fn decode<T: for<'de> Deserialize<'de>>(&self, value: &[u8]) -> Result<T, AgentError> {
+        serde_json::from_slice(value)
+            .map_err(|error| self.failed(Error::malformed("an entry of an agent", error)))
+    }
+
+    fn failed(&self, error: Error) -> AgentError {
+        self.nodes.failed(error)
+    }
+
+    /// Returns the error for an address, without the names of the variables of a rank.
+    fn unusable(&self, error: Error) -> AgentError {
+        let address = self.nodes.address();
+        match error {
+            Error::Invalid(Invalid::Setting { name, .. }) if name == "MASTER_PORT" => {
+                let reason =
+                    "the port is in use on this host: end the other program, or take another port".into();
+                AgentError::Address { address, reason }
+            }
+            Error::Invalid(Invalid::Setting { reason, .. }) => AgentError::Address { address, reason },
+            other => self.failed(other),
+        }
+    }
+}
+
+fn entry_key(rank: usize) -> String {
+    format!("node/{rank}")
+}
+
+fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.lines().next().unwrap_or("unknown").to_owned()
+}
+
+/// Encodes a value, which has only numbers and texts, so that this cannot fail.
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
