@@ -4,11 +4,12 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use comm_cli::__private::program::report;
-use comm_cli::launch::{Devices, Launch, Nodes};
+use comm_cli::launch::{BindTo, Devices, Launch, Nodes};
 
 use crate::error::Result;
 
@@ -67,6 +68,20 @@ pub(crate) struct Run {
     #[arg(long)]
     tag_output: bool,
 
+    /// Write the output of each rank to DIR/START/rank-R/stdout.log and stderr.log, where START is
+    /// the number of restarts before. After a failure, the rank's last lines are printed
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+
+    /// Show output that is written to files too, with the prefix of --tag-output
+    #[arg(long, requires = "log_dir")]
+    tee: bool,
+
+    /// Bind each rank to its own share of the cores (core), or to one NUMA node (numa), of those
+    /// that commctl may use
+    #[arg(long, value_name = "core|numa|none", default_value = "none", hide_default_value = true)]
+    bind_to: BindTo,
+
     /// Set an environment variable of every rank; can be repeated. NAME alone takes the
     /// value from the environment of commctl, and is an error if it is unset
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
@@ -116,6 +131,8 @@ impl Run {
             .args(command)
             .ranks(self.ranks as usize)
             .tag_output(self.tag_output)
+            .tee(self.tee)
+            .bind_to(self.bind_to)
             .master_addr(self.master_addr)
             .max_restarts(self.max_restarts.unwrap_or(default_restarts))
             .on_restart(|restart| report("commctl", restart))
@@ -127,6 +144,10 @@ impl Run {
         let launch = self.env.into_iter().fold(launch, set);
         let launch = match self.devices {
             Some(devices) => launch.devices(devices.shared(self.share_devices)),
+            None => launch,
+        };
+        let launch = match self.log_dir {
+            Some(folder) => launch.log_dir(folder),
             None => launch,
         };
         let launch = match nodes {

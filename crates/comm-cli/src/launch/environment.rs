@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU64;
 
+use super::binding::RankCpus;
 use super::devices;
 use super::error::LaunchError;
 
@@ -72,8 +73,16 @@ pub(super) struct Job {
     pub(super) id: NonZeroU64,
     /// `None` if connections are neither authenticated nor protected.
     pub(super) secret: Option<OsString>,
+    pub(super) assigned: Assigned,
+}
+
+/// The parts of this host that each of its ranks gets.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Assigned {
     /// The value of `CUDA_VISIBLE_DEVICES` of each rank, unless it is inherited.
     pub(super) devices: Option<Vec<String>>,
+    /// The processors of each rank, unless they are those of the launcher.
+    pub(super) cpus: Option<Vec<RankCpus>>,
 }
 
 impl Job {
@@ -100,8 +109,12 @@ impl Job {
     }
 
     pub(super) fn device(&self, local: usize) -> Option<(&'static str, &str)> {
-        let device = self.devices.as_ref()?.get(local)?;
+        let device = self.assigned.devices.as_ref()?.get(local)?;
         Some((devices::VISIBLE, device))
+    }
+
+    pub(super) fn cpus(&self, local: usize) -> Option<&RankCpus> {
+        self.assigned.cpus.as_ref()?.get(local)
     }
 }
 
@@ -122,7 +135,16 @@ mod tests {
         let id = NonZeroU64::new(0xabc).expect("not zero");
         let place = Place { node: 1, nodes: 3, first_rank: 4, world_size: 9 };
         let (master, secret) = (("::1".to_owned(), 4321), Some("hush".into()));
-        let job = Job { ranks: 4, place, restarts: 1, max_restarts: 2, master, id, secret, devices: None };
+        let job = Job {
+            ranks: 4,
+            place,
+            restarts: 1,
+            max_restarts: 2,
+            master,
+            id,
+            secret,
+            assigned: Assigned::default(),
+        };
         let variables = job.variables(2, true);
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         let values = variables.each_ref().map(|(_, value)| value.as_str());

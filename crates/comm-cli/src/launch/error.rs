@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::agents::{AgentError, Node};
+use super::binding::BindingError;
 use super::devices::DevicesError;
 
 /// A process that was killed by signal `s` has the exit code `128 + s`.
@@ -36,6 +38,17 @@ pub enum LaunchError {
     /// Devices could not be assigned to the ranks; none was started.
     #[error(transparent)]
     Devices(#[from] DevicesError),
+    /// Ranks could not be bound to processors; none was started.
+    #[error(transparent)]
+    Binding(#[from] BindingError),
+    /// The output of a rank cannot be written to a file; no rank is left running.
+    #[error("cannot write the output of ranks to {}", path.display())]
+    Log {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
     /// The program does not exist; no rank is left running.
     #[error("program not found: {}", program.display())]
     ProgramNotFound {
@@ -100,6 +113,8 @@ impl LaunchError {
             | Self::ReservedVariable(_)
             | Self::Devices(_)
             | Self::Agents(_)
+            | Self::Binding(_)
+            | Self::Log { .. }
             | Self::Store { .. }
             | Self::System { .. } => 1,
         };

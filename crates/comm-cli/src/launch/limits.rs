@@ -10,9 +10,10 @@ use super::error::LaunchError;
 /// The number of descriptors that the launcher needs in addition to those per rank.
 const DESCRIPTORS_SPARE: usize = 32;
 
-/// Returns an error if a limit allows fewer ranks. Limits that cannot be read are ignored.
-pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
-    let limits = [descriptors(piped), user_processes(), machine_processes(), control_group()];
+/// Returns an error if a limit allows fewer ranks, whose output needs `pipes` descriptors each.
+/// Limits that cannot be read are ignored.
+pub(super) fn check(ranks: usize, pipes: usize) -> Result<(), LaunchError> {
+    let limits = [descriptors(pipes), user_processes(), machine_processes(), control_group()];
     match limits.into_iter().flatten().min_by_key(|(most, _)| *most) {
         Some((most, limit)) if ranks > most => Err(LaunchError::TooManyRanks { ranks, most, limit }),
         _ => Ok(()),
@@ -21,10 +22,10 @@ pub(super) fn check(ranks: usize, piped: bool) -> Result<(), LaunchError> {
 
 type Limit = Option<(usize, &'static str)>;
 
-/// Returns the limit of open files. A rank needs a pidfd, a connection to the store, and two pipes
-/// if its output is relayed.
-fn descriptors(piped: bool) -> Limit {
-    let per_rank = if piped { 4 } else { 2 };
+/// Returns the limit of open files. A rank needs a pidfd, a connection to the store, and the pipes
+/// and files for its output.
+fn descriptors(pipes: usize) -> Limit {
+    let per_rank = 2 + pipes;
     let allowed = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;
     let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let most = allowed.saturating_sub(open + DESCRIPTORS_SPARE) / per_rank;
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn more_ranks_than_any_machine_allows_are_an_error() {
-        assert!(matches!(check(usize::MAX, false), Err(LaunchError::TooManyRanks { ranks: usize::MAX, .. })));
-        assert!(check(1, true).is_ok());
+        assert!(matches!(check(usize::MAX, 0), Err(LaunchError::TooManyRanks { ranks: usize::MAX, .. })));
+        assert!(check(1, 4).is_ok());
     }
 }

@@ -2,12 +2,14 @@
 //! with those on other hosts.
 
 mod agents;
+mod binding;
 mod devices;
 mod environment;
 mod error;
 mod guard;
 mod limits;
 mod lines;
+mod logs;
 mod process;
 mod relay;
 mod signals;
@@ -19,9 +21,13 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use environment::Assigned;
+
 pub use agents::{AgentError, Node, Nodes};
+pub use binding::{BindTo, BindingError};
 pub use devices::{Devices, DevicesError};
 pub use error::{LaunchError, ProcessExit, RankFailure, Restart};
 
@@ -61,6 +67,9 @@ pub struct Launch {
     master_addr: IpAddr,
     nodes: Option<Nodes>,
     tag_output: bool,
+    log_dir: Option<PathBuf>,
+    tee: bool,
+    bind_to: BindTo,
     grace: Duration,
     devices: Option<Devices>,
     random_secret: bool,
@@ -82,6 +91,9 @@ impl fmt::Debug for Launch {
             .field("master_addr", &self.master_addr)
             .field("nodes", &self.nodes)
             .field("tag_output", &self.tag_output)
+            .field("log_dir", &self.log_dir)
+            .field("tee", &self.tee)
+            .field("bind_to", &self.bind_to)
             .field("grace", &self.grace)
             .field("devices", &self.devices)
             .field("random_secret", &self.random_secret)
@@ -104,6 +116,9 @@ impl Launch {
             master_addr: IpAddr::V4(Ipv4Addr::LOCALHOST),
             nodes: None,
             tag_output: false,
+            log_dir: None,
+            tee: false,
+            bind_to: BindTo::None,
             grace: DEFAULT_GRACE,
             devices: None,
             random_secret: true,
@@ -170,6 +185,31 @@ impl Launch {
     /// buffered until its end. By default ranks inherit the launcher's standard output and error.
     pub fn tag_output(mut self, tag: bool) -> Self {
         self.tag_output = tag;
+        self
+    }
+
+    /// Writes the output of each rank to files: `START/rank-R/stdout.log` and `stderr.log` in this
+    /// folder, where START is the number of restarts before. Files that exist are emptied. After a
+    /// failure, [`RankFailure::last_lines`] has the end of the rank's `stderr.log`.
+    ///
+    /// The output is then not shown, unless [`Launch::tee`] or [`Launch::tag_output`] is set.
+    pub fn log_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.log_dir = Some(folder.into());
+        self
+    }
+
+    /// Sets whether output that is written to files is also shown, as by [`Launch::tag_output`].
+    pub fn tee(mut self, tee: bool) -> Self {
+        self.tee = tee;
+        self
+    }
+
+    /// Binds ranks to processors. By default ranks may use all those of the launcher.
+    ///
+    /// `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` then default to the number of processors of the
+    /// rank, divided by the number of ranks that share them.
+    pub fn bind_to(mut self, bind_to: BindTo) -> Self {
+        self.bind_to = bind_to;
         self
     }
 
@@ -246,13 +286,13 @@ impl Launch {
     /// - For the other variants, no rank was started or all were killed.
     pub fn run(self) -> Result<(), LaunchError> {
         self.check()?;
-        let devices = self.assigned_devices()?;
+        let assigned = Assigned { devices: self.assigned_devices()?, cpus: self.bind_to.assign(self.ranks)? };
         let mut agents = self.nodes.as_ref().map(|nodes| self.join(nodes)).transpose()?;
         let mut number = 0;
         loop {
             let outcome = match &mut agents {
-                Some(agents) => self.run_on_nodes(number, devices.clone(), agents),
-                None => self.run_alone(number, devices.clone()),
+                Some(agents) => self.run_on_nodes(number, assigned.clone(), agents),
+                None => self.run_alone(number, assigned.clone()),
             };
             match outcome {
                 Err(LaunchError::RankFailed(failure))
@@ -277,7 +317,13 @@ impl Launch {
             return Err(LaunchError::ReservedVariable(devices::VISIBLE));
         }
         self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))?;
-        limits::check(self.ranks, self.tag_output)
+        let (pipes, files) = (usize::from(self.is_relayed()) * 2, usize::from(self.log_dir.is_some()) * 2);
+        limits::check(self.ranks, pipes + files)
+    }
+
+    /// Returns whether the launcher shows the output of ranks, line by line.
+    fn is_relayed(&self) -> bool {
+        self.tag_output || self.tee
     }
 
     fn assigned_devices(&self) -> Result<Option<Vec<String>>, LaunchError> {

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use rustix::process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::error::ProcessExit;
 
@@ -25,10 +26,11 @@ pub(super) struct RankProcess {
 }
 
 impl RankProcess {
-    /// Starts `command`. The kernel kills the rank when the calling thread ends.
-    pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
+    /// Starts `command`, if given bound to processors. The kernel kills the rank when the calling
+    /// thread ends.
+    pub(super) fn spawn(command: &mut Command, cpus: Option<CpuSet>) -> io::Result<Self> {
         command.process_group(0);
-        die_with_this_thread(command);
+        prepare(command, cpus);
         let mut child = command.spawn()?;
         let group = Pid::from_child(&child);
         match process::pidfd_open(group, PidfdFlags::empty()) {
@@ -125,17 +127,20 @@ fn signal_group(group: Pid, signal: Signal) {
     let _: rustix::io::Result<()> = process::kill_process_group(group, signal);
 }
 
-/// Makes the kernel kill the child with SIGKILL when the thread that starts it ends, and thus when
-/// this process is killed. This covers neither the children of the rank nor a program that gains
-/// privileges when executed.
-fn die_with_this_thread(command: &mut Command) {
+/// Binds the child to processors, and makes the kernel kill it with SIGKILL when the thread that
+/// starts it ends, and thus when this process is killed. This covers neither the children of the
+/// rank nor a program that gains privileges when executed.
+fn prepare(command: &mut Command, cpus: Option<CpuSet>) {
     let launcher = process::getpid();
     let in_child = move || {
+        if let Some(cpus) = &cpus {
+            sched_setaffinity(None, cpus)?;
+        }
         process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // If the launcher died before the line above, no signal will come.
         if process::getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
-    // SAFETY: between fork and exec the closure makes two system calls with copied integers. It
+    // SAFETY: between fork and exec the closure makes three system calls with copied values. It
     // does not allocate, lock or unwind.
     unsafe { command.pre_exec(in_child) };
 }

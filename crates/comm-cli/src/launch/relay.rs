@@ -1,9 +1,11 @@
-//! Relays the output of all ranks line by line, each line tagged with its rank.
+//! Relays the output of all ranks line by line, each line tagged with its rank, and also writes it
+//! to files as it is.
 //!
 //! One thread relays all streams, so that lines never mix. It is separate from the supervisor's
 //! thread: if the reader of the output is slow, ranks block in their writes, but the supervisor
 //! still reacts to failures and Ctrl-C.
 
+use std::fs::File;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
@@ -42,11 +44,13 @@ pub(super) struct Source {
     pipe: OwnedFd,
     lines: TaggedLines,
     destination: Destination,
+    /// The file to which the output is also written.
+    log: Option<File>,
 }
 
 impl Source {
-    pub(super) fn new(rank: usize, pipe: OwnedFd, destination: Destination) -> Self {
-        Self { pipe, lines: TaggedLines::new(rank), destination }
+    pub(super) fn new(rank: usize, pipe: OwnedFd, destination: Destination, log: Option<File>) -> Self {
+        Self { pipe, lines: TaggedLines::new(rank), destination, log }
     }
 }
 
@@ -65,7 +69,8 @@ impl Relay {
             rustix::io::ioctl_fionbio(&source.pipe, true)?;
             epoll::add(&epoll, &source.pipe, EventData::new_u64(index as u64), EventFlags::IN)?;
         }
-        let pump = Pump { sources: sources.into_iter().map(Some).collect(), chunk: vec![0; READ_BYTES] };
+        let sources = sources.into_iter().map(Some).collect();
+        let pump = Pump { sources, chunk: vec![0; READ_BYTES], log_error: None };
         let thread = std::thread::Builder::new().name("relay".into()).spawn(move || {
             // The thread owns the read end; closing `stop` wakes it.
             let _stopped = stopped;
@@ -88,6 +93,8 @@ impl Relay {
 struct Pump {
     sources: Vec<Option<Source>>,
     chunk: Vec<u8>,
+    /// The first error of writing to a file.
+    log_error: Option<io::Error>,
 }
 
 impl Pump {
@@ -102,7 +109,7 @@ impl Pump {
                 match event.data.u64() {
                     STOP => {
                         self.drain();
-                        return Ok(());
+                        return self.log_error.map_or(Ok(()), Err);
                     }
                     index => {
                         self.pump(index as usize);
@@ -126,6 +133,10 @@ impl Pump {
             source.lines.finish(&mut out);
         } else {
             source.lines.push(&self.chunk[..read], &mut out);
+            if let Some(Err(error)) = source.log.as_mut().map(|log| log.write_all(&self.chunk[..read])) {
+                source.log = None;
+                self.log_error.get_or_insert(error);
+            }
         }
         let destination = source.destination;
         if read == 0 {

@@ -13,8 +13,9 @@ use comm::tcp::{StoreConfig, TcpStoreServer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::agents::{Agents, RankStore, Round, Share};
-use super::environment::{self, Job, Place};
-use super::error::LaunchError;
+use super::environment::{self, Assigned, Job, Place};
+use super::error::{LaunchError, RankFailure};
+use super::logs::RankLogs;
 use super::process::RankProcess;
 use super::relay::{Destination, Relay, Source};
 use super::signals::StopSignals;
@@ -24,7 +25,7 @@ use super::{Launch, Nodes};
 
 impl Launch {
     /// Starts all ranks on this host, and waits for their end.
-    pub(super) fn run_alone(&self, restarts: usize, devices: Option<Vec<String>>) -> Result<(), LaunchError> {
+    pub(super) fn run_alone(&self, restarts: usize, assigned: Assigned) -> Result<(), LaunchError> {
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
         let id = random_id().map_err(system("draw a job id"))?;
         let address = SocketAddr::new(self.master_addr, 0);
@@ -37,7 +38,7 @@ impl Launch {
         let (ranks, max_restarts) = (self.ranks, self.max_restarts);
         let place = Place { node: 0, nodes: 1, first_rank: 0, world_size: ranks };
         let master = (address.ip().to_string(), address.port());
-        let job = Job { ranks, place, restarts, max_restarts, master, id, secret, devices };
+        let job = Job { ranks, place, restarts, max_restarts, master, id, secret, assigned };
         let store = Some((address, config));
         self.run_ranks(Running { launch: self, job: &job, relays: Vec::new(), store, others: None }, signals)
     }
@@ -47,13 +48,13 @@ impl Launch {
     pub(super) fn run_on_nodes(
         &self,
         restarts: usize,
-        devices: Option<Vec<String>>,
+        assigned: Assigned,
         agents: &mut Agents,
     ) -> Result<(), LaunchError> {
         let round = agents.open_round(restarts)?;
         // Lives until all agents have agreed that the ranks have ended.
         let mut server = None;
-        let own = self.run_round(restarts, devices, (agents, &round), &mut server).err();
+        let own = self.run_round(restarts, assigned, (agents, &round), &mut server).err();
         if let Some(error) = &own {
             agents.publish(&round, error);
         }
@@ -63,7 +64,7 @@ impl Launch {
     fn run_round(
         &self,
         restarts: usize,
-        devices: Option<Vec<String>>,
+        assigned: Assigned,
         (agents, round): (&Agents, &Round),
         server: &mut Option<TcpStoreServer>,
     ) -> Result<(), LaunchError> {
@@ -81,7 +82,7 @@ impl Launch {
             (self.ranks, self.max_restarts, self.given_env(environment::SECRET));
         let master = (self.nodes.as_ref().map(Nodes::host).unwrap_or_default().to_owned(), port);
         let id = NonZeroU64::new(id).unwrap_or(NonZeroU64::MAX);
-        let job = Job { ranks, place, restarts, max_restarts, master, id, secret, devices };
+        let job = Job { ranks, place, restarts, max_restarts, master, id, secret, assigned };
         let others = Some(OtherNodes { agents, round });
         self.run_ranks(Running { launch: self, job: &job, relays: Vec::new(), store: None, others }, signals)
     }
@@ -104,7 +105,23 @@ impl Launch {
         // its default effect again.
         let outcome = supervisor.run(&mut running);
         let relayed = running.relays.into_iter().map(Relay::finish).fold(Ok(()), io::Result::and);
+        let outcome = outcome.map_err(|error| self.with_last_lines(error, running.job));
         outcome.and(relayed.map_err(system("relay output")))
+    }
+
+    /// Adds the last lines of a rank of this host that has failed, if its output is in files.
+    fn with_last_lines(&self, error: LaunchError, job: &Job) -> LaunchError {
+        match error {
+            LaunchError::RankFailed(RankFailure { rank, pid, exit, node: None, .. }) => {
+                let last_lines = self.logs(job, rank).map(|logs| logs.last_lines()).unwrap_or_default();
+                LaunchError::RankFailed(RankFailure { rank, pid, exit, node: None, last_lines })
+            }
+            other => other,
+        }
+    }
+
+    fn logs(&self, job: &Job, rank: usize) -> Option<RankLogs> {
+        self.log_dir.as_ref().map(|folder| RankLogs::new(folder, job.restarts, rank))
     }
 
     /// Returns the value of a variable that ranks would get from the caller or the environment.
@@ -128,9 +145,10 @@ impl Launch {
 
     /// Returns variables that limit the total number of threads of all ranks to the number of
     /// cores.
-    fn threads(&self) -> impl Iterator<Item = (&'static str, String)> {
+    fn threads(&self, job: &Job, local: usize) -> impl Iterator<Item = (&'static str, String)> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let share = (cores / self.ranks.max(1)).max(1).to_string();
+        let share =
+            job.cpus(local).map_or((cores / self.ranks.max(1)).max(1), |cpus| cpus.threads).to_string();
         let unset = environment::THREADS.into_iter().filter(|name| self.given_env(name).is_none());
         unset.map(move |name| (name, share.clone()))
     }
@@ -155,10 +173,21 @@ impl Launch {
         joins: bool,
     ) -> Result<(RankProcess, impl Iterator<Item = Source> + use<>), LaunchError> {
         let rank = job.place.first_rank + local;
-        let process = RankProcess::spawn(&mut self.command(job, local, joins));
+        let mut command = self.command(job, local, joins);
+        let [mut stdout, mut stderr] = match self.logs(job, rank) {
+            Some(logs) => logs.open(joins)?.map(Some),
+            None => [None, None],
+        };
+        if self.is_relayed() {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        } else if let (Some(stdout), Some(stderr)) = (stdout.take(), stderr.take()) {
+            command.stdout(stdout).stderr(stderr);
+        }
+        let process = RankProcess::spawn(&mut command, job.cpus(local).map(|cpus| cpus.set));
         let mut process = process.map_err(|source| self.not_started(rank, source))?;
-        let stdout = process.take_stdout().map(|pipe| Source::new(rank, pipe, Destination::Stdout));
-        let stderr = process.take_stderr().map(|pipe| Source::new(rank, pipe, Destination::Stderr));
+        let source = |destination, log| move |pipe| Source::new(rank, pipe, destination, log);
+        let stdout = process.take_stdout().map(source(Destination::Stdout, stdout));
+        let stderr = process.take_stderr().map(source(Destination::Stderr, stderr));
         Ok((process, stdout.into_iter().chain(stderr)))
     }
 
@@ -168,11 +197,9 @@ impl Launch {
         // it.
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.envs(self.threads()).envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
+        command.envs(self.threads(job, local));
+        command.envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
         command.envs(job.variables(local, joins)).envs(job.device(local));
-        if self.tag_output {
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        }
         command
     }
 

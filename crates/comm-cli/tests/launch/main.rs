@@ -3,6 +3,7 @@
 // Clippy lets tests panic, but not the helpers of an integration test.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod binding;
 mod collectives;
 mod environment;
 mod failure;

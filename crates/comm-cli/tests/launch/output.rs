@@ -119,3 +119,58 @@ fn a_failure_is_detected_while_the_output_blocks() {
     drop(reader);
     assert_eq!(launched.end().status.code(), Some(137));
 }
+
+/// Starts a script with `--log-dir DIR/logs` and these options.
+fn launch_with_logs(flags: &[&str], script: &str) -> crate::harness::Launched {
+    crate::harness::start(|dir| {
+        let mut command = commctl();
+        command.arg("run").arg("--log-dir").arg(dir.path().join("logs")).args(flags);
+        command.args(["--", "sh", "-c", &format!("{REPORT}{script}")]).env("DIR", dir.path());
+        command
+    })
+}
+
+#[test]
+fn the_output_of_each_start_and_rank_is_in_its_own_files() {
+    let script = "echo out $RANK $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2; \
+                  [ $RANK = 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
+    let mut launched = launch_with_logs(&["-n", "2", "--max-restarts", "1"], script);
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    assert_eq!(ended.stdout, b"");
+    assert!(ended.stderr.contains("exited with code 1: restart 1 of 1\nthe last lines"), "{ended:?}");
+    assert!(ended.stderr.ends_with("of its standard error:\n    err 1\n"), "{ended:?}");
+    let read = |name: &str| std::fs::read_to_string(launched.path("logs").join(name)).unwrap();
+    assert_eq!(read("0/rank-1/stdout.log"), "out 1 0\n");
+    assert_eq!(read("0/rank-1/stderr.log"), "err 1\n");
+    assert_eq!(read("1/rank-0/stdout.log"), "out 0 1\n");
+    assert_eq!(read("1/rank-1/stdout.log"), "out 1 1\n");
+}
+
+#[test]
+fn output_is_shown_with_tee_too_and_a_failure_repeats_the_last_lines() {
+    let script = "printf 'un'; printf 'tagged\\n'; [ $RANK = 0 ] && exit 0; \
+                  i=0; while [ $i -lt 50 ]; do echo line $i >&2; i=$((i+1)); done; exit 9";
+    let mut launched = launch_with_logs(&["-n", "2", "--tee"], script);
+    let ended = launched.end();
+    assert_eq!(ended.status.code(), Some(9));
+    let shown = String::from_utf8(ended.stdout.clone()).unwrap();
+    assert!(shown.contains("[1]: untagged\n"), "{ended:?}");
+    let read = |name: &str| std::fs::read_to_string(launched.path("logs").join(name)).unwrap();
+    assert_eq!(read("0/rank-1/stdout.log"), "untagged\n");
+    assert_eq!(read("0/rank-1/stderr.log").lines().count(), 50);
+    assert!(ended.stderr.contains("[1]: line 0\n"), "{ended:?}");
+    let last: String = (30..50).map(|at| format!("\n    line {at}")).collect();
+    let expected = format!("exited with code 9\nthe last lines of its standard error:{last}\n");
+    assert!(ended.stderr.ends_with(&expected), "{ended:?}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_created_is_an_error_before_any_rank_starts() {
+    let mut command = commctl();
+    command.args(["run", "-n", "1", "--log-dir", "/proc/nothing", "--", "true"]);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.starts_with("commctl: cannot write the output of ranks to /proc/nothing"), "{stderr}");
+}

@@ -73,3 +73,45 @@ impl Verdict {
         matches!(self, Self::RankFailed { exit: ProcessExit::Code(_), .. }) && own.is_some_and(is_killed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(rank: usize, exit: ProcessExit) -> (Verdict, LaunchError) {
+        let failure = RankFailure { rank, pid: 7, exit, node: None, last_lines: vec!["why".to_owned()] };
+        let error = LaunchError::RankFailed(failure);
+        (Verdict::of(&error, Node { rank, host: "b".to_owned() }), error)
+    }
+
+    #[test]
+    fn a_killed_rank_is_the_cause_of_the_exit_of_another_and_not_the_other_way_round() {
+        let (exited, exit) = failed(0, ProcessExit::Code(1));
+        let (killed, kill) = failed(1, ProcessExit::Signal(9));
+        assert!(exited.is_consequence_of(Some(&kill)));
+        assert!(!killed.is_consequence_of(Some(&exit)));
+        assert!(!exited.is_consequence_of(Some(&exit)) && !killed.is_consequence_of(Some(&kill)));
+        assert!(!exited.is_consequence_of(None) && !Verdict::Succeeded.is_consequence_of(Some(&kill)));
+    }
+
+    #[test]
+    fn the_node_of_a_failure_keeps_the_last_lines_and_its_own_error() {
+        let (verdict, own) = failed(3, ProcessExit::Code(1));
+        let Err(LaunchError::RankFailed(failure)) = verdict.clone().outcome(3, Some(own)) else {
+            panic!("another error")
+        };
+        assert_eq!((failure.rank, failure.last_lines.len()), (3, 1));
+        assert_eq!(failure.node, Some(Node { rank: 3, host: "b".to_owned() }));
+        let Err(LaunchError::RankFailed(failure)) =
+            verdict.outcome(0, Some(failed(0, ProcessExit::Code(1)).1))
+        else {
+            panic!("another error")
+        };
+        assert!(failure.last_lines.is_empty());
+        let missing = || LaunchError::ProgramNotFound { program: "x".into() };
+        let verdict = Verdict::of(&missing(), Node { rank: 1, host: "b".to_owned() });
+        assert_eq!(verdict.clone().outcome(1, Some(missing())).map_err(|error| error.exit_code()), Err(127));
+        let other = verdict.outcome(0, None).map_err(|error| error.to_string());
+        assert_eq!(other, Err("node 1 (b) failed: program not found: x".to_owned()));
+    }
+}
