@@ -4,14 +4,17 @@
 //! which the processes of a job exchange short texts: each puts texts under keys, and after a fence
 //! all can get them. MPI libraries find their peers in this way. [`ProcessManager`] does the same
 //! without an MPI library. It speaks version 1 of the protocol PMI, which consists of lines of
-//! text.
+//! text. With a port instead of a socket, [`Introduction`] comes first.
 //!
-//! A process can use its socket once, so a program that also calls `MPI_Init` must not use this
-//! crate.
+//! A process can use its socket once, so a program that also calls `MPI_Init` must not use it.
+//!
+//! The processes of Open MPI exchange a text through [`pmix`].
 //!
 //! | part | file |
 //! |---|---|
 //! | the requests | `lib.rs` |
+//! | the connection to a port | `port.rs` |
+//! | the library of PMIx | `pmix.rs` |
 //! | lines and their fields, within a deadline | `wire.rs` |
 //!
 //! # Example
@@ -36,12 +39,16 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod pmix;
+mod port;
 mod wire;
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use comm_core::{Error, Result};
+
+pub use port::Introduction;
 
 use wire::{Answer, Wire};
 

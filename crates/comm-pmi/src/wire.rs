@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io::{self, Read, Write};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use rustix::fs::FileType;
 const LINE_MAX: usize = 4096;
 const PEER: &str = "the process manager";
 
-/// The socket to the process manager.
+/// The socket to the process manager. It may be one of TCP, too; it is only read and written.
 #[derive(Debug)]
 pub(crate) struct Wire {
     socket: UnixStream,
@@ -65,7 +65,12 @@ impl Wire {
             return Err(closed());
         }
         let own = rustix::io::fcntl_dupfd_cloexec(inherited, 3).map_err(|error| failed(error.into()))?;
-        Ok(Self { socket: own.into(), deadline: Instant::now() + timeout })
+        Ok(Self::connected(own, timeout))
+    }
+
+    /// Uses a connection until the timeout has passed.
+    pub(crate) fn connected(socket: OwnedFd, timeout: Duration) -> Self {
+        Self { socket: socket.into(), deadline: Instant::now() + timeout }
     }
 
     /// Sends a request, and returns the answer, which must be of this kind, with result code 0 if
@@ -80,10 +85,7 @@ impl Wire {
     /// Sends a request, and returns the answer, which must be of this kind.
     pub(crate) fn request(&mut self, request: &str, kind: &str) -> Result<Answer> {
         self.send(&format!("cmd={request}\n"))?;
-        let reply = Reply(self.receive()?);
-        if reply.find("cmd") != Some(kind) {
-            return Err(reply.malformed(&format!("{kind:?} was expected")));
-        }
+        let reply = self.receive(kind)?;
         match reply.find("rc") {
             None | Some("0") => Ok(Answer::Given(reply)),
             Some(_) => Ok(Answer::Refused(reply)),
@@ -97,8 +99,17 @@ impl Wire {
         sent.map_err(|error| Self::failed("send to", error))
     }
 
+    /// Receives a line, which must be of this kind.
+    pub(crate) fn receive(&mut self, kind: &str) -> Result<Reply> {
+        let reply = Reply(self.receive_line()?);
+        if reply.find("cmd") != Some(kind) {
+            return Err(reply.malformed(&format!("{kind:?} was expected")));
+        }
+        Ok(reply)
+    }
+
     /// Receives a line, without its end.
-    fn receive(&mut self) -> Result<String> {
+    fn receive_line(&mut self) -> Result<String> {
         let (mut line, mut byte) = (Vec::new(), [0]);
         while line.len() <= LINE_MAX {
             let timeout = Some(self.left()?);

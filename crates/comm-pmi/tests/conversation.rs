@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Result};
-use comm_pmi::ProcessManager;
+use comm_pmi::{Introduction, ProcessManager};
 
 const LONG: Duration = Duration::from_secs(60);
 const INIT: (&str, &str) =
@@ -114,4 +115,52 @@ fn descriptors_that_are_no_sockets_are_refused() {
     }
     // The descriptor still belongs to the caller.
     assert!(file.metadata().is_ok());
+}
+
+/// Introduces process 5 to a process manager that answers with these lines, and then closes the
+/// connection.
+fn introduced(answer: &str) -> Result<Introduction> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::scope(|scope| {
+        let manager = scope.spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut requests = BufReader::new(socket.try_clone().unwrap()).lines();
+            assert_eq!(requests.next().unwrap().unwrap(), "cmd=initack pmiid=5");
+            // It fails if the client has left after the first wrong line.
+            let _ = socket.write_all(answer.as_bytes());
+        });
+        let introduction = Introduction::request(&address, 5, LONG);
+        manager.join().unwrap();
+        introduction
+    })
+}
+
+#[test]
+fn a_process_manager_at_a_port_gives_the_rank() {
+    let lines = "cmd=initack\ncmd=set size=8\ncmd=set rank=5\ncmd=set debug=0\n";
+    let introduction = introduced(lines).unwrap();
+    assert_eq!((introduction.rank, introduction.size), (5, 8));
+    for (right, wrong) in [
+        ("initack", "initack rc=-1"),
+        ("cmd=initack\n", ""),
+        ("size=8", "size=many"),
+        ("size=8", "size=5"),
+        ("set rank=5", "set"),
+        ("set rank=5", "put rank=5"),
+    ] {
+        let error = introduced(&lines.replacen(right, wrong, 1)).unwrap_err();
+        assert!(matches!(error, Error::Malformed { .. }), "{wrong:?}: {error}");
+    }
+    let error = introduced("cmd=initack\n").unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+}
+
+#[test]
+fn a_port_without_a_process_manager_is_an_error_that_names_it() {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for address in [unused.as_str(), "no.such.host.invalid:5", "no port"] {
+        let error = Introduction::request(address, 0, LONG).unwrap_err();
+        assert!(error.to_string().contains(&format!("PMI_PORT = {address:?}")), "{error}");
+    }
 }

@@ -27,6 +27,10 @@ pub enum StoreHost {
         /// The descriptor of the socket to the process manager, `PMI_FD`.
         descriptor: RawFd,
     },
+    /// Rank 0. The ranks exchange its address through PMIx, the process manager of Open MPI, whose
+    /// library `libpmix.so.2` is loaded, in the first rendezvous of a process; the master address
+    /// is not used. A program that also calls `MPI_Init` has to call it before.
+    Pmix,
     /// The launcher, which serves the store before it starts the ranks. Every rank is a client.
     Launcher,
     /// The agent of torchrun, or another program that serves PyTorch's `TCPStore`. Every rank is a
@@ -44,7 +48,7 @@ pub enum StoreHost {
 impl StoreHost {
     /// Returns whether rank 0 serves the store.
     pub(crate) const fn is_rank_zero(&self) -> bool {
-        matches!(self, Self::RankZero | Self::ProcessManager { .. })
+        matches!(self, Self::RankZero | Self::ProcessManager { .. } | Self::Pmix)
     }
 }
 
@@ -192,7 +196,7 @@ impl Config {
     /// [`Invalid::Variable`](crate::Invalid::Variable) if it is missing, empty, not UTF-8 or
     /// misspelled, [`Invalid::Setting`](crate::Invalid::Setting) if its value cannot be used.
     pub fn from_env() -> Result<Self> {
-        crate::env::config(&Environment::of_process())
+        crate::env::config(&crate::env::introduced(Environment::of_process())?)
     }
 
     /// Returns the configuration of a rank whose place in its world is known, for

@@ -187,8 +187,8 @@ impl RendezvousStore {
             return Ok(Self { store: Arc::new(store), address: None, server: None });
         }
         let (master, served) = match config.store {
-            StoreHost::ProcessManager { descriptor } => {
-                process_manager::find_master(config, descriptor, begun.left())?
+            StoreHost::ProcessManager { .. } | StoreHost::Pmix => {
+                process_manager::find_master(config, begun.left())?
             }
             _ => (Master::resolve(&config.master_addr, config.master_port, begun.left())?, None),
         };

@@ -23,6 +23,11 @@ impl Environment {
         std::env::vars_os().collect()
     }
 
+    /// Sets a variable in this snapshot.
+    pub(super) fn set(&mut self, name: &str, value: impl ToString) {
+        self.0.insert(name.into(), value.to_string().into());
+    }
+
     /// Returns whether a variable is set, to any value.
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.0.contains_key(OsStr::new(name))

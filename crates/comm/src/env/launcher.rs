@@ -1,10 +1,14 @@
 //! Launchers, and the variables that each of them sets.
 
-use comm_core::{Error, Result, VariableFault};
+use std::time::Duration;
+
+use comm_core::{DEFAULT_TIMEOUT, Error, Result, VariableFault};
+use comm_pmi::pmix;
 
 use super::environment::{Environment, fault};
 use super::slurm;
-use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, RENDEZVOUS, STORE, Variable};
+use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, STORE, Variable};
+use crate::{StoreHost, process_manager};
 
 /// The advice if no variable holds the rank.
 const START: &str = "start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
@@ -28,9 +32,12 @@ pub(super) enum Kind {
     /// The launcher of MPICH and Intel MPI.
     Hydra,
     Slurm,
+    /// An indexed Job of Kubernetes, each of whose pods runs one rank.
+    Kubernetes,
 }
 
-/// All launchers, in the order in which they are tried.
+/// The launchers that set the size and the ranks of each host, in the order in which they are
+/// tried.
 pub(super) const LAUNCHERS: [Launcher; 4] = [
     Launcher {
         kind: Kind::Torch,
@@ -62,13 +69,28 @@ pub(super) const LAUNCHERS: [Launcher; 4] = [
     },
 ];
 
+/// Kubernetes sets the index of each pod of an indexed Job, and users the rest. It is tried last.
+static KUBERNETES: Launcher = Launcher {
+    kind: Kind::Kubernetes,
+    rank: Variable::rank("JOB_COMPLETION_INDEX"),
+    size: Variable::size("WORLD_SIZE"),
+    local_rank: Variable::rank("LOCAL_RANK"),
+    local_size: None,
+};
+
 /// The job id of torchrun.
 const RUN_ID: Variable = Variable::text("TORCHELASTIC_RUN_ID");
 /// The job id of Open MPI: equal on all ranks of a job, and unique among the jobs of these hosts.
 const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 
+/// Set by Open MPI and others whose process manager is PMIx.
+const PMIX_RANK: &str = "PMIX_RANK";
 /// The socket to the process manager of MPICH and Intel MPI.
 const PMI_FD: Variable = Variable::number("PMI_FD");
+/// The address of that process manager, and the id of the process, which `mpiexec -pmi-port` sets
+/// in place of the socket, the rank and the size.
+const PMI_PORT: Variable = Variable::text("PMI_PORT");
+const PMI_ID: Variable = Variable::number("PMI_ID");
 
 /// Variables that have no meaning without a rank, each with the launcher that sets it.
 const DEPENDENT: [(&str, Kind); 11] = [
@@ -126,6 +148,9 @@ impl Launch {
         if step.is_some() {
             return Ok(Some(Self { launcher: slurm, step }));
         }
+        if is_indexed_job(environment) {
+            return Ok(Some(Self { launcher: &KUBERNETES, step: None }));
+        }
         check_dependent(environment).map(|()| None)
     }
 
@@ -138,6 +163,9 @@ impl Launch {
         };
         let (at, world_size) = (needed(rank)?, needed(size)?);
         below(rank, at, size.name, world_size)?;
+        if self.launcher.kind == Kind::Kubernetes {
+            return Ok(RankInfo { rank: at, world_size, local_rank: 0, local_world_size: 1 });
+        }
         let local_set = match local_size {
             Some(variable) => environment.size(variable)?,
             None => slurm::tasks_on_node(environment)?,
@@ -167,18 +195,33 @@ impl Launch {
             (_, Some(step)) => slurm::job(environment, step),
             (Kind::Torch, _) => text(&RUN_ID),
             (Kind::OpenMpi, _) => text(&NAMESPACE),
-            (Kind::Hydra | Kind::Slurm, _) => Ok(None),
+            (Kind::Hydra | Kind::Slurm | Kind::Kubernetes, _) => Ok(None),
         }
     }
 
-    /// Returns the socket to the process manager of MPI, if the launcher has one and the address of
-    /// the store is not set.
-    pub(super) fn process_manager(&self, environment: &Environment) -> Result<Option<i32>> {
-        let is_set = environment.is_set(MASTER_ADDR.name) || environment.is_set(MASTER_PORT.name);
-        if self.launcher.kind != Kind::Hydra || is_set {
+    /// Returns the store whose address the ranks exchange through the process manager of MPI, if
+    /// there is one and the address of the store is not set.
+    pub(super) fn process_manager(
+        &self,
+        environment: &Environment,
+        rank_info: &RankInfo,
+    ) -> Result<Option<StoreHost>> {
+        if environment.is_set(MASTER_ADDR.name) || environment.is_set(MASTER_PORT.name) {
             return Ok(None);
         }
-        Ok(environment.number(&PMI_FD)?.and_then(|descriptor| i32::try_from(descriptor).ok()))
+        match self.launcher.kind {
+            Kind::Hydra => {
+                let descriptor =
+                    environment.number(&PMI_FD)?.and_then(|descriptor| i32::try_from(descriptor).ok());
+                Ok(descriptor.map(|descriptor| StoreHost::ProcessManager { descriptor }))
+            }
+            Kind::OpenMpi => {
+                let has_pmix = [NAMESPACE.name, PMIX_RANK].iter().all(|name| environment.is_set(name));
+                let has_hosts = rank_info.local_world_size < rank_info.world_size;
+                Ok((has_pmix && has_hosts && pmix::is_available()).then_some(StoreHost::Pmix))
+            }
+            Kind::Torch | Kind::Slurm | Kind::Kubernetes => Ok(None),
+        }
     }
 
     /// Returns the address of the store: as set, or derived from the launcher's variables.
@@ -204,7 +247,9 @@ impl Launch {
     fn sets_local_size(&self, environment: &Environment) -> bool {
         match &self.launcher.local_size {
             Some(local) => self.launcher.kind != Kind::Torch && environment.is_set(local.name),
-            None => slurm::tasks_on_node(environment).is_ok_and(|tasks| tasks.is_some()),
+            None => {
+                self.step.is_some() && slurm::tasks_on_node(environment).is_ok_and(|tasks| tasks.is_some())
+            }
         }
     }
 
@@ -214,8 +259,8 @@ impl Launch {
                 "set MASTER_ADDR to an address of rank 0's host that all ranks can reach, and MASTER_PORT to a free port there"
             }
             Kind::OpenMpi => {
-                "pass the host of rank 0 and a free port there to mpirun: \
-                 `mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 ...`"
+                "install libpmix.so.2 where programs find it, or pass the host of rank 0 and a free port there to \
+                 mpirun: `mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500 ...`"
             }
             Kind::Hydra => {
                 "pass the host of rank 0 and a free port there to mpiexec: \
@@ -223,6 +268,10 @@ impl Launch {
             }
             Kind::Slurm => {
                 "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there before you call srun"
+            }
+            Kind::Kubernetes => {
+                "set MASTER_ADDR to the host name of the pod with index 0 and MASTER_PORT to a port of it in the template \
+                 of the pods"
             }
         }
     }
@@ -232,7 +281,42 @@ impl Launch {
 pub(super) fn has_started(environment: &Environment) -> bool {
     let [others @ .., _] = &LAUNCHERS;
     let is_set = others.iter().any(|launcher| environment.is_set(launcher.rank.name));
-    is_set || !matches!(slurm::step(environment), Ok(None))
+    is_set
+        || has_port(environment)
+        || is_indexed_job(environment)
+        || !matches!(slurm::step(environment), Ok(None))
+}
+
+/// Returns whether users have set the size of an indexed Job. Without it, the pods are independent
+/// of each other.
+fn is_indexed_job(environment: &Environment) -> bool {
+    [&KUBERNETES.rank, &KUBERNETES.size].iter().all(|variable| environment.is_set(variable.name))
+}
+
+fn has_port(environment: &Environment) -> bool {
+    [PMI_PORT, PMI_ID].iter().all(|variable| environment.is_set(variable.name))
+}
+
+/// Returns the environment with the rank, the size and the socket that the process manager at
+/// `PMI_PORT` gives this process.
+///
+/// # Errors
+/// The process manager cannot be reached, or refuses this process.
+pub(crate) fn introduced(mut environment: Environment) -> Result<Environment> {
+    let is_launched = LAUNCHERS.iter().any(|launcher| environment.is_set(launcher.rank.name));
+    if is_launched || !has_port(&environment) {
+        return Ok(environment);
+    }
+    let (Some(address), Some(id)) = (environment.text(&PMI_PORT)?, environment.number(&PMI_ID)?) else {
+        return Ok(environment);
+    };
+    let timeout = environment.number(&RENDEZVOUS_TIMEOUT_S)?.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let (rank, size, descriptor) = process_manager::introduce(address, id, timeout)?;
+    let [_, _, hydra, _] = &LAUNCHERS;
+    environment.set(hydra.rank.name, rank);
+    environment.set(hydra.size.name, size);
+    environment.set(PMI_FD.name, descriptor);
+    Ok(environment)
 }
 
 /// Returns an error if a rank is not less than the size.

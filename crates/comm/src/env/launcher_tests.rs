@@ -122,3 +122,42 @@ fn ranks_of_hydra_find_the_store_through_the_process_manager() {
     let slurm = replaced(&SLURM, &[("PMI_RANK", "5"), ("PMI_SIZE", "8"), ("PMI_FD", "9")]);
     assert_eq!(from(&slurm).unwrap().store, StoreHost::RankZero);
 }
+
+#[test]
+fn a_port_of_a_process_manager_is_a_launch() {
+    let is = |variables: &[(&str, &str)]| is_launched(&variables.iter().copied().collect());
+    assert!(is(&[("PMI_PORT", "host:5"), ("PMI_ID", "0")]));
+    assert!(!is(&[("PMI_PORT", "host:5")]));
+    // Another launcher has started this process since.
+    let inner = [&TORCH[..], &[("PMI_PORT", "no.such.host.invalid:5"), ("PMI_ID", "0")]].concat();
+    assert_eq!(config(&introduced(inner.into_iter().collect()).unwrap()).unwrap().rank, 1);
+}
+
+const INDEXED_JOB: [(&str, &str); 4] = [
+    ("JOB_COMPLETION_INDEX", "2"),
+    ("WORLD_SIZE", "4"),
+    ("MASTER_ADDR", "train-0.train"),
+    ("MASTER_PORT", "29500"),
+];
+
+#[test]
+fn each_pod_of_an_indexed_job_is_a_rank() {
+    let config = from(&INDEXED_JOB).unwrap();
+    assert_eq!((config.rank, config.world_size, config.local_rank, config.local_world_size), (2, 4, 0, 1));
+    assert_eq!((config.master_addr.as_str(), config.master_port), ("train-0.train", 29_500));
+    assert!(is_launched(&INDEXED_JOB.iter().copied().collect()));
+    // A launcher in the pod sets the rank.
+    let inner: Vec<_> = TORCH.into_iter().chain([("JOB_COMPLETION_INDEX", "0")]).collect();
+    assert_eq!(from(&inner).unwrap().rank, 1);
+    let outside = from(&replaced(&INDEXED_JOB, &[("JOB_COMPLETION_INDEX", "4")])).unwrap_err().to_string();
+    assert!(outside.contains("JOB_COMPLETION_INDEX") && outside.contains("WORLD_SIZE = 4"), "{outside}");
+    let without = from(&INDEXED_JOB[..2]).unwrap_err().to_string();
+    assert!(without.contains("MASTER_ADDR is not set") && without.contains("pod with index 0"), "{without}");
+}
+
+#[test]
+fn pods_without_a_world_size_are_worlds_of_one() {
+    let pod = [("JOB_COMPLETION_INDEX", "2")];
+    assert_eq!(from(&pod).unwrap().world_size, 1);
+    assert!(!is_launched(&pod.into_iter().collect()));
+}

@@ -22,6 +22,7 @@ use comm_core::{Error, Invalid, LinkModel, Membership, Refusal, Result};
 use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
+pub(crate) use self::launcher::introduced;
 use self::launcher::{Kind, Launch};
 use self::rendezvous::StoreLocation;
 use self::variables::{
@@ -167,7 +168,7 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     let rank_info = launch.rank_info(environment)?;
     let location = StoreLocation::read(environment)?;
     let manager = match &location {
-        StoreLocation::Launcher => launch.process_manager(environment)?,
+        StoreLocation::Launcher => launch.process_manager(environment, &rank_info)?,
         StoreLocation::Address(..) | StoreLocation::Folder(_) => None,
     };
     let (addr, port) = match &location {
@@ -184,7 +185,7 @@ fn launched(launch: &Launch, environment: &Environment) -> Result<Config> {
     config.local_world_size = rank_info.local_world_size;
     config.store = match location {
         StoreLocation::Folder(folder) => StoreHost::Folder(folder),
-        StoreLocation::Launcher if let Some(descriptor) = manager => StoreHost::ProcessManager { descriptor },
+        StoreLocation::Launcher if let Some(manager) = manager => manager,
         StoreLocation::Launcher | StoreLocation::Address(..) => store_host(launch, &location, environment)?,
     };
     config.job = match environment.number(&JOB_ID)? {

@@ -305,6 +305,7 @@ fn markdown() -> String {
             Kind::OpenMpi => "Open MPI's `mpirun`",
             Kind::Hydra => "`mpiexec` of MPICH or Intel MPI",
             Kind::Slurm => "Slurm's `srun`",
+            Kind::Kubernetes => "an indexed Job of Kubernetes",
         };
         let Launcher { rank, size, local_rank, local_size, .. } = launcher;
         let local_size = local_size.as_ref().map_or("SLURM_STEP_TASKS_PER_NODE", |local| local.name);
@@ -327,13 +328,17 @@ Rank and size come from the first launcher of this table whose variables are set
 |---|---|---|---|---|
 ";
 
-const RENDEZVOUS_DEFAULTS: &str = "
-Slurm's variables are used only in a step that `srun` has started, not in a batch script. A process without any of these
+const RENDEZVOUS_DEFAULTS: &str = "\
+| an indexed Job of Kubernetes | `JOB_COMPLETION_INDEX` | `WORLD_SIZE`, set by hand | 0 | 1 |
+
+Under `mpiexec -pmi-port` of MPICH, the process manager at `PMI_PORT` is asked for the rank and the size. Slurm's
+variables are used only in a step that `srun` has started, not in a batch script. A process without any of these
 is a world of one rank, and logs this.
 
 Under `srun` the address of the store defaults to the first host of the step (loopback if there is one host), under `mpirun`
-on a single host to loopback, and the port is derived from the job id. In all other cases, set `MASTER_ADDR` and
-`MASTER_PORT`, or `COMM_RENDEZVOUS` alone. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, ranks
+on a single host to loopback, and the port is derived from the job id. Under `mpiexec`, and under `mpirun` on several
+hosts, the ranks exchange the address through the process manager, for which Open MPI's needs `libpmix.so.2`. In all
+other cases, set `MASTER_ADDR` and `MASTER_PORT`, or `COMM_RENDEZVOUS` alone. Under torchrun with `TORCHELASTIC_USE_AGENT_STORE=True`, ranks
 use the store of the agent, also after a restart.
 
 | variable | meaning | values | if not set |

@@ -7,17 +7,20 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use std::env;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::hosts::{Family, Hosts, address};
 use crate::common::process;
 use comm::ReduceOp;
 
 /// The names of launchers and their arguments: those that root and few cores need, and for MPICH
 /// also two names of this host, on each of which it starts a process manager.
-const LAUNCHERS: [(&str, &[&str]); 4] = [
+const LAUNCHERS: [(&str, &[&str]); 5] = [
     ("mpiexec.mpich", &[]),
+    ("mpiexec.mpich", &["-pmi-port"]),
     ("mpiexec.mpich", &["-launcher", "fork", "-hosts", "localhost,127.0.0.2"]),
     ("mpiexec.hydra", &[]),
     ("mpirun.openmpi", OPEN_MPI),
@@ -69,8 +72,9 @@ fn rank() {
 }
 
 fn is_rank_one() -> bool {
-    let rank =
-        ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"].iter().find_map(|name| env::var(name).ok());
+    let rank = ["PMI_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
+        .iter()
+        .find_map(|name| env::var(name).ok());
     rank.unwrap() == "1"
 }
 
@@ -86,8 +90,12 @@ fn sum() {
 
 /// Starts a job of this many ranks.
 fn job(launcher: &Launcher, role: &str, ranks: usize) -> Command {
-    let mut command = Command::new(&launcher.0);
-    command.args(launcher.1).args(["-n", &ranks.to_string()]).arg(env::current_exe().unwrap());
+    job_by(Command::new(&launcher.0), &[launcher.1, &["-n", &ranks.to_string()]].concat(), role)
+}
+
+/// Starts a job with these arguments of a launcher.
+fn job_by(mut command: Command, arguments: &[&str], role: &str) -> Command {
+    command.args(arguments).arg(env::current_exe().unwrap());
     process::set_role(&mut command, role);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -109,17 +117,61 @@ fn ranks_find_each_other_without_any_setting() {
             (ranks, job.env("TMPDIR", folder.path()).envs(setting).spawn().unwrap(), folder)
         });
         for (ranks, job, _folder) in jobs {
-            let output = job.wait_with_output().unwrap();
-            let (text, errors) =
-                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            assert!(output.status.success(), "{launcher:?}: {text} {errors}");
-            let sum: u64 = (1..=ranks as u64).sum();
-            for expected in [sum, sum << 8] {
-                let reports = text.lines().filter(|line| line.ends_with(&format!("report: {expected}")));
-                assert_eq!(reports.count(), ranks, "{launcher:?}: {text} {errors}");
-            }
+            assert_sums(&launcher.0, ranks, &job.wait_with_output().unwrap());
         }
     }
+}
+
+/// Checks the reports of a job whose ranks have the role `sum`.
+fn assert_sums(launcher: &Path, ranks: usize, output: &Output) {
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{launcher:?}: {text} {errors}");
+    let sum: u64 = (1..=ranks as u64).sum();
+    for expected in [sum, sum << 8] {
+        let reports = text.lines().filter(|line| line.ends_with(&format!("report: {expected}")));
+        assert_eq!(reports.count(), ranks, "{launcher:?}: {text} {errors}");
+    }
+}
+
+fn open_mpi() -> Option<Launcher> {
+    let is_open_mpi = |launcher: &Launcher| launcher.1 == OPEN_MPI;
+    let found = installed().into_iter().find(is_open_mpi);
+    found.filter(|_| comm_pmi::pmix::is_available())
+}
+
+#[test]
+fn ranks_of_open_mpi_find_each_other_through_pmix() {
+    let Some(launcher) = open_mpi() else { return println!("not tested: no Open MPI with PMIx") };
+    // As if each rank ran on a host of its own.
+    let hosts = ["env", "OMPI_COMM_WORLD_LOCAL_SIZE=1", "OMPI_COMM_WORLD_LOCAL_RANK=0"];
+    let arguments = [launcher.1, &["-n", "3"], &hosts].concat();
+    let mut job = job_by(Command::new(&launcher.0), &arguments, "launchers::sum");
+    assert_sums(&launcher.0, 3, &job.output().unwrap());
+    let mut job = job_by(Command::new(&launcher.0), &arguments, "launchers::leave");
+    let output = job.env("COMM_RENDEZVOUS_TIMEOUT_S", "2").output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
+fn ranks_of_open_mpi_on_two_hosts_find_each_other_without_any_setting() {
+    let Some(launcher) = open_mpi() else { return println!("not tested: no Open MPI with PMIx") };
+    let Some(hosts) = Hosts::new(2, 1) else { return };
+    let addresses = [0, 1].map(|host| address(Family::V4, 0, host));
+    let folder = tempfile::tempdir().unwrap();
+    // Stands for ssh: the first argument is the host, and the others are a shell command.
+    let agent = folder.path().join("agent");
+    let enter = format!("{:?}", hosts.command(1)).replace('"', "");
+    let script = format!("#!/bin/sh\nshift\nexec {enter} unshare -u sh -c \"hostname node1; $*\"\n");
+    std::fs::write(&agent, script).unwrap();
+    std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o700)).unwrap();
+    let mut command = hosts.command(0);
+    command.args(["unshare", "-u", "sh", "-c", r#"hostname node0; exec "$0" "$@""#]).arg(&launcher.0);
+    let list = addresses.each_ref().map(|address| format!("{address}:2")).join(",");
+    let agent = agent.to_str().unwrap().to_owned();
+    let remote = ["--mca", "plm_rsh_agent", &agent, "--host", &list, "-n", "4"];
+    let mut job = job_by(command, &[launcher.1, &remote].concat(), "launchers::sum");
+    job.env("TMPDIR", folder.path());
+    assert_sums(&launcher.0, 4, &job.output().unwrap());
 }
 
 /// Open MPI ends the job. MPICH lets the others wait for a process that has not used its process
