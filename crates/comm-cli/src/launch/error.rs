@@ -95,6 +95,11 @@ pub enum LaunchError {
     },
 }
 
+/// Returns a function for `map_err` that adds the attempted operation to an error.
+pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |source| LaunchError::System { what, source }
+}
+
 impl LaunchError {
     /// Returns the exit code for a shell: the failed rank's code, `128 + signal` if the rank was
     /// killed or the launch was interrupted, 127 if the program does not exist, or 126 if it cannot

@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::SocketAddr;
 use std::num::{NonZero, NonZeroU64};
-use std::os::fd::BorrowedFd;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -14,13 +13,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::agents::{Agents, RankStore, Round, Share};
 use super::environment::{self, Assigned, Job, Place};
-use super::error::{LaunchError, RankFailure};
+use super::error::{LaunchError, RankFailure, system};
+use super::events::Replacements;
 use super::logs::RankLogs;
 use super::process::RankProcess;
 use super::relay::{Destination, Relay, Source};
+use super::running::{OtherNodes, Running};
 use super::signals::StopSignals;
-use super::store;
-use super::supervisor::{Events, Others, Replacements, Supervisor};
+use super::supervisor::Supervisor;
 use super::{Launch, Nodes};
 
 impl Launch {
@@ -166,7 +166,7 @@ impl Launch {
     }
 
     /// Starts a rank, and returns its outputs, if they are to be relayed.
-    fn spawn(
+    pub(super) fn spawn(
         &self,
         job: &Job,
         local: usize,
@@ -212,77 +212,8 @@ impl Launch {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
-    move |source| LaunchError::System { what, source }
-}
-
 fn not_served(address: SocketAddr) -> impl Fn(comm::Error) -> LaunchError {
     move |error| LaunchError::Store { address, error: Box::new(error) }
-}
-
-/// A launch whose ranks run.
-struct Running<'a> {
-    launch: &'a Launch,
-    job: &'a Job,
-    relays: Vec<Relay>,
-    /// The store of the ranks, if all run on this host.
-    store: Option<(SocketAddr, StoreConfig)>,
-    others: Option<OtherNodes<'a>>,
-}
-
-impl Running<'_> {
-    /// Relays outputs, if they are tagged.
-    fn relay(&mut self, outputs: Vec<Source>) -> Result<(), LaunchError> {
-        if !outputs.is_empty() {
-            self.relays.push(Relay::start(outputs).map_err(system("relay output"))?);
-        }
-        Ok(())
-    }
-}
-
-impl Events for Running<'_> {
-    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError> {
-        let (process, outputs) = self.launch.spawn(self.job, rank - self.job.place.first_rank, true)?;
-        self.relay(outputs.collect())?;
-        Ok(process)
-    }
-
-    fn first_success(&mut self) {
-        if let Some((address, config)) = &self.store
-            && self.launch.ranks_max > 0
-        {
-            // If this fails, processes that wait to join end at their deadline.
-            let _ = store::close_wait_list(*address, config);
-        }
-    }
-
-    fn others(&self) -> Option<&dyn Others> {
-        self.others.as_ref().map(|others| others as &dyn Others)
-    }
-}
-
-/// The ranks of the other hosts, through their launchers.
-struct OtherNodes<'a> {
-    agents: &'a Agents,
-    round: &'a Round,
-}
-
-impl Others for OtherNodes<'_> {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.round.descriptor()
-    }
-
-    fn outcome(&self) -> Option<Result<(), LaunchError>> {
-        self.round.verdict(self.agents).map(|verdict| verdict.outcome(self.agents.own().rank, None))
-    }
-
-    fn succeeded(&self) -> Result<(), LaunchError> {
-        Ok(self.agents.publish_success(self.round)?)
-    }
-
-    fn failed(&self, cause: &LaunchError) {
-        self.agents.publish(self.round, cause);
-    }
 }
 
 fn random_secret() -> io::Result<OsString> {

@@ -1,7 +1,7 @@
 //! Waits for all ranks, and terminates all of them when one fails.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::error::{LaunchError, ProcessExit, RankFailure};
+use super::events::{Events, Replacements};
 use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
@@ -41,42 +42,6 @@ pub(super) struct Supervisor {
     agreement: Agreement,
     /// Dropped after the members, which kill their groups.
     guard: Guard,
-}
-
-/// The processes that may be started for ranks that have failed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Replacements {
-    /// The most ranks that run at once.
-    pub(super) ranks_max: usize,
-    /// The number of further replacements.
-    pub(super) left: usize,
-}
-
-/// The reaction of a launch to the ends of its ranks.
-pub(super) trait Events {
-    /// Starts a process for a rank that has failed.
-    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError>;
-
-    /// A rank has exited with code 0, as the first one.
-    fn first_success(&mut self);
-
-    /// Returns the other hosts, if there are any.
-    fn others(&self) -> Option<&dyn Others>;
-}
-
-/// The ranks on other hosts.
-pub(super) trait Others {
-    /// Readable when the end of all ranks may be known.
-    fn descriptor(&self) -> BorrowedFd<'_>;
-
-    /// Returns how the ranks of all hosts have ended, or why they are to be terminated.
-    fn outcome(&self) -> Option<Result<(), LaunchError>>;
-
-    /// Tells the other hosts that all ranks of this one have exited with code 0.
-    fn succeeded(&self) -> Result<(), LaunchError>;
-
-    /// Tells the other hosts why the ranks of this one are terminated.
-    fn failed(&self, cause: &LaunchError);
 }
 
 struct Member {

@@ -1,14 +1,12 @@
 //! Launchers, and the variables that each of them sets.
 
-use std::time::Duration;
-
-use comm_core::{DEFAULT_TIMEOUT, Error, Result, VariableFault};
+use comm_core::{Error, Result, VariableFault};
 use comm_pmi::pmix;
 
 use super::environment::{Environment, fault};
-use super::slurm;
-use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, STORE, Variable};
-use crate::{StoreHost, process_manager};
+use super::variables::{JOB_ID, MASTER_ADDR, MASTER_PORT, RENDEZVOUS, STORE, Variable};
+use super::{port, slurm};
+use crate::StoreHost;
 
 /// The advice if no variable holds the rank.
 const START: &str = "start the program with `commctl run -n N -- PROGRAM`, torchrun, mpirun or srun";
@@ -86,11 +84,7 @@ const NAMESPACE: Variable = Variable::text("PMIX_NAMESPACE");
 /// Set by Open MPI and others whose process manager is PMIx.
 const PMIX_RANK: &str = "PMIX_RANK";
 /// The socket to the process manager of MPICH and Intel MPI.
-const PMI_FD: Variable = Variable::number("PMI_FD");
-/// The address of that process manager, and the id of the process, which `mpiexec -pmi-port` sets
-/// in place of the socket, the rank and the size.
-const PMI_PORT: Variable = Variable::text("PMI_PORT");
-const PMI_ID: Variable = Variable::number("PMI_ID");
+pub(super) const PMI_FD: Variable = Variable::number("PMI_FD");
 
 /// Variables that have no meaning without a rank, each with the launcher that sets it.
 const DEPENDENT: [(&str, Kind); 11] = [
@@ -282,7 +276,7 @@ pub(super) fn has_started(environment: &Environment) -> bool {
     let [others @ .., _] = &LAUNCHERS;
     let is_set = others.iter().any(|launcher| environment.is_set(launcher.rank.name));
     is_set
-        || has_port(environment)
+        || port::is_set(environment)
         || is_indexed_job(environment)
         || !matches!(slurm::step(environment), Ok(None))
 }
@@ -291,32 +285,6 @@ pub(super) fn has_started(environment: &Environment) -> bool {
 /// of each other.
 fn is_indexed_job(environment: &Environment) -> bool {
     [&KUBERNETES.rank, &KUBERNETES.size].iter().all(|variable| environment.is_set(variable.name))
-}
-
-fn has_port(environment: &Environment) -> bool {
-    [PMI_PORT, PMI_ID].iter().all(|variable| environment.is_set(variable.name))
-}
-
-/// Returns the environment with the rank, the size and the socket that the process manager at
-/// `PMI_PORT` gives this process.
-///
-/// # Errors
-/// The process manager cannot be reached, or refuses this process.
-pub(crate) fn introduced(mut environment: Environment) -> Result<Environment> {
-    let is_launched = LAUNCHERS.iter().any(|launcher| environment.is_set(launcher.rank.name));
-    if is_launched || !has_port(&environment) {
-        return Ok(environment);
-    }
-    let (Some(address), Some(id)) = (environment.text(&PMI_PORT)?, environment.number(&PMI_ID)?) else {
-        return Ok(environment);
-    };
-    let timeout = environment.number(&RENDEZVOUS_TIMEOUT_S)?.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
-    let (rank, size, descriptor) = process_manager::introduce(address, id, timeout)?;
-    let [_, _, hydra, _] = &LAUNCHERS;
-    environment.set(hydra.rank.name, rank);
-    environment.set(hydra.size.name, size);
-    environment.set(PMI_FD.name, descriptor);
-    Ok(environment)
 }
 
 /// Returns an error if a rank is not less than the size.

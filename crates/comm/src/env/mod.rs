@@ -5,6 +5,7 @@ mod launcher;
 #[cfg(test)]
 mod launcher_tests;
 mod misspelt;
+mod port;
 mod rendezvous;
 mod slurm;
 #[cfg(test)]
@@ -22,8 +23,8 @@ use comm_core::{Error, Invalid, LinkModel, Membership, Refusal, Result};
 use comm_tcp::Secret;
 
 pub(crate) use self::environment::Environment;
-pub(crate) use self::launcher::introduced;
 use self::launcher::{Kind, Launch};
+pub(crate) use self::port::introduced;
 use self::rendezvous::StoreLocation;
 use self::variables::{
     ADVERTISE_ADDR, CHECKSUM, JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE,
