@@ -164,3 +164,21 @@ fn a_killed_rank_ends_the_ranks_of_all_hosts() {
     }
     pids.into_iter().for_each(wait_until_dead);
 }
+
+#[test]
+fn agents_without_a_secret_warn_that_others_can_join() {
+    let Some(hosts) = Hosts::new(2, 1) else { return };
+    let start = |host| {
+        let (mut command, flags) = agent_on(&hosts, host, &[]);
+        command.arg("run").args(flags).args(["--", "sh", "-c", r#"[ -z "$COMM_SECRET" ]"#]);
+        start(|_| command)
+    };
+    for mut agent in [0, 1].map(start) {
+        let ended = agent.end();
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        let warning =
+            format!("commctl: no secret: anyone who can reach {}:{PORT} can join", address(Family::V4, 0, 0));
+        assert!(ended.stderr.starts_with(&warning), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
