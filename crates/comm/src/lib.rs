@@ -80,11 +80,11 @@ pub use comm_core::{
     CallOptions, CallState, Cart, Collective, Comm, CommRegistry, Communicator, Corruption, Counts,
     DEFAULT_TIMEOUT, DType, Desync, DurationHistogram, During, Element, Erased, Error, Fabric, FlightRecord,
     FlightSink, Group, GroupId, Groups, Host, HostCommunicator, HostView, HostViewMut, Incoming,
-    IntegrityCheck, Invalid, LastWill, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor, Observe,
-    ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore, Presence, Received,
-    RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result, SendTo, Shape, Shift,
-    ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp, VariableFault, Work,
-    Worker,
+    IntegrityCheck, Invalid, LastWill, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor,
+    Observe, ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore,
+    Presence, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result,
+    SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp,
+    VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -14,19 +14,19 @@ use problems::{Problem, Severity};
 
 /// The size of a job.
 #[derive(Debug, Clone, Copy)]
-struct Job {
+struct JobSize {
     ranks: usize,
     /// The number of ranks on this host.
     local_ranks: usize,
 }
 
-impl Job {
+impl JobSize {
     const fn has_other_hosts(&self) -> bool {
         self.ranks > self.local_ranks
     }
 }
 
-/// What is known of the hosts of a job, or of this host alone.
+/// The properties and problems of the hosts of a job, or of this host alone.
 #[derive(Debug, Default, serde::Serialize)]
 struct Diagnosis {
     problems: Vec<Problem>,
@@ -36,7 +36,8 @@ struct Diagnosis {
 }
 
 /// Prints the problems of this host for a job of so many ranks on it; as a rank that a launcher has
-/// started, those of all hosts and of the links between ranks. Returns an error if a job would fail.
+/// started, those of all hosts and of the links between ranks. Returns an error if a job would
+/// fail.
 pub(super) fn run(local_ranks: Option<usize>, ranks: Option<usize>, json: bool) -> Result<()> {
     let diagnosis = match Config::is_launched() {
         true => match of_job()? {
@@ -56,7 +57,7 @@ pub(super) fn run(local_ranks: Option<usize>, ranks: Option<usize>, json: bool) 
 fn of_host(local_ranks: Option<usize>, ranks: Option<usize>) -> Diagnosis {
     let facts = Facts::read();
     let local_ranks = local_ranks.unwrap_or(facts.cores);
-    let job = Job { ranks: ranks.unwrap_or(local_ranks).max(local_ranks), local_ranks };
+    let job = JobSize { ranks: ranks.unwrap_or(local_ranks).max(local_ranks), local_ranks };
     Diagnosis { problems: problems::of(&facts, &job), hosts: vec![facts], links: Vec::new() }
 }
 
@@ -68,7 +69,7 @@ fn of_job() -> Result<Option<Diagnosis>> {
     let gathered = |source| CliError::RankInfos { source: Box::new(source) };
     let hosts = comm.all_gather_object(&facts.host).map_err(gathered)?;
     let job =
-        Job { ranks: comm.size(), local_ranks: hosts.iter().filter(|host| **host == facts.host).count() };
+        JobSize { ranks: comm.size(), local_ranks: hosts.iter().filter(|host| **host == facts.host).count() };
     // The first rank of each host speaks for it.
     let is_first = hosts.iter().position(|host| *host == facts.host) == Some(comm.rank());
     let own = is_first.then(|| (problems::of(&facts, &job), facts));

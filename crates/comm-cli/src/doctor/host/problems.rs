@@ -1,11 +1,11 @@
-//! What is wrong with a host, or slow, and what to do about it.
+//! Finds the problems of a host, and their remedies.
 
 use std::time::Duration;
 
 use comm::shm::SharedMemoryConfig;
 use serde::{Deserialize, Serialize};
 
-use super::Job;
+use super::JobSize;
 use super::facts::{Facts, Interface};
 
 /// The connections between two ranks of a group, each of which is a descriptor of both.
@@ -50,20 +50,20 @@ impl Problem {
 }
 
 /// Returns the problems of this host for a job, the worst first.
-pub(super) fn of(facts: &Facts, job: &Job) -> Vec<Problem> {
+pub(super) fn of(facts: &Facts, job: &JobSize) -> Vec<Problem> {
     let checks = [environment, descriptors, memory, name, network, cores, quota, load, attach, send_buffer];
     let mut problems: Vec<Problem> = checks.iter().filter_map(|check| check(facts, job)).collect();
     problems.sort_by_key(|problem| problem.severity);
     problems
 }
 
-fn environment(facts: &Facts, _: &Job) -> Option<Problem> {
+fn environment(facts: &Facts, _: &JobSize) -> Option<Problem> {
     let reason = facts.environment.as_ref()?;
     let text = format!("{}: the environment is not accepted: {reason}", facts.host);
     Some(Problem::error(text, "correct or unset this variable"))
 }
 
-fn descriptors(facts: &Facts, job: &Job) -> Option<Problem> {
+fn descriptors(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let (most, peers) = (facts.open_files?, job.ranks.saturating_sub(1) as u64);
     let needed = CONNECTIONS * peers + DESCRIPTORS_SPARE;
     (needed > most).then(|| {
@@ -75,7 +75,7 @@ fn descriptors(facts: &Facts, job: &Job) -> Option<Problem> {
     })
 }
 
-fn memory(facts: &Facts, job: &Job) -> Option<Problem> {
+fn memory(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let (available, local) = (facts.memory?, job.local_ranks);
     let needed = local * local.saturating_sub(1) / 2 * RINGS_PER_PAIR * ring_bytes(job.ranks);
     (needed > available).then(|| {
@@ -99,7 +99,7 @@ fn ring_bytes(ranks: usize) -> usize {
 
 /// A name that resolves to loopback is the default of Debian. Ranks of other hosts get a usable
 /// address of this library, but not of others.
-fn name(facts: &Facts, job: &Job) -> Option<Problem> {
+fn name(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let Facts { host, resolves_to, lookup, .. } = facts;
     if resolves_to.is_empty() {
         let text = format!("{host}: its name does not resolve here ({:.1} s)", lookup.as_secs_f64());
@@ -117,7 +117,7 @@ fn name(facts: &Facts, job: &Job) -> Option<Problem> {
     })
 }
 
-fn network(facts: &Facts, job: &Job) -> Option<Problem> {
+fn network(facts: &Facts, job: &JobSize) -> Option<Problem> {
     if !job.has_other_hosts() || facts.outward.is_some() {
         return None;
     }
@@ -129,14 +129,14 @@ fn network(facts: &Facts, job: &Job) -> Option<Problem> {
     Some(Problem::error(text, remedy))
 }
 
-fn cores(facts: &Facts, job: &Job) -> Option<Problem> {
+fn cores(facts: &Facts, job: &JobSize) -> Option<Problem> {
     (job.local_ranks > facts.cores).then(|| {
         let text = format!("{}: {} ranks share {} cores", facts.host, job.local_ranks, facts.cores);
         Problem::warning(text, "start at most one rank per core; check taskset and the job's allocation")
     })
 }
 
-fn quota(facts: &Facts, job: &Job) -> Option<Problem> {
+fn quota(facts: &Facts, job: &JobSize) -> Option<Problem> {
     if let Some(quota) = facts.quota.filter(|quota| *quota < job.local_ranks.min(facts.cores) as f64) {
         let text = format!(
             "{}: its control group allows {quota:.1} cores for {} ranks, though {} are visible",
@@ -153,20 +153,20 @@ fn quota(facts: &Facts, job: &Job) -> Option<Problem> {
     Some(Problem::warning(text, "raise cpu.max (the limit of the container)"))
 }
 
-fn load(facts: &Facts, _: &Job) -> Option<Problem> {
+fn load(facts: &Facts, _: &JobSize) -> Option<Problem> {
     let load = facts.load.filter(|load| *load > facts.cores as f64)?;
     let text = format!("{}: {load:.1} processes ran on {} cores in the last minute", facts.host, facts.cores);
     Some(Problem::warning(text, "end other programs, which ranks wait for in every call"))
 }
 
 /// Ranks copy large buffers from each other's memory if the kernel lets them.
-fn attach(facts: &Facts, _: &Job) -> Option<Problem> {
+fn attach(facts: &Facts, _: &JobSize) -> Option<Problem> {
     let scope = facts.ptrace_scope.filter(|scope| *scope >= 2)?;
     let text = format!("{}: ranks may not read each other's memory (ptrace_scope is {scope})", facts.host);
     Some(Problem::warning(text, "sysctl kernel.yama.ptrace_scope=1 makes large buffers faster"))
 }
 
-fn send_buffer(facts: &Facts, job: &Job) -> Option<Problem> {
+fn send_buffer(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let most = facts.send_buffer_max.filter(|most| job.has_other_hosts() && *most < SEND_BUFFER_MIN)?;
     let text = format!("{}: a TCP connection sends at most {most} bytes ahead", facts.host);
     Some(Problem::warning(text, "sysctl net.ipv4.tcp_wmem='4096 16384 4194304'"))
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    const JOB: Job = Job { ranks: 8, local_ranks: 4 };
+    const JOB: JobSize = JobSize { ranks: 8, local_ranks: 4 };
 
     #[test]
     fn a_healthy_host_has_no_problem() {
@@ -241,6 +241,6 @@ mod tests {
     fn a_job_on_one_host_needs_no_network() {
         let mut facts = healthy();
         (facts.outward, facts.resolves_to) = (None, vec!["127.0.1.1".parse().unwrap()]);
-        assert_eq!(of(&facts, &Job { ranks: 4, local_ranks: 4 }), []);
+        assert_eq!(of(&facts, &JobSize { ranks: 4, local_ranks: 4 }), []);
     }
 }
