@@ -12,6 +12,8 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+use std::os::unix::process::parent_id;
+
 use comm_core::{CommRegistry, ObservedComms};
 
 use crate::{Config, StoreHost};
@@ -33,13 +35,16 @@ pub(crate) fn start(config: &Config) -> Option<CommRegistry> {
 }
 
 /// Returns a number that all ranks of a launch share: the id of the job, or else one that is
-/// derived from the place at which they meet.
+/// derived from the place at which they meet. If the caller knows that place, as in
+/// [`init_over`](crate::init_over), from the parent process, which has started all of this host.
 fn launch(config: &Config) -> u64 {
     if config.job != 0 {
         return config.job;
     }
     let place = match &config.store {
         StoreHost::Folder(folder) => folder.display().to_string(),
+        _ if config.world_size == 1 => format!("process {}", std::process::id()),
+        _ if config.master_addr.is_empty() => format!("parent {}", parent_id()),
         _ => format!("{}:{}", config.master_addr, config.master_port),
     };
     crate::env::fnv_1a(place.as_bytes())

@@ -113,6 +113,14 @@ fn ranks_without_a_job_share_the_place_at_which_they_meet() {
     assert_ne!(at(1), at(2));
 }
 
+#[test]
+fn ranks_whose_caller_knows_the_store_share_their_parent_and_a_world_of_one_is_alone() {
+    let of = |size| launch(&Config::new(Membership { rank: 0, size }, "", 0).unwrap());
+    assert_eq!(of(2), of(3));
+    assert_eq!(of(1), crate::env::fnv_1a(format!("process {}", std::process::id()).as_bytes()));
+    assert_ne!(of(1), of(2));
+}
+
 fn reports() -> [MonitorReport; 1] {
     let comm = alone(0xa5);
     comm.barrier().unwrap();
