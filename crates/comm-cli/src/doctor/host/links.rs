@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use comm::{Comm, Source};
 use serde::{Deserialize, Serialize};
 
-use super::gather_links;
 use super::problems::Problem;
+use super::{Host, gather_links};
 use crate::error::Result;
 
 const TAG: u64 = 0;
@@ -15,8 +15,10 @@ const ROUND_TRIPS: usize = 30;
 /// The length of the message whose bandwidth is measured, and the number of them.
 const BYTES: usize = 1 << 20;
 const MESSAGES: usize = 4;
-/// A link with less than this share of the median of its kind is slow.
-const SLOW: f64 = 1.0 / 3.0;
+/// A link between hosts with less than this share of the fastest one is slow.
+const SLOW: f64 = 0.4;
+/// The same for links within a host, whose bandwidth depends more on the load.
+const SLOW_WITHIN: f64 = 0.1;
 /// The difference between clocks from which logs of two hosts cannot be compared.
 const SKEW_MAX: Duration = Duration::from_millis(500);
 
@@ -26,14 +28,14 @@ pub(super) struct Link {
     pub(super) ranks: [usize; 2],
     /// Half of the shortest round trip, in seconds.
     pub(super) latency: f64,
-    /// In bytes per second.
+    /// The bytes per second of the slower direction.
     pub(super) bandwidth: f64,
     /// The seconds by which the clock of the second rank's host is ahead.
     pub(super) skew: f64,
 }
 
 /// Measures the links between all pairs of ranks, one after the other.
-pub(super) fn measure(comm: &Comm, hosts: &[String]) -> Result<Vec<Link>> {
+pub(super) fn measure(comm: &Comm, hosts: &[Host]) -> Result<Vec<Link>> {
     let mut own = Vec::new();
     for first in 0..hosts.len() {
         for second in first + 1..hosts.len() {
@@ -61,13 +63,14 @@ fn initiate(comm: &Comm, peer: usize) -> Result<Link> {
             (shortest, skew) = (took, theirs[0] - (sent + took.as_secs_f64() / 2.0));
         }
     }
-    let data = vec![0_u8; BYTES];
     let began = Instant::now();
-    for _ in 0..MESSAGES {
-        comm.send(peer, TAG, &data)?;
-    }
+    send_data(comm, peer)?;
     comm.recv(Source::Rank(peer), TAG, &mut [0.0_f64])?.exactly(1)?;
-    let bandwidth = (MESSAGES * BYTES) as f64 / began.elapsed().as_secs_f64();
+    let there = began.elapsed();
+    comm.send(peer, TAG, &[0.0_f64])?;
+    recv_data(comm, peer)?;
+    let slower = there.max(began.elapsed().saturating_sub(there));
+    let bandwidth = (MESSAGES * BYTES) as f64 / slower.as_secs_f64();
     Ok(Link { ranks: [comm.rank(), peer], latency: shortest.as_secs_f64() / 2.0, bandwidth, skew })
 }
 
@@ -76,11 +79,25 @@ fn answer(comm: &Comm, peer: usize) -> Result<()> {
         comm.recv(Source::Rank(peer), TAG, &mut [0.0_f64])?.exactly(1)?;
         comm.send(peer, TAG, &[unix_seconds()])?;
     }
+    recv_data(comm, peer)?;
+    comm.send(peer, TAG, &[0.0_f64])?;
+    comm.recv(Source::Rank(peer), TAG, &mut [0.0_f64])?.exactly(1)?;
+    send_data(comm, peer)
+}
+
+fn send_data(comm: &Comm, peer: usize) -> Result<()> {
+    let data = vec![0_u8; BYTES];
+    for _ in 0..MESSAGES {
+        comm.send(peer, TAG, &data)?;
+    }
+    Ok(())
+}
+
+fn recv_data(comm: &Comm, peer: usize) -> Result<()> {
     let mut data = vec![0_u8; BYTES];
     for _ in 0..MESSAGES {
         comm.recv(Source::Rank(peer), TAG, &mut data)?.exactly(BYTES)?;
     }
-    comm.send(peer, TAG, &[0.0_f64])?;
     Ok(())
 }
 
@@ -89,19 +106,19 @@ fn unix_seconds() -> f64 {
 }
 
 /// Returns the problems of links and clocks.
-pub(super) fn problems(links: &[Link], hosts: &[String]) -> Vec<Problem> {
+pub(super) fn problems(links: &[Link], hosts: &[Host]) -> Vec<Problem> {
     let mut found = skewed(links, hosts);
-    for is_local in [true, false] {
+    for (is_local, share) in [(false, SLOW), (true, SLOW_WITHIN)] {
         let of_kind = |link: &&Link| (hosts[link.ranks[0]] == hosts[link.ranks[1]]) == is_local;
         let kind: Vec<&Link> = links.iter().filter(of_kind).collect();
-        found.extend(slow(&kind, hosts));
+        found.extend(slow(&kind, share, hosts));
     }
     found
 }
 
 /// Names each host whose clock differs from that of rank 0.
-fn skewed(links: &[Link], hosts: &[String]) -> Vec<Problem> {
-    let mut named: Vec<&String> = Vec::new();
+fn skewed(links: &[Link], hosts: &[Host]) -> Vec<Problem> {
+    let mut named: Vec<&Host> = Vec::new();
     let mut found = Vec::new();
     for link in links.iter().filter(|link| link.ranks[0] == 0 && link.skew.abs() > SKEW_MAX.as_secs_f64()) {
         let host = &hosts[link.ranks[1]];
@@ -110,7 +127,12 @@ fn skewed(links: &[Link], hosts: &[String]) -> Vec<Problem> {
         }
         named.push(host);
         let direction = if link.skew > 0.0 { "ahead of" } else { "behind" };
-        let text = format!("{host}: its clock is {:.1} s {direction} that of {}", link.skew.abs(), hosts[0]);
+        let text = format!(
+            "{}: its clock is {:.1} s {direction} that of {}",
+            host.name,
+            link.skew.abs(),
+            hosts[0].name
+        );
         found.push(Problem::warning(
             text,
             "synchronize the clocks, as with chrony; otherwise logs do not match",
@@ -119,29 +141,42 @@ fn skewed(links: &[Link], hosts: &[String]) -> Vec<Problem> {
     found
 }
 
-/// Names the links that are much slower than others of the same kind.
-fn slow(links: &[&Link], hosts: &[String]) -> Vec<Problem> {
-    let median = |value: fn(&Link) -> f64| {
-        let mut values: Vec<f64> = links.iter().map(|link| value(link)).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or_default()
-    };
-    let bandwidth = median(|link| link.bandwidth);
-    let mut slow: Vec<&&Link> = links.iter().filter(|link| link.bandwidth < SLOW * bandwidth).collect();
+/// Names the links that are much slower than the fastest of the same kind; if they are all those of
+/// one rank, only that rank.
+fn slow(links: &[&Link], share: f64, hosts: &[Host]) -> Vec<Problem> {
+    let fastest = links.iter().map(|link| link.bandwidth).fold(0.0, f64::max);
+    let (mut slow, others): (Vec<&Link>, Vec<&Link>) =
+        links.iter().partition(|link| link.bandwidth < share * fastest);
     slow.sort_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth));
-    let text = |link: &&Link| {
-        let [a, b] = link.ranks;
-        let gigabits = |bytes: f64| 8e-9 * bytes;
-        format!(
-            "the link between rank {a} ({}) and rank {b} ({}) reaches {:.2} Gbit/s, others {:.2}",
-            hosts[a],
-            hosts[b],
-            gigabits(link.bandwidth),
-            gigabits(bandwidth)
-        )
+    let [Some(slowest), Some(_)] = [slow.first(), slow.get(1)] else {
+        return slow.iter().map(|link| slow_links(&between(link, hosts), link, fastest)).collect();
     };
-    let remedy = "check the cable, the speed of the interface (ethtool) and other traffic on it";
-    slow.iter().map(|link| Problem::warning(text(link), remedy)).collect()
+    let only_of = |rank: &usize| {
+        slow.iter().all(|link| link.ranks.contains(rank))
+            && !others.iter().any(|link| link.ranks.contains(rank))
+    };
+    match slowest.ranks.iter().find(|rank| only_of(rank)) {
+        Some(&rank) => {
+            let subject = format!("the links of rank {rank} ({})", hosts[rank].name);
+            vec![slow_links(&subject, slowest, fastest)]
+        }
+        None => slow.iter().map(|link| slow_links(&between(link, hosts), link, fastest)).collect(),
+    }
+}
+
+fn between(link: &Link, hosts: &[Host]) -> String {
+    let [a, b] = link.ranks;
+    format!("the link between rank {a} ({}) and rank {b} ({})", hosts[a].name, hosts[b].name)
+}
+
+fn slow_links(subject: &str, slowest: &Link, fastest: f64) -> Problem {
+    let gigabits = |bytes: f64| 8e-9 * bytes;
+    let text = format!(
+        "{subject}: {:.2} Gbit/s, where others reach {:.2}",
+        gigabits(slowest.bandwidth),
+        gigabits(fastest)
+    );
+    Problem::warning(text, "check the cable, the speed of the interface (ethtool) and other traffic on it")
 }
 
 #[cfg(test)]
@@ -152,14 +187,14 @@ mod tests {
         Link { ranks, latency: 1e-5, bandwidth, skew }
     }
 
-    fn hosts() -> Vec<String> {
-        ["a", "a", "b", "c"].map(str::to_owned).to_vec()
+    fn hosts() -> Vec<Host> {
+        ["a", "a", "b", "c"].map(|name| Host { name: name.into(), id: name.into() }).to_vec()
     }
 
-    fn links(slow: Option<[usize; 2]>, skew_of_b: f64) -> Vec<Link> {
+    fn links(slow: impl Fn([usize; 2]) -> bool, skew_of_b: f64) -> Vec<Link> {
         let pairs = (0..4).flat_map(|first| (first + 1..4).map(move |second| [first, second]));
         let bandwidth = |ranks: [usize; 2]| match ranks {
-            _ if slow == Some(ranks) => 1e8,
+            _ if slow(ranks) => 1e8,
             [0, 1] => 1e10,
             _ => 1e9,
         };
@@ -170,23 +205,30 @@ mod tests {
 
     #[test]
     fn equal_links_have_no_problem_although_those_within_a_host_are_faster() {
-        assert_eq!(problems(&links(None, 0.1), &hosts()), []);
+        assert_eq!(problems(&links(|_| false, 0.1), &hosts()), []);
     }
 
     #[test]
     fn a_link_at_a_tenth_is_named_with_both_ranks_and_hosts() {
-        let found = problems(&links(Some([1, 3]), 0.0), &hosts());
+        let found = problems(&links(|ranks| ranks == [1, 3], 0.0), &hosts());
         assert_eq!(found.len(), 1);
-        let text = "the link between rank 1 (a) and rank 3 (c) reaches 0.80 Gbit/s, others 8.00";
+        let text = "the link between rank 1 (a) and rank 3 (c): 0.80 Gbit/s, where others reach 8.00";
         assert_eq!(found[0].text, text);
     }
 
     #[test]
+    fn a_rank_all_of_whose_links_are_slow_is_named_once() {
+        let found = problems(&links(|ranks| ranks[1] == 3, 0.0), &hosts());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].text, "the links of rank 3 (c): 0.80 Gbit/s, where others reach 8.00");
+    }
+
+    #[test]
     fn a_clock_that_is_off_is_named_once() {
-        let found = problems(&links(None, 10.0), &hosts());
+        let found = problems(&links(|_| false, 10.0), &hosts());
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].text, "b: its clock is 10.0 s ahead of that of a");
-        let found = problems(&links(None, -10.0), &hosts());
+        let found = problems(&links(|_| false, -10.0), &hosts());
         assert_eq!(found[0].text, "b: its clock is 10.0 s behind that of a");
     }
 }

@@ -7,7 +7,10 @@ mod report;
 
 use comm::{Comm, Config, ObjectCollectives};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{CliError, Result};
+use crate::host::first_line;
 use facts::Facts;
 use links::Link;
 use problems::{Problem, Severity};
@@ -26,8 +29,24 @@ impl JobSize {
     }
 }
 
+/// A host with a network of its own, as two containers of one machine have. Names need not differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Host {
+    name: String,
+    /// The start of the kernel, and the network.
+    id: String,
+}
+
+impl Host {
+    fn own() -> Self {
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let id = format!("{} {}", first_line("/proc/sys/kernel/random/boot_id"), network.display());
+        Self { name: first_line("/proc/sys/kernel/hostname"), id }
+    }
+}
+
 /// The properties and problems of the hosts of a job, or of this host alone.
-#[derive(Debug, Default, serde::Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Diagnosis {
     problems: Vec<Problem>,
     hosts: Vec<Facts>,
@@ -65,13 +84,13 @@ fn of_host(local_ranks: Option<usize>, ranks: Option<usize>) -> Diagnosis {
 fn of_job() -> Result<Option<Diagnosis>> {
     let config = Config::from_env()?;
     let comm = comm::init_with(&config)?;
-    let facts = Facts::read();
+    let (facts, own_host) = (Facts::read(), Host::own());
     let gathered = |source| CliError::RankInfos { source: Box::new(source) };
-    let hosts = comm.all_gather_object(&facts.host).map_err(gathered)?;
+    let hosts = comm.all_gather_object(&own_host).map_err(gathered)?;
     let job =
-        JobSize { ranks: comm.size(), local_ranks: hosts.iter().filter(|host| **host == facts.host).count() };
+        JobSize { ranks: comm.size(), local_ranks: hosts.iter().filter(|host| **host == own_host).count() };
     // The first rank of each host speaks for it.
-    let is_first = hosts.iter().position(|host| *host == facts.host) == Some(comm.rank());
+    let is_first = hosts.iter().position(|host| *host == own_host) == Some(comm.rank());
     let own = is_first.then(|| (problems::of(&facts, &job), facts));
     let all = comm.all_gather_object(&own).map_err(gathered)?;
     let links = links::measure(&comm, &hosts)?;
