@@ -38,6 +38,10 @@ pub struct RingConfig {
     /// of short calls are read from one that advances every few milliseconds, which takes about
     /// 40 ns less. Ranks may set different values.
     pub exact_times: bool,
+    /// Whether a rank whose contribution to a reduction has a NaN aborts, with an error that names
+    /// it on all ranks. Otherwise the NaN reaches the results of all of them. This reads each
+    /// contribution once more. Ranks may set different values.
+    pub reject_nan: bool,
     /// Gets the record of each group that fails.
     pub flight_sink: Option<FlightSink>,
     /// Whether the sink also gets the record of each group that is closed without a failure: by
@@ -61,6 +65,7 @@ impl Default for RingConfig {
             yield_max: Duration::from_micros(200),
             recorded_calls: 512,
             exact_times: false,
+            reject_nan: false,
             flight_sink: None,
             record_on_close: false,
             registry: None,

@@ -103,6 +103,7 @@ impl<T: Transport> Engine<T> {
         let checked = CheckedCall::new(signature, call.counts());
         let rank = self.session().group.rank();
         let bytes = Bytes::new(call.into_operands(rank), signature.collective);
+        self.check_nan(signature, &bytes)?;
         match checked.widening() {
             None => self.inputs.run(&checked, bytes, timeout),
             Some(widening) => self.wide.run(&checked, bytes, widening, timeout, &mut self.inputs),

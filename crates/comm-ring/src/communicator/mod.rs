@@ -9,6 +9,7 @@ mod failure;
 mod group_context;
 mod groups;
 mod messages;
+mod nan;
 mod program;
 mod recording;
 mod registration;

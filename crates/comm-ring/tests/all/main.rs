@@ -21,6 +21,7 @@ mod metrics;
 mod mismatches;
 mod monitored_barrier;
 mod movement;
+mod nan;
 mod network;
 mod point_to_point;
 mod properties;

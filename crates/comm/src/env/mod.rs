@@ -127,6 +127,7 @@ fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     {
         config.monitor = environment.number(&variables::MONITOR)? != Some(0);
     }
+    config.ring.reject_nan = environment.number(&variables::NAN_CHECK)? == Some(1);
     config.ring.exact_times = environment.text(&variables::FLIGHT_TIMES)? == Some("exact");
     #[cfg(feature = "nccl")]
     if let Some(path) = environment.text(&variables::DEVICE_PATH)? {

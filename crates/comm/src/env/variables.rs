@@ -262,6 +262,12 @@ pub(super) const FLIGHT_TIMES: Variable = Variable::new(
     "the clock of the times of short calls: one that advances every few milliseconds, or the exact one, which takes about \
      40 ns more per call",
 );
+pub(super) const NAN_CHECK: Variable = Variable::new(
+    "COMM_NAN_CHECK",
+    Values::Number { min: 0, max: 1 },
+    "0",
+    "1 if this rank aborts when its contribution to a reduction on the host has a NaN, so that all ranks learn of whom it is",
+);
 pub(super) const MONITOR: Variable = Variable::new(
     "COMM_MONITOR",
     Values::Number { min: 0, max: 1 },
@@ -285,7 +291,7 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 29] = [
+pub(crate) const ALL: [&Variable; 30] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
@@ -312,6 +318,7 @@ pub(crate) const ALL: [&Variable; 29] = [
     &FLIGHT_ON_CLOSE,
     &FLIGHT_CALLS,
     &FLIGHT_TIMES,
+    &NAN_CHECK,
     &MONITOR,
     &DEVICE_PATH,
     &NCCL_PATH,
