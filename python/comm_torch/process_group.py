@@ -38,7 +38,7 @@ class CommProcessGroup(dist.ProcessGroup):
     several threads may call at a time.
     """
 
-    supports_splitting = False
+    supports_splitting = True
     supports_coalescing = False
     supports_time_estimate = False
 
@@ -125,6 +125,23 @@ class CommProcessGroup(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self):
         return self._sequence
+
+    def get_group_store(self):
+        return self._store
+
+    def eager_connect_single_device(self, device):
+        """Does nothing: a group is connected when it is created."""
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """Returns the group of these ranks, which have the order of the list, or None on all others."""
+        if self._rank not in ranks:
+            return None
+        store = dist.PrefixStore(f"{group_name}/", self._store)
+        timeout = timeout or datetime.timedelta(seconds=self._timeout)
+        group = CommProcessGroup(store, ranks.index(self._rank), len(ranks), timeout, self._name)
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "undefined")
+        return group
 
     def abort(self):
         if self._nccl_group is not None:

@@ -7,9 +7,12 @@ import sys
 import tempfile
 import traceback
 
+import torch
 import torch.distributed as dist
 
 import comm_torch  # noqa: F401  (registers the backend)
+
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def start(function, size, backend="comm", seconds=60, environment=None):

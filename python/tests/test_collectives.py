@@ -274,12 +274,35 @@ def groups_and_objects():
     dist.all_reduce(number, group=mine)
     assert number.item() == sum(range(rank % 2, size, 2))
     dist.destroy_process_group(mine)
+    if ranks.VERSION >= (2, 15):
+        split()
     gathered = [None] * size
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank})
     assert gathered == [{"rank": peer, "text": "x" * peer} for peer in range(size)]
     objects = [("from", rank)] if rank == 1 else [None]
     dist.broadcast_object_list(objects, src=1)
     assert objects == [("from", 1)]
+
+
+def split():
+    """The ranks of a group have the order of the list, and ranks that are in no list get no group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    members = [size - 1, 0]
+    group = dist.split_group(split_ranks=[members])
+    if rank not in members:
+        assert group == dist.GroupMember.NON_GROUP_MEMBER
+        return
+    assert dist.get_rank(group) == members.index(rank)
+    number = torch.tensor([rank])
+    dist.broadcast(number, group_src=0, group=group)
+    assert number.item() == size - 1
+    # A group of the group.
+    alone = dist.split_group(group, split_ranks=[[0], [1]])
+    assert dist.get_world_size(alone) == 1
+    dist.all_reduce(number, group=alone)
+    assert number.item() == size - 1
+    dist.destroy_process_group(alone)
+    dist.destroy_process_group(group)
 
 
 def everything():

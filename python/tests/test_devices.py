@@ -15,7 +15,7 @@ import test_training as training
 SHARED = "COMM_TEST_SHARED_GPU"
 
 # Older versions do not batch the messages of a group that is written in Python.
-BATCHES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+BATCHES = ranks.VERSION >= (2, 15)
 
 
 def sizes():
