@@ -190,8 +190,8 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def allreduce(self, tensors, opts=None):
-        opts = opts or c10d.AllreduceOptions()
-        (tensor,) = tensors
+        opts = t.options(opts, c10d.AllreduceOptions)
+        tensor = t.single(tensors)
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         memory = t.plain(tensor)
@@ -202,7 +202,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def allreduce_coalesced(self, tensors, opts=None):
-        opts = opts or c10d.AllreduceCoalescedOptions()
+        opts = t.options(opts, c10d.AllreduceCoalescedOptions)
         flat, finish = _gathered(tensors)
         code, width, op = t.to_reduce(flat.dtype, opts.reduceOp)
         run = self._run(opts, (tensors, flat), finish, "all_reduce", *tensors)
@@ -212,8 +212,8 @@ class CommProcessGroup(dist.ProcessGroup):
     @or_on_device
     def allreduce_sparse(self, tensors, opts=None):
         """Sums sparse tensors. It has ended when it returns."""
-        opts = opts or c10d.AllreduceOptions()
-        (tensor,) = tensors
+        opts = t.options(opts, c10d.AllreduceOptions)
+        tensor = t.single(tensors)
         t.check_host(tensor)
         if t.operator_name(opts.reduceOp) != "SUM":
             raise ValueError("the only operator of sparse tensors is SUM")
@@ -242,8 +242,8 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def broadcast(self, tensors, opts=None):
-        opts = opts or c10d.BroadcastOptions()
-        (tensor,) = tensors
+        opts = t.options(opts, c10d.BroadcastOptions)
+        tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         run = self._run(opts, (tensor, memory), _copy_back(tensor, memory), "broadcast", tensor)
@@ -251,9 +251,11 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], tensors)
 
     @or_on_device
-    def reduce(self, tensors, opts=None):
-        opts = opts or c10d.ReduceOptions()
-        (tensor,) = tensors
+    def reduce(self, tensors, opts=None, op=None):
+        opts = t.options(opts, c10d.ReduceOptions)
+        if op is not None:
+            opts.reduceOp = op
+        tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
         finish = _copy_back(tensor, memory) if self._rank == opts.rootRank else None
@@ -263,7 +265,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def _allgather_base(self, output, input, opts=None):
-        opts = opts or c10d.AllgatherOptions()
+        opts = t.options(opts, c10d.AllgatherOptions)
         return self._work([self._gather_to(output, input, None, opts)], [output])
 
     all_gather_single = _allgather_base
@@ -280,7 +282,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or c10d.AllgatherOptions()
+        opts = t.options(opts, c10d.AllgatherOptions)
         operations = [self._gather_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
         return self._work(operations, outputs)
 
@@ -288,7 +290,9 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def allgather(self, output_lists, inputs, opts=None):
-        opts = opts or c10d.AllgatherOptions()
+        opts = t.options(opts, c10d.AllgatherOptions)
+        if isinstance(inputs, torch.Tensor):
+            output_lists, inputs = [output_lists], [inputs]
         (outputs,), (input,) = output_lists, inputs
         self._check_number(outputs)
         flat, finish = _receiving(outputs)
@@ -298,7 +302,7 @@ class CommProcessGroup(dist.ProcessGroup):
     @or_on_device
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         """`output_lists` has a list of tensors for each rank."""
-        opts = opts or c10d.AllgatherOptions()
+        opts = t.options(opts, c10d.AllgatherOptions)
         self._check_number(output_lists)
         send = t.concatenated(inputs)
         recv, finish = _receiving([output for outputs in output_lists for output in outputs])
@@ -310,7 +314,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def _reduce_scatter_base(self, output, input, opts=None):
-        opts = opts or c10d.ReduceScatterOptions()
+        opts = t.options(opts, c10d.ReduceScatterOptions)
         return self._work([self._reduce_to(output, input, None, opts)], [output])
 
     reduce_scatter_single = _reduce_scatter_base
@@ -326,7 +330,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or c10d.ReduceScatterOptions()
+        opts = t.options(opts, c10d.ReduceScatterOptions)
         operations = [self._reduce_to(*pair, None, opts) for pair in zip(outputs, inputs, strict=True)]
         return self._work(operations, outputs)
 
@@ -334,7 +338,9 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def reduce_scatter(self, outputs, input_lists, opts=None):
-        opts = opts or c10d.ReduceScatterOptions()
+        opts = t.options(opts, c10d.ReduceScatterOptions)
+        if isinstance(outputs, torch.Tensor):
+            outputs, input_lists = [outputs], [input_lists]
         (output,), (inputs,) = outputs, input_lists
         self._check_number(inputs)
         operation = self._reduce_to(output, t.concatenated(inputs), _counts(inputs), opts)
@@ -342,7 +348,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def alltoall_base(self, output, input, output_splits, input_splits, opts=None):
-        opts = opts or c10d.AllToAllOptions()
+        opts = t.options(opts, c10d.AllToAllOptions)
         _check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
         code, width = t.to_move(input.dtype)
@@ -370,7 +376,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def alltoall(self, outputs, inputs, opts=None):
-        opts = opts or c10d.AllToAllOptions()
+        opts = t.options(opts, c10d.AllToAllOptions)
         self._check_number(outputs)
         self._check_number(inputs)
         send, (recv, finish) = t.concatenated(inputs), _receiving(outputs)
@@ -383,7 +389,9 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def gather(self, output_lists, inputs, opts=None):
-        opts = opts or c10d.GatherOptions()
+        opts = t.options(opts, c10d.GatherOptions)
+        if isinstance(inputs, torch.Tensor):
+            output_lists, inputs = [output_lists], [inputs]
         (input,) = inputs
         send, recv, flat, finish = t.plain(input), None, None, None
         code, width = t.to_move(input.dtype)
@@ -399,7 +407,9 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def scatter(self, outputs, input_lists, opts=None):
-        opts = opts or c10d.ScatterOptions()
+        opts = t.options(opts, c10d.ScatterOptions)
+        if isinstance(outputs, torch.Tensor):
+            outputs, input_lists = [outputs], [input_lists]
         (output,) = outputs
         recv, send, flat = t.plain(output), None, None
         code, width = t.to_move(output.dtype)
@@ -415,7 +425,7 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], outputs)
 
     def barrier(self, opts=None):
-        opts = opts or c10d.BarrierOptions()
+        opts = t.options(opts, c10d.BarrierOptions)
         device = opts.device or (torch.device("cuda", opts.device_ids[0]) if opts.device_ids else devices.CPU)
         if device.type != "cpu":
             return self._get_backend(device).barrier(opts)
@@ -443,7 +453,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def send(self, tensors, dst, tag=0):
-        (tensor,) = tensors
+        tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         run = self._run_message((tensor, memory), None, "send", tensor)
@@ -451,7 +461,7 @@ class CommProcessGroup(dist.ProcessGroup):
 
     @or_on_device
     def recv(self, tensors, src, tag=0):
-        (tensor,) = tensors
+        tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         event = "recv" if src is not None else "recvAnySource"

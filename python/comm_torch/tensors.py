@@ -103,6 +103,28 @@ def check(tensor):
         raise RuntimeError(f"the backend comm moves dense tensors, not a {tensor.layout} tensor")
 
 
+def options(given, kind):
+    """Returns the options of a call, for which its shorter form has a root or an operator."""
+    if type(given) is kind:
+        return given
+    made = kind()
+    if isinstance(given, int):
+        made.rootRank = given
+    elif isinstance(given, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+        made.reduceOp = given
+    elif given is not None:
+        raise TypeError(f"{kind.__name__} is expected, not {given!r}")
+    return made
+
+
+def single(tensors):
+    """Returns the tensor of a call, for which its longer form has a list of one."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    (tensor,) = tensors
+    return tensor
+
+
 def is_plain(tensor):
     """Returns whether the memory of a tensor is its elements in the order of their indices."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

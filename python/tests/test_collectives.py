@@ -284,6 +284,29 @@ def groups_and_objects():
     assert objects == [("from", 1)]
 
 
+def short_forms():
+    """Methods of the group with tensors in place of lists, and a root or an operator for options."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    number = torch.tensor([rank + 1])
+    group.allreduce(number, dist.ReduceOp.MAX).wait()
+    assert number.item() == size
+    group.allreduce([number], dist.ReduceOp.SUM).wait()
+    assert number.item() == size * size
+    group.broadcast(number.fill_(rank), 1).wait()
+    assert number.item() == 1
+    group.reduce(number.fill_(rank + 1), 0, dist.ReduceOp.MIN).wait()
+    assert number.item() == 1 or rank != 0
+    outputs = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    group.allgather(outputs, torch.tensor([rank])).wait()
+    assert torch.cat(outputs).tolist() == list(range(size))
+    group.reduce_scatter(number, outputs, dist.ReduceOp.SUM).wait()
+    assert number.item() == size * rank
+    group.gather(outputs if rank == 1 else [], torch.tensor([2 * rank]), 1).wait()
+    assert rank != 1 or torch.cat(outputs).tolist() == list(range(0, 2 * size, 2))
+    group.scatter(number, outputs if rank == 1 else [], 1).wait()
+    assert number.item() == 2 * rank
+
+
 def split():
     """The ranks of a group have the order of the list, and ranks that are in no list get no group."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -309,7 +332,7 @@ def everything():
     for check in (all_reduce, parameters, moves, reductions_to_some, futures_and_order):
         check()
     if dist.get_world_size() > 1:
-        for check in (uneven, coalesced, messages, groups_and_objects):
+        for check in (uneven, coalesced, messages, groups_and_objects, short_forms):
             check()
 
 

@@ -22,8 +22,9 @@ pub(crate) struct TorchTest {
     /// Install PyTorch with pip in the build folder for this, without CUDA: 500 MB, unpacked 1.3 GB
     #[arg(long)]
     fetch: bool,
-    /// Also run PyTorch's own tests of backends, which need its packages expecttest and hypothesis
-    /// and take about ten minutes, under the names of comm and of gloo
+    /// Also run PyTorch's own tests of backends, under the names of comm and of gloo, and those of
+    /// torchft. They need the packages expecttest, hypothesis, torchft and parameterized, and take
+    /// about ten minutes
     #[arg(long)]
     suite: bool,
 }
@@ -52,6 +53,7 @@ impl TorchTest {
             for backend in ["comm", "comm-as-gloo"] {
                 commands::run(python().arg("pytorch_suite.py").env("BACKEND", backend))?;
             }
+            commands::run(python().arg("torchft_suite.py"))?;
         }
         Ok(())
     }
