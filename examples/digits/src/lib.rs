@@ -14,9 +14,3 @@ pub mod real;
 mod replicas;
 pub mod trace;
 pub mod train;
-
-/// Compiles the code in the README of the repository. Published packages cannot do this, because
-/// the README is outside of them.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

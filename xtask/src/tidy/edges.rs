@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 25] = [
+const GRAPH: [Node; 26] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -119,6 +119,11 @@ const GRAPH: [Node; 25] = [
         why: "tests collectives and training on devices, and groups that grow; its ranks connect through a store",
     },
     Node { name: "comm-torch", may_use: &["comm-world"], why: "a door to the facade for Python" },
+    Node {
+        name: "docs-blocks",
+        may_use: &["comm-world", "comm-cli", "comm-sim"],
+        why: "compiles the examples of the documents, which use what users have",
+    },
     Node { name: "digits", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {
         name: "candle-digits",

@@ -12,10 +12,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 fn check_document(tree: &Tree, path: &Path, text: &str) -> Vec<Finding> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let exists = |file: &str| resolve(folder, file).is_some_and(|target| tree.paths.contains(&target));
+    let exists = |link: &str| target_of(path, link).is_some_and(|target| tree.paths.contains(&target));
     relative_links(text)
-        .filter(|(_, link)| !exists(file_part(link)))
+        .filter(|(_, link)| !exists(link))
         .map(|(line, link)| Finding::new(path, line, format!("the target of the link {link} does not exist")))
         .collect()
 }
@@ -37,6 +36,12 @@ fn is_relative(link: &str) -> bool {
 
 fn file_part(link: &str) -> &str {
     link.split_once('#').map_or(link, |(file, _anchor)| file)
+}
+
+/// Returns the file to which a relative link in `document` leads, or `None` if it leaves the
+/// repository.
+pub(super) fn target_of(document: &Path, link: &str) -> Option<PathBuf> {
+    resolve(document.parent().unwrap_or(Path::new("")), file_part(link))
 }
 
 /// Resolves `link` from `folder`, or returns `None` if it leaves the repository.

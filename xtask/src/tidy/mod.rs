@@ -3,6 +3,7 @@
 //! A rule is a function from the [`Tree`] to findings. `cargo xtask tidy` prints them; the same
 //! rules run as an ordinary test of this package.
 
+mod book;
 mod changelog;
 mod comments;
 mod conformance;
@@ -32,7 +33,8 @@ use tree::Tree;
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// All rules with the names that their findings show.
-const RULES: [(&str, Rule); 16] = [
+const RULES: [(&str, Rule); 17] = [
+    ("book", book::check),
     ("changelog", changelog::check),
     ("comments", comments::check),
     ("conformance", conformance::check),
