@@ -196,14 +196,14 @@ class CommProcessGroup(dist.ProcessGroup):
             return self.allreduce_sparse(tensors, opts)
         memory = t.plain(tensor)
         code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
-        run = self._run(opts, (tensor, memory), _copy_back(tensor, memory), "all_reduce", tensor)
+        run = self._run(opts, (tensor, memory), t.copy_back(tensor, memory), "all_reduce", tensor)
         operation = self._group.all_reduce(t.span(memory, width), code, op, run)
         return self._work([operation], tensors)
 
     @or_on_device
     def allreduce_coalesced(self, tensors, opts=None):
         opts = t.options(opts, c10d.AllreduceCoalescedOptions)
-        flat, finish = _gathered(tensors)
+        flat, finish = t.gathered(tensors)
         code, width, op = t.to_reduce(flat.dtype, opts.reduceOp)
         run = self._run(opts, (tensors, flat), finish, "all_reduce", *tensors)
         operation = self._group.all_reduce(t.span(flat, width), code, op, run)
@@ -246,7 +246,7 @@ class CommProcessGroup(dist.ProcessGroup):
         tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
-        run = self._run(opts, (tensor, memory), _copy_back(tensor, memory), "broadcast", tensor)
+        run = self._run(opts, (tensor, memory), t.copy_back(tensor, memory), "broadcast", tensor)
         operation = self._group.broadcast(t.span(memory, width), code, opts.rootRank, run)
         return self._work([operation], tensors)
 
@@ -258,7 +258,7 @@ class CommProcessGroup(dist.ProcessGroup):
         tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
-        finish = _copy_back(tensor, memory) if self._rank == opts.rootRank else None
+        finish = t.copy_back(tensor, memory) if self._rank == opts.rootRank else None
         run = self._run(opts, (tensor, memory), finish, "reduce", tensor)
         operation = self._group.reduce(t.span(memory, width), code, op, opts.rootRank, run)
         return self._work([operation], tensors)
@@ -271,10 +271,10 @@ class CommProcessGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def _gather_to(self, output, input, counts, opts, finish=None, event="all_gather_into_tensor"):
-        _check_same_type(output, input)
+        t.check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
         if finish is None:
-            finish = _copy_back(output, recv)
+            finish = t.copy_back(output, recv)
         code, width = t.to_move(input.dtype)
         counts = counts and [count * width for count in counts]
         run = self._run(opts, (output, input, send, recv), finish, event, input)
@@ -295,8 +295,8 @@ class CommProcessGroup(dist.ProcessGroup):
             output_lists, inputs = [output_lists], [inputs]
         (outputs,), (input,) = output_lists, inputs
         self._check_number(outputs)
-        flat, finish = _receiving(outputs)
-        operation = self._gather_to(flat, input, _counts(outputs), opts, finish, "all_gather")
+        flat, finish = t.receiving(outputs)
+        operation = self._gather_to(flat, input, t.counts(outputs), opts, finish, "all_gather")
         return self._work([operation], output_lists)
 
     @or_on_device
@@ -305,8 +305,8 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.AllgatherOptions)
         self._check_number(output_lists)
         send = t.concatenated(inputs)
-        recv, finish = _receiving([output for outputs in output_lists for output in outputs])
-        _check_same_type(recv, send)
+        recv, finish = t.receiving([output for outputs in output_lists for output in outputs])
+        t.check_same_type(recv, send)
         code, width = t.to_move(send.dtype)
         run = self._run(opts, (output_lists, inputs, send, recv), finish, "all_gather", *inputs)
         operation = self._group.all_gather(t.span(send, width), t.span(recv, width), code, None, run)
@@ -320,11 +320,11 @@ class CommProcessGroup(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
 
     def _reduce_to(self, output, input, counts, opts):
-        _check_same_type(output, input)
+        t.check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
         code, width, op = t.to_reduce(input.dtype, opts.reduceOp)
         counts = counts and [count * width for count in counts]
-        finish = _copy_back(output, recv)
+        finish = t.copy_back(output, recv)
         run = self._run(opts, (output, input, send, recv), finish, "reduce_scatter_tensor", input)
         return self._group.reduce_scatter(t.span(send, width), t.span(recv, width), code, op, counts, run)
 
@@ -343,13 +343,13 @@ class CommProcessGroup(dist.ProcessGroup):
             outputs, input_lists = [outputs], [input_lists]
         (output,), (inputs,) = outputs, input_lists
         self._check_number(inputs)
-        operation = self._reduce_to(output, t.concatenated(inputs), _counts(inputs), opts)
+        operation = self._reduce_to(output, t.concatenated(inputs), t.counts(inputs), opts)
         return self._work([operation], outputs)
 
     @or_on_device
     def alltoall_base(self, output, input, output_splits, input_splits, opts=None):
         opts = t.options(opts, c10d.AllToAllOptions)
-        _check_same_type(output, input)
+        t.check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
         code, width = t.to_move(input.dtype)
         send_counts = self._split(input, input_splits, width)
@@ -357,7 +357,7 @@ class CommProcessGroup(dist.ProcessGroup):
         if (send_counts is None) != (recv_counts is None):
             send_counts = send_counts or [input.numel() * width // self._size] * self._size
             recv_counts = recv_counts or [output.numel() * width // self._size] * self._size
-        finish = _copy_back(output, recv)
+        finish = t.copy_back(output, recv)
         run = self._run(opts, (output, input, send, recv), finish, "all_to_all", input)
         spans = t.span(send, width), t.span(recv, width)
         return self._work([self._group.all_to_all(*spans, code, send_counts, recv_counts, run)], [output])
@@ -379,8 +379,8 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.AllToAllOptions)
         self._check_number(outputs)
         self._check_number(inputs)
-        send, (recv, finish) = t.concatenated(inputs), _receiving(outputs)
-        _check_same_type(send, recv)
+        send, (recv, finish) = t.concatenated(inputs), t.receiving(outputs)
+        t.check_same_type(send, recv)
         code, width = t.to_move(send.dtype)
         counts = [[tensor.numel() * width for tensor in tensors] for tensors in (inputs, outputs)]
         run = self._run(opts, (outputs, inputs, send, recv), finish, "all_to_all", *inputs)
@@ -398,8 +398,8 @@ class CommProcessGroup(dist.ProcessGroup):
         if self._rank == opts.rootRank:
             (outputs,) = output_lists
             self._check_number(outputs)
-            flat, finish = _receiving(outputs)
-            _check_same_type(flat, input)
+            flat, finish = t.receiving(outputs)
+            t.check_same_type(flat, input)
             recv = t.span(flat, width)
         run = self._run(opts, (output_lists, input, send, flat), finish, "gather", input)
         operation = self._group.gather(t.span(send, width), recv, code, opts.rootRank, run)
@@ -417,9 +417,9 @@ class CommProcessGroup(dist.ProcessGroup):
             (inputs,) = input_lists
             self._check_number(inputs)
             flat = t.concatenated(inputs)
-            _check_same_type(flat, output)
+            t.check_same_type(flat, output)
             send = t.span(flat, width)
-        finish = _copy_back(output, recv)
+        finish = t.copy_back(output, recv)
         run = self._run(opts, (outputs, input_lists, recv, flat), finish, "scatter", output)
         operation = self._group.scatter(send, t.span(recv, width), code, opts.rootRank, run)
         return self._work([operation], outputs)
@@ -465,7 +465,7 @@ class CommProcessGroup(dist.ProcessGroup):
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         event = "recv" if src is not None else "recvAnySource"
-        run = self._run_message((tensor, memory), _copy_back(tensor, memory), event, tensor)
+        run = self._run_message((tensor, memory), t.copy_back(tensor, memory), event, tensor)
         return CommWork([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
 
     @or_on_device
@@ -475,40 +475,6 @@ class CommProcessGroup(dist.ProcessGroup):
     def _check_number(self, tensors):
         if len(tensors) != self._size:
             raise ValueError(f"there are {len(tensors)} tensors for {self._size} ranks")
-
-
-def _check_same_type(output, input):
-    if output.dtype != input.dtype:
-        raise TypeError(f"tensors of {output.dtype} and {input.dtype} in one call")
-
-
-def _copy_back(tensor, memory):
-    """Returns the function that copies a result from a copy of a tensor, or None without a copy."""
-    return None if memory is tensor else lambda: tensor.detach().copy_(memory)
-
-
-def _counts(tensors):
-    """Returns the lengths of tensors, or None if they are equal."""
-    lengths = [tensor.numel() for tensor in tensors]
-    return lengths if len(set(lengths)) > 1 else None
-
-
-def _gathered(tensors):
-    """Returns one tensor with the elements of several, and the function that copies it back."""
-    flat = t.concatenated(tensors)
-    is_copy = flat.data_ptr() != tensors[0].data_ptr()
-    return flat, (lambda: t.split_to(flat, tensors)) if is_copy else None
-
-
-def _receiving(tensors):
-    """Returns one tensor that receives the elements of several, and the function that copies it."""
-    for tensor in tensors:
-        t.check(tensor)
-    flat = t.joined(tensors)
-    if flat is not None:
-        return flat, None
-    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
-    return flat, lambda: t.split_to(flat, tensors)
 
 
 def _blocking():

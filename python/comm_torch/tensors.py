@@ -183,3 +183,37 @@ def split_to(flat, tensors):
 def row_elements(tensor):
     """Returns the number of elements of each row of a tensor."""
     return math.prod(tensor.shape[1:])
+
+
+def check_same_type(output, input):
+    if output.dtype != input.dtype:
+        raise TypeError(f"tensors of {output.dtype} and {input.dtype} in one call")
+
+
+def copy_back(tensor, memory):
+    """Returns the function that copies a result from a copy of a tensor, or None without a copy."""
+    return None if memory is tensor else lambda: tensor.detach().copy_(memory)
+
+
+def counts(tensors):
+    """Returns the lengths of tensors, or None if they are equal."""
+    lengths = [tensor.numel() for tensor in tensors]
+    return lengths if len(set(lengths)) > 1 else None
+
+
+def gathered(tensors):
+    """Returns one tensor with the elements of several, and the function that copies it back."""
+    flat = concatenated(tensors)
+    is_copy = flat.data_ptr() != tensors[0].data_ptr()
+    return flat, (lambda: split_to(flat, tensors)) if is_copy else None
+
+
+def receiving(tensors):
+    """Returns one tensor that receives the elements of several, and the function that copies it."""
+    for tensor in tensors:
+        check(tensor)
+    flat = joined(tensors)
+    if flat is not None:
+        return flat, None
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    return flat, lambda: split_to(flat, tensors)
