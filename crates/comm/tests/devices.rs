@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 mod common;
+#[path = "../examples/gpu.rs"]
+mod example;
 
 use std::time::{Duration, Instant};
 
@@ -73,6 +75,9 @@ fn rank() {
     }
     if role == "elastic" {
         return come_and_go();
+    }
+    if role == "example" {
+        return example::main().unwrap();
     }
     let comm = match comm::init_devices() {
         Ok(comm) => comm,
@@ -149,6 +154,18 @@ fn a_group_with_devices_regains_ranks() {
             // Rank 0 is killed.
             drop(ranks.remove(0));
             ranks.iter_mut().for_each(|rank| await_size(rank, 2));
+        }
+    }
+}
+
+#[test]
+fn the_example_sums_on_devices() {
+    for path in [DevicePath::Nccl, DevicePath::Staged] {
+        for ranks in [1, 2] {
+            let (_store, processes) = start("example", ranks, path, |_| true);
+            for mut process in processes {
+                assert!(process.child.wait().unwrap().success(), "{path} with {ranks} ranks");
+            }
         }
     }
 }
