@@ -11,6 +11,7 @@ CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
 
 
+@functools.cache
 def is_available():
     """Returns whether a group can have tensors on GPUs."""
     return dist.is_nccl_available() and torch.cuda.is_available()
