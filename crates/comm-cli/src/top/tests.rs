@@ -77,6 +77,22 @@ fn a_healthy_job_says_so_and_ranks_elsewhere_are_listed() {
 }
 
 #[test]
+fn one_rank_that_is_late_is_named_and_several_are_not() {
+    let summary = |starts_ms: [u64; 3]| {
+        let ranks = starts_ms.into_iter().enumerate().map(|(rank, start)| {
+            let start = 90 * SECOND + start * 1_000_000;
+            observed(rank, Some(report(rank, 3, (start, Some(99 * SECOND)), &[])))
+        });
+        View::new(&Snapshot::of(1, ranks.collect()), None).summary
+    };
+    let named = "rank 1 starts its calls 51 ms after the first rank, and the others wait for it";
+    assert_eq!(summary([0, 51, 2]), named);
+    for healthy in [[0, 51, 40], [0, 9, 0], [0, 0, 0]] {
+        assert!(summary(healthy).starts_with("3 ranks answer"), "{healthy:?}");
+    }
+}
+
+#[test]
 fn ranks_that_have_not_started_a_long_call_are_waited_for() {
     let blocked = |rank| observed(rank, Some(report(rank, 3, (90 * SECOND, None), &[])));
     let view = View::new(&Snapshot::of(1, [blocked(0), observed(1, None), blocked(2)].into()), None);

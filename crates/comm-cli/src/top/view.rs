@@ -15,6 +15,8 @@ use crate::doctor::headline;
 const LONG: Duration = Duration::from_secs(1);
 /// The least lateness that is shown. The coarse clock of Linux advances every 1 to 10 ms.
 const LATE_MIN_NS: u64 = 10_000_000;
+/// A rank that is so many times later than all others is named.
+const STRAGGLER_FACTOR: f64 = 3.0;
 
 /// The state of a launch.
 #[derive(Debug, Serialize)]
@@ -114,10 +116,27 @@ fn summary(groups: &[GroupRecords<'_>], ranks: &[RankView]) -> String {
         return headline(group, &Finding::of(group));
     }
     let is_silent = |rank: &&RankView| rank.state <= RankState::NoAnswer;
-    match ranks.iter().filter(is_silent).count() {
-        0 => format!("{} ranks answer, and no call takes longer than {} s", ranks.len(), LONG.as_secs()),
-        silent => format!("{silent} of {} ranks do not answer", ranks.len()),
+    match (ranks.iter().filter(is_silent).count(), straggler(ranks)) {
+        (0, Some((rank, late_ms))) => {
+            format!(
+                "rank {rank} starts its calls {late_ms:.0} ms after the first rank, and the others wait for it"
+            )
+        }
+        (0, None) => {
+            format!("{} ranks answer, and no call takes longer than {} s", ranks.len(), LONG.as_secs())
+        }
+        (silent, _) => format!("{silent} of {} ranks do not answer", ranks.len()),
     }
+}
+
+/// Returns the rank that is much later than all others, and its lateness in milliseconds.
+fn straggler(ranks: &[RankView]) -> Option<(usize, f64)> {
+    let mut late: Vec<(usize, f64)> =
+        ranks.iter().filter_map(|rank| Some((rank.rank, rank.late_ms?))).collect();
+    late.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let (rank, latest) = *late.first()?;
+    let second = late.get(1).map_or(0.0, |(_, late)| *late);
+    (latest >= LATE_MIN_NS as f64 * 1e-6 && latest > STRAGGLER_FACTOR * second).then_some((rank, latest))
 }
 
 impl RankView {
