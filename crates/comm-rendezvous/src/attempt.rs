@@ -103,7 +103,8 @@ impl Attempt<'_> {
     pub(crate) fn register_last_will(&self) -> Result<Option<Box<dyn Presence>>> {
         let rank = self.local.member.rank;
         let keys = Phase::ALL.map(|phase| self.phase_key(phase));
-        let (claim, lost) = (self.claim_text(), Outcome::Failed(Failure::Lost { rank }).encode());
+        let (claim, lost) =
+            (self.claim_text(), Outcome::Failed(Failure::Lost { rank, report: None }).encode());
         let will = LastWill {
             condition: (&self.rank_key(Phase::Joined, rank), claim.as_bytes()),
             keys: &keys.each_ref().map(String::as_str),
@@ -303,7 +304,7 @@ pub(crate) fn register_loss_of_leader(
     timeout: Duration,
 ) -> Result<Option<Box<dyn Presence>>> {
     let keys = Phase::ALL.map(|phase| key(job, round, 0, phase.name()));
-    let lost = Outcome::Failed(Failure::Lost { rank: 0 }).encode();
+    let lost = Outcome::Failed(Failure::Lost { rank: 0, report: None }).encode();
     let will = LastWill { condition, keys: &keys.each_ref().map(String::as_str), value: lost.as_bytes() };
     store.register_last_will(&will, &keys[0], timeout)
 }

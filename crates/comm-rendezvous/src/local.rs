@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use comm_core::{During, Error, Loss, Refusal};
 
 use crate::member::Member;
-use crate::outcome::Failure;
+use crate::outcome::{Failure, Report};
 use crate::settings::escape;
 
 /// The name of the setting that has its own variant of [`Refusal`].
@@ -31,8 +31,11 @@ impl LocalRank {
     pub(crate) fn error(&self, failure: Failure) -> Error {
         let during = During::Rendezvous;
         match failure {
-            Failure::Superseded { rank } | Failure::Lost { rank } => {
+            Failure::Superseded { rank } | Failure::Lost { rank, report: None } => {
                 Error::PeerLost { peer: rank, during, loss: Loss::Closed }
+            }
+            Failure::Lost { rank, report: Some(Report { by, detail }) } => {
+                Error::PeerLost { peer: rank, during, loss: Loss::Reported { by, detail } }
             }
             Failure::Missing { ranks } => self.timeout(ranks),
             Failure::Setting { name, sides } => self.mismatch(&name, sides),

@@ -21,14 +21,21 @@ pub(crate) enum Outcome {
 pub(crate) enum Failure {
     /// Another process has claimed this rank, so all ranks move on to the next attempt.
     Superseded { rank: usize },
-    /// This rank's process exited.
-    Lost { rank: usize },
+    /// This rank's process exited, or, with a report, another rank cannot reach it.
+    Lost { rank: usize, report: Option<Report> },
     /// These ranks did not arrive before the deadline of another rank.
     Missing { ranks: Vec<usize> },
     /// Two ranks were given different values of a setting.
     Setting { name: String, sides: [(usize, String); 2] },
     /// This rank returned an error.
     Aborted { rank: usize, reason: String },
+}
+
+/// The reason for which a rank takes another one for lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) by: usize,
+    pub(crate) detail: String,
 }
 
 impl Failure {
@@ -39,7 +46,7 @@ impl Failure {
             Error::PeerLost { loss: Loss::Store(_), .. } => {
                 Self::Aborted { rank, reason: escape(&error.to_string()) }
             }
-            Error::PeerLost { peer, .. } => Self::Lost { rank: *peer },
+            Error::PeerLost { peer, loss, .. } => Self::Lost { rank: *peer, report: report(loss, rank) },
             Error::Timeout { waiting_for, .. } if !waiting_for.is_empty() => {
                 Self::Missing { ranks: waiting_for.clone() }
             }
@@ -52,10 +59,20 @@ impl Failure {
     /// it.
     pub(crate) fn is_absent(&self, rank: usize) -> bool {
         match self {
-            Self::Lost { rank: lost } => *lost == rank,
+            Self::Lost { rank: lost, .. } => *lost == rank,
             Self::Missing { ranks } => ranks.contains(&rank),
             Self::Superseded { .. } | Self::Setting { .. } | Self::Aborted { .. } => false,
         }
+    }
+}
+
+/// Returns the report of a loss that this rank has noticed. Nothing needs to be added to the end of
+/// a process.
+fn report(loss: &Loss, rank: usize) -> Option<Report> {
+    match loss {
+        Loss::Closed => None,
+        Loss::Reported { by, detail } => Some(Report { by: *by, detail: escape(detail) }),
+        other => Some(Report { by: rank, detail: escape(&other.to_string()) }),
     }
 }
 
@@ -64,7 +81,10 @@ impl Outcome {
         let lines = match self {
             Self::Complete(records) => [&["complete".to_owned()], &records[..]].concat(),
             Self::Failed(Failure::Superseded { rank }) => vec!["superseded".into(), rank.to_string()],
-            Self::Failed(Failure::Lost { rank }) => vec!["lost".into(), rank.to_string()],
+            Self::Failed(Failure::Lost { rank, report: None }) => vec!["lost".into(), rank.to_string()],
+            Self::Failed(Failure::Lost { rank, report: Some(Report { by, detail }) }) => {
+                vec!["lost".into(), rank.to_string(), by.to_string(), detail.clone()]
+            }
             Self::Failed(Failure::Missing { ranks }) => {
                 [vec!["missing".into()], ranks.iter().map(ToString::to_string).collect()].concat()
             }
@@ -92,7 +112,11 @@ impl FromStr for Outcome {
                 return Ok(Self::Complete(records.iter().map(ToString::to_string).collect()));
             }
             (Some("superseded"), [rank]) => Failure::Superseded { rank: number(rank)? },
-            (Some("lost"), [rank]) => Failure::Lost { rank: number(rank)? },
+            (Some("lost"), [rank]) => Failure::Lost { rank: number(rank)?, report: None },
+            (Some("lost"), [rank, by, detail]) => {
+                let report = Report { by: number(by)?, detail: escape(detail) };
+                Failure::Lost { rank: number(rank)?, report: Some(report) }
+            }
             (Some("missing"), ranks) => {
                 Failure::Missing { ranks: ranks.iter().map(|rank| number(rank)).collect::<Result<_, _>>()? }
             }
@@ -123,7 +147,11 @@ mod tests {
         let sides = [(0, "tcp".to_owned()), (7, String::new())];
         let failures = [
             Failure::Superseded { rank: 2 },
-            Failure::Lost { rank: 0 },
+            Failure::Lost { rank: 0, report: None },
+            Failure::Lost {
+                rank: 5,
+                report: Some(Report { by: 2, detail: "no route at 10.0.0.5:1".into() }),
+            },
             Failure::Missing { ranks: vec![0, 7] },
             Failure::Missing { ranks: vec![] },
             Failure::Setting { name: "transport".into(), sides },
@@ -141,6 +169,19 @@ mod tests {
         let loss = Loss::Store(Arc::new(ErrorKind::ConnectionReset.into()));
         let error = Error::PeerLost { peer: 0, during: During::Rendezvous, loss };
         assert!(matches!(Failure::of(&error, 1), Failure::Aborted { rank: 1, .. }));
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_reached_is_reported_with_the_reason() {
+        let failure = |loss| Failure::of(&Error::PeerLost { peer: 5, during: During::Rendezvous, loss }, 2);
+        assert_eq!(failure(Loss::Closed), Failure::Lost { rank: 5, report: None });
+        let detail = Loss::Io(Arc::new(ErrorKind::HostUnreachable.into())).to_string();
+        let report = Some(Report { by: 2, detail: detail.clone() });
+        let expected = Failure::Lost { rank: 5, report };
+        assert_eq!(failure(Loss::Io(Arc::new(ErrorKind::HostUnreachable.into()))), expected);
+        // The rank that noticed it stays the one that is named.
+        let report = Some(Report { by: 1, detail: detail.clone() });
+        assert_eq!(failure(Loss::Reported { by: 1, detail }), Failure::Lost { rank: 5, report });
     }
 
     #[test]
