@@ -105,10 +105,16 @@ class CommProcessGroup(dist.ProcessGroup):
         return self if group is None else group._get_backend(device)
 
     def _start_coalescing(self, device):
-        return self._device_group(device)._start_coalescing(device)
+        return self._coalescing_group(device)._start_coalescing(device)
 
     def _end_coalescing(self, device):
-        return self._device_group(device)._end_coalescing(device)
+        return self._coalescing_group(device)._end_coalescing(device)
+
+    def _coalescing_group(self, device):
+        group = self._device_group(device)
+        if group is None:
+            raise RuntimeError(f"the backend comm does not coalesce calls on {device}; make them without a device")
+        return group
 
     def _get_backend_name(self):
         return "comm"
