@@ -8,14 +8,12 @@ use std::fs::{self, File};
 use std::io::PipeWriter;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// The time after which a test fails.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) use crate::wait::wait_for;
 
 /// The limit of the time between the failure of a rank and the end of the launch.
 pub(crate) const PROMISED: Duration = Duration::from_secs(5);
@@ -128,18 +126,6 @@ impl Drop for Launched {
     fn drop(&mut self) {
         drop(self.launcher.kill());
         drop(self.launcher.wait());
-    }
-}
-
-/// Polls until the function returns a value.
-pub(crate) fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = poll() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        sleep(Duration::from_millis(5));
     }
 }
 

@@ -16,3 +16,5 @@ mod output;
 #[path = "../../../comm/tests/common/port.rs"]
 mod port;
 mod signals;
+#[path = "../common/wait.rs"]
+mod wait;

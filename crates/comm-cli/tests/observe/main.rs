@@ -4,6 +4,8 @@
 
 mod top;
 mod trace;
+#[path = "../common/wait.rs"]
+mod wait;
 
 use std::process::{Command, Stdio};
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm::ReduceOp;
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,13 +12,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{commctl, run};
+use crate::wait::wait_for;
 
 /// The folder in which ranks report their process ids.
 const FOLDER: &str = "OBSERVED_FOLDER";
 /// The variable with the rank that is late for every call.
 const LATE: &str = "OBSERVED_LATE";
-/// The time after which a test fails.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes calls until it is killed.
 pub(crate) fn make_calls() {
@@ -77,17 +76,6 @@ impl Job {
 
 fn top(args: &[&str]) -> Output {
     commctl().arg("top").args(args).output().unwrap()
-}
-
-fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(found) = poll() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
