@@ -16,8 +16,9 @@ use crate::hosts::{Family, Hosts, address};
 use crate::nodes::agent;
 
 const PORT: u16 = 29_500;
-/// The time in which agents name a host that does not answer: twice the keepalive timeout, and a
-/// margin for a busy machine.
+/// The time in which agents name a host that does not answer: 10 s until keepalive gives it up, and
+/// a margin for a busy machine. It leaves no time for another 10 s, after which an operation of the
+/// store fails that was begun in vain.
 const LOST_WITHIN: Duration = Duration::from_secs(20);
 
 /// Returns the command of an agent with two ranks on a host, without its program.

@@ -143,7 +143,7 @@ impl Agents {
 
     /// Tells the other agents that all ranks of this node have exited with code 0.
     pub(in crate::launch) fn publish_success(&self, round: &Round) -> Result<(), AgentError> {
-        let (store, failed) = (self.store()?, |error| self.store_failed(error));
+        let (store, failed) = (self.store_of(round)?, |error| self.store_failed(error));
         let succeeded = store.add(&key(round.number, "succeeded"), 1).map_err(failed)?;
         if usize::try_from(succeeded) == Ok(self.count()) {
             self.publish_verdict(round, &Verdict::Succeeded);
@@ -164,7 +164,7 @@ impl Agents {
 
     /// The first verdict counts.
     fn publish_verdict(&self, round: &Round, verdict: &Verdict) {
-        if let Ok(store) = self.store() {
+        if let Ok(store) = self.store_of(round) {
             // If the store is gone, every agent takes that for the verdict.
             let _ = store.compare_set(&key(round.number, "verdict"), b"", &encode(verdict));
         }
@@ -196,7 +196,8 @@ impl Agents {
         own: Option<&LaunchError>,
         grace: Duration,
     ) -> Result<Verdict, AgentError> {
-        let (store, number, failed) = (self.store()?, round.number, |error| self.store_failed(error));
+        let (number, failed) = (round.number, |error| self.store_failed(error));
+        let store = self.store_of(round)?;
         let (common, earlier) = (key(number, "verdict"), key(number, "earlier"));
         let verdict = self.read_verdict(store, &common)?;
         if verdict.is_consequence_of(own)
@@ -226,6 +227,13 @@ impl Agents {
             await_keys::<AgentError>(store, &read, Instant::now() + FAREWELL, || Ok(()), failed)?;
         }
         agreed
+    }
+
+    /// Returns the store, or an error if it is gone. That is known before an operation would find
+    /// out, which waits for its own deadline if the host of the store does not answer.
+    fn store_of(&self, round: &Round) -> Result<&TcpStore, AgentError> {
+        round.presence.poll().map_err(|error| self.store_failed(error))?;
+        self.store()
     }
 
     fn read_verdict(&self, store: &TcpStore, key: &str) -> Result<Verdict, AgentError> {
