@@ -149,6 +149,12 @@ impl Peer {
         end
     }
 
+    /// Returns the error if there is no memory for a part of a ring.
+    #[cold]
+    fn no_memory(&self, error: io::Error) -> Error {
+        Error::io(format!("allocate memory that is shared with rank {}", self.rank), error)
+    }
+
     /// Handles the end of the peer, which has closed its end of the socket or whose process has
     /// exited. All bytes and file descriptors that it sent have arrived.
     pub(crate) fn close(&mut self) {

@@ -1,7 +1,9 @@
 //! The memory that two ranks share: two rings, one per direction, and their positions.
 //!
 //! A segment is an anonymous file, sealed so that no process can shrink it. Each ring is mapped
-//! twice in a row, so that bytes that wrap around the end of the ring are contiguous.
+//! twice in a row, so that bytes that wrap around the end of the ring are contiguous. The memory of
+//! a ring is allocated when it is first used, because most ranks exchange more than a few bytes
+//! with few others.
 //!
 //! The other side can write to all of it at any time, so no reference to its bytes is ever made:
 //! they are copied in and out by address, or returned as a [`RecvBuf`].
@@ -11,12 +13,13 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+use std::sync::LazyLock;
 
 use comm_core::RecvBuf;
 use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
@@ -28,6 +31,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// The unit in which the kernel counts the blocks of a file, on all file systems.
 const BLOCK_BYTES: u64 = 512;
+
+/// The first bytes of a ring, which are allocated together. Then the allocated part is doubled.
+const ALLOCATED_BYTES_MIN: usize = 16 * 1024;
 
 /// Names one of the two rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,13 @@ impl Direction {
     }
 }
 
+/// The use of a part of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
 /// Two rings, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -56,6 +69,9 @@ pub(crate) struct Segment {
     /// The distance from the start to the first ring.
     rings: usize,
     capacity: usize,
+    /// The number of bytes of each ring, mapped twice, that this process can use without page
+    /// faults.
+    present: [usize; 2],
     /// A random number, which a process finds at its address only if it reads the memory of this
     /// one.
     proof: Box<u64>,
@@ -66,12 +82,11 @@ unsafe impl Send for Segment {}
 
 impl Segment {
     /// Creates a segment with two rings of this capacity, which is a power of two and at least a
-    /// page. The file is for the other side. All memory is allocated up front, so that a later
-    /// shortage kills no process.
+    /// page. The file is for the other side. Only the positions are allocated yet.
     pub(crate) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let file = create_file()?;
         rustix::fs::ftruncate(&file, file_bytes(capacity))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, file_bytes(capacity))?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, allocated_bytes(capacity))?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         let segment = Self::map(&file, capacity)?;
         segment.announce(Direction::Out);
@@ -88,8 +103,8 @@ impl Segment {
     /// Maps the segment that another rank has created.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] unless the file is a sealed segment of this size whose memory
-    /// is allocated.
+    /// [`io::ErrorKind::InvalidData`] unless the file is a sealed segment of this size whose
+    /// positions are allocated.
     pub(crate) fn open(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
         let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         if !Self::can_hold(capacity as u64) {
@@ -103,7 +118,7 @@ impl Segment {
             return refuse("a peer offers memory whose size does not match its rings");
         }
         // Mapping it would allocate the missing memory on behalf of this process.
-        if u64::try_from(stat.st_blocks).unwrap_or(0) < file_bytes(capacity) / BLOCK_BYTES {
+        if u64::try_from(stat.st_blocks).unwrap_or(0) < allocated_bytes(capacity) / BLOCK_BYTES {
             return refuse("a peer offers memory that it has not allocated");
         }
         let segment = Self::map(file, capacity)?;
@@ -127,8 +142,8 @@ impl Segment {
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let page = rustix::param::page_size();
-        let segment =
-            Self { start, rings: page, capacity, proof: Box::new(u64::from_ne_bytes(random_bytes()?)) };
+        let proof = Box::new(u64::from_ne_bytes(random_bytes()?));
+        let segment = Self { start, rings: page, capacity, present: [0; 2], proof };
         segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
@@ -139,15 +154,51 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps a part of the file at `at` bytes from the start of the mapping, and populates its
-    /// pages.
+    /// Maps a part of the file at `at` bytes from the start of the mapping.
     fn place(&self, file: &OwnedFd, at: usize, len: usize, offset: usize) -> io::Result<()> {
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let address = self.start.as_ptr().wrapping_byte_add(at);
         // SAFETY: `at + len` is within the address range that `map` has reserved for this segment,
         // and that nothing else uses.
         unsafe { rustix::mm::mmap(address, len, access, flags, file.as_fd(), offset as u64) }?;
+        Ok(())
+    }
+
+    /// Prepares bytes from a position of a ring, at most its capacity, to be read or written
+    /// without page faults. The first writer of bytes allocates their memory: here, so that a
+    /// shortage is an error and kills no process.
+    ///
+    /// The prepared part of a ring ends at a power of two. So a reader, which needs no byte before
+    /// it was written, never allocates memory that a correct writer has not.
+    #[inline]
+    pub(crate) fn prepare(
+        &mut self,
+        direction: Direction,
+        position: u64,
+        len: usize,
+        access: Access,
+    ) -> io::Result<()> {
+        let end = self.within(position) + len.min(self.capacity);
+        if end <= self.present[direction as usize] { Ok(()) } else { self.populate(direction, end, access) }
+    }
+
+    #[cold]
+    fn populate(&mut self, direction: Direction, end: usize, access: Access) -> io::Result<()> {
+        let whole = 2 * self.capacity;
+        let end = end.next_power_of_two().clamp(ALLOCATED_BYTES_MIN.min(whole), whole);
+        let begin = self.present[direction as usize];
+        let advice = match access {
+            Access::Read => Advice::LinuxPopulateRead,
+            Access::Write => Advice::LinuxPopulateWrite,
+        };
+        let address = self.ring(direction).wrapping_byte_add(begin).cast();
+        // SAFETY: the range is mapped for this segment; populating pages does not change bytes.
+        match unsafe { rustix::mm::madvise(address, end - begin, advice) } {
+            // Older kernels: all memory was allocated when the segment was created.
+            Ok(()) | Err(Errno::INVAL) => self.present[direction as usize] = end,
+            Err(errno) => return Err(errno.into()),
+        }
         Ok(())
     }
 
@@ -170,9 +221,18 @@ impl Segment {
     /// The address of a position in a ring. At least the capacity of the ring is mapped from there.
     #[inline]
     fn address(&self, direction: Direction, position: u64) -> *mut u8 {
-        let within = (position as usize) & (self.capacity - 1);
+        self.ring(direction).wrapping_byte_add(self.within(position))
+    }
+
+    #[inline]
+    fn ring(&self, direction: Direction) -> *mut u8 {
         let ring = self.rings + direction as usize * 2 * self.capacity;
-        self.start.as_ptr().wrapping_byte_add(ring + within).cast()
+        self.start.as_ptr().wrapping_byte_add(ring).cast()
+    }
+
+    #[inline]
+    const fn within(&self, position: u64) -> usize {
+        (position as usize) & (self.capacity - 1)
     }
 
     /// Copies bytes to a position of a ring, at most its capacity.
@@ -224,6 +284,17 @@ pub(crate) fn create_file() -> io::Result<OwnedFd> {
 /// A page for the positions, and two rings.
 fn file_bytes(capacity: usize) -> u64 {
     (rustix::param::page_size() + 2 * capacity) as u64
+}
+
+/// The bytes that are allocated when a segment is created: the page of the positions, or all if
+/// this kernel cannot allocate the rings later and report a shortage.
+fn allocated_bytes(capacity: usize) -> u64 {
+    static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
+        let nothing = rustix::param::page_size() as *mut c_void;
+        // SAFETY: no memory is accessed. The kernel checks the advice first.
+        unsafe { rustix::mm::madvise(nothing, 0, Advice::LinuxPopulateWrite) }.is_ok()
+    });
+    if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
 }
 
 /// A page for the positions, and two rings twice.
@@ -300,6 +371,32 @@ mod tests {
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
         assert_eq!(Segment::open(&file, 1 << 30).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0, "opening it allocates nothing");
+    }
+
+    #[test]
+    fn memory_is_allocated_by_the_first_writer_and_never_by_a_reader() {
+        const CAPACITY: usize = 1 << 20;
+        let (mut near, file) = Segment::create(CAPACITY).unwrap();
+        let mut far = Segment::open(&file, CAPACITY).unwrap();
+        let page = rustix::param::page_size();
+        let allocated = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * BLOCK_BYTES as usize - page;
+        assert_eq!(allocated(), 0);
+        let mut position = 0;
+        for (len, expected) in [(1, 1 << 14), (16_383, 1 << 14), (70_000, 1 << 17), (900_000, CAPACITY)] {
+            near.prepare(Direction::Out, position, len, Access::Write).unwrap();
+            assert_eq!(allocated(), expected);
+            for part in 1..=8 {
+                far.prepare(Direction::Out, position, len * part / 8, Access::Read).unwrap();
+            }
+            assert_eq!(allocated(), expected, "the reader needs no more");
+            position += len as u64;
+        }
+        // The second mapping has the pages of the first.
+        near.prepare(Direction::Out, CAPACITY as u64 - 1, CAPACITY, Access::Write).unwrap();
+        far.prepare(Direction::Out, u64::MAX, usize::MAX, Access::Read).unwrap();
+        assert_eq!(allocated(), CAPACITY);
+        far.prepare(Direction::Back, 0, 1, Access::Write).unwrap();
+        assert_eq!(allocated(), CAPACITY + (1 << 14), "the other ring is not in use yet");
     }
 
     #[test]

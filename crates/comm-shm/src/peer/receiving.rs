@@ -4,6 +4,7 @@ use comm_core::{During, Error, RecvBuf, Result};
 
 use super::{Peer, revocation};
 use crate::descriptors::Descriptor;
+use crate::segment::Access;
 use crate::socket;
 
 /// The size of the largest element: this many bytes contain a whole element of any type.
@@ -67,7 +68,7 @@ impl Peer {
             self.fetch(descriptor.offset, &mut into[..taken])?;
             return Ok(taken);
         }
-        self.ensure_mapped()?;
+        self.ensure_mapped(taken)?;
         let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
         for part in into[..taken].chunks_mut(stride) {
             self.view(part.len()).copy_to(part);
@@ -120,9 +121,10 @@ impl Peer {
         if let Some(descriptor) = self.reader.descriptor().filter(Descriptor::is_cma) {
             return self.fetch_ahead(descriptor, self.reader.available().min(at_most));
         }
-        self.ensure_mapped()?;
         let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
-        Ok(self.reader.available().min(at_most).min(stride))
+        let prepared = self.reader.available().min(at_most).min(stride);
+        self.ensure_mapped(prepared)?;
+        Ok(prepared)
     }
 
     /// Copies an element that begins in one piece of the stream and ends in another, so that it is
@@ -197,10 +199,15 @@ impl Peer {
         Ok(())
     }
 
-    /// Maps the region of the next bytes, if they have a descriptor and it is not mapped yet.
+    /// Maps the region of the next bytes, if they have a descriptor and it is not mapped yet, or
+    /// the pages of the ring that hold them.
     #[inline]
-    fn ensure_mapped(&mut self) -> Result<()> {
-        let Some(descriptor) = self.reader.descriptor() else { return Ok(()) };
+    fn ensure_mapped(&mut self, len: usize) -> Result<()> {
+        let Some(descriptor) = self.reader.descriptor() else {
+            let (incoming, position) = (self.incoming(), self.reader.ring_position());
+            let prepared = self.connection.segment.prepare(incoming, position, len, Access::Read);
+            return prepared.map_err(|error| self.no_memory(error));
+        };
         if self.region_cache.contains(&descriptor) {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::inline::INLINE_BYTES_MAX;
 use crate::registered::RegisteredMemory;
+use crate::segment::Access;
 use crate::socket;
 
 /// The resource that an attempt to send lacked.
@@ -60,7 +61,7 @@ impl Peer {
         }
         self.shortage = Shortage::None;
         if offered <= self.small_max && offered <= self.writer.space() {
-            self.send_small(pieces);
+            self.send_small(pieces)?;
             return Ok(offered);
         }
         let mut sent = 0;
@@ -77,12 +78,13 @@ impl Peer {
 
     /// Copies a message for which there is space, and which is small enough to be sent inline too.
     #[inline]
-    fn send_small(&mut self, pieces: &[IoSlice<'_>]) {
+    fn send_small(&mut self, pieces: &[IoSlice<'_>]) -> Result<()> {
         let (mut message, mut len) = ([0; INLINE_BYTES_MAX], 0);
         for piece in pieces {
             message[len..len + piece.len()].copy_from_slice(piece);
             len += piece.len();
         }
+        self.prepare_ring(len)?;
         let Connection { segment, outgoing, .. } = &self.connection;
         segment.copy_in(*outgoing, self.writer.ring_position(), &message[..len]);
         self.writer.advance(len);
@@ -90,6 +92,16 @@ impl Peer {
             segment.control(*outgoing).inline_slot().write(&message, len, self.writer.position());
         }
         self.publish();
+        Ok(())
+    }
+
+    /// Allocates the memory of the next bytes of the ring, if they are used for the first time.
+    #[inline]
+    fn prepare_ring(&mut self, len: usize) -> Result<()> {
+        let Connection { segment, outgoing, .. } = &mut self.connection;
+        segment
+            .prepare(*outgoing, self.writer.ring_position(), len, Access::Write)
+            .map_err(|error| self.no_memory(error))
     }
 
     /// Returns the number of bytes that were sent.
@@ -106,6 +118,7 @@ impl Peer {
         if sent < piece.len() {
             self.shortage = Shortage::Space;
         }
+        self.prepare_ring(sent)?;
         while !rest.is_empty() {
             let (stride, tail) = rest.split_at(rest.len().min(self.stride));
             self.write(stride);
