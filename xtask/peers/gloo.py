@@ -1,9 +1,12 @@
-"""Measures a collective of Gloo, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+"""Measures a collective of Gloo, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS ROTATED BYTES...
 
 Starts the ranks on this machine. Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample
 is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples.
 Sizes are defined as in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit,
 before the measurement.
+
+With ROTATED above 0, each call uses another copy of the buffers, so many that they have this size together, at most
+COPIES_MAX, and each is written after its call, outside the measured time.
 """
 
 import json
@@ -17,6 +20,7 @@ import gloo_ranks
 WARMUP = 2
 GROWTH_MAX = 16
 CALLS_MAX = 1 << 24
+COPIES_MAX = 1024
 
 
 class Case:
@@ -75,11 +79,27 @@ class Case:
         self.recv.zero_()
 
 
-def elapsed(call, calls):
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return time.perf_counter() - start
+class Rotation:
+    """Calls on copies of the buffers in turn, or on the same buffers again and again."""
+
+    def __init__(self, cases, rotates):
+        self.cases, self.rotates, self.turn = cases, rotates, 0
+
+    def elapsed(self, calls):
+        if not self.rotates:
+            call, start = self.cases[0].call, time.perf_counter()
+            for _ in range(calls):
+                call()
+            return time.perf_counter() - start
+        total = 0.0
+        for _ in range(calls):
+            case = self.cases[self.turn]
+            start = time.perf_counter()
+            case.call()
+            total += time.perf_counter() - start
+            (case.recv if case.in_place else case.send).zero_()
+            self.turn = (self.turn + 1) % len(self.cases)
+        return total
 
 
 def more_calls(calls, took, least):
@@ -90,45 +110,49 @@ def more_calls(calls, took, least):
     return min(max(needed, calls + 1), calls * GROWTH_MAX, CALLS_MAX)
 
 
-def agree_on_calls(dist, torch, call, least):
+def agree_on_calls(dist, torch, rotation, least):
     """Returns the number of calls of a sample, which rank 0 determines."""
     calls = 1
     while True:
         dist.barrier()
-        following = torch.tensor([more_calls(calls, elapsed(call, calls), least)])
+        following = torch.tensor([more_calls(calls, rotation.elapsed(calls), least)])
         dist.broadcast(following, 0)
         if following.item() == calls:
             return calls
         calls = int(following.item())
 
 
-def measure(dist, torch, call, samples, least):
-    for _ in range(WARMUP):
-        call()
-    calls = agree_on_calls(dist, torch, call, least)
+def measure(dist, torch, rotation, samples, least):
+    rotation.elapsed(WARMUP)
+    calls = agree_on_calls(dist, torch, rotation, least)
     times = []
     for _ in range(samples):
         dist.barrier()
-        times.append(elapsed(call, calls) / calls)
+        times.append(rotation.elapsed(calls) / calls)
     slowest = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return statistics.median(slowest.tolist())
 
 
-def measure_all(torch, dist, rank, ranks, name, samples, least, sizes):
+def copies(rotated, size):
+    return min(max(math.ceil(rotated / max(size, 1)), 1), COPIES_MAX)
+
+
+def measure_all(torch, dist, rank, ranks, name, samples, least, rotated, sizes):
     for size in sizes:
-        case = Case(name, rank, ranks, size // 4)
-        case.check()
-        case.clear()
-        seconds = measure(dist, torch, case.call, samples, least)
+        cases = [Case(name, rank, ranks, size // 4) for _ in range(copies(rotated, size))]
+        cases[0].check()
+        cases[0].clear()
+        seconds = measure(dist, torch, Rotation(cases, rotated > 0), samples, least)
         if rank == 0:
             row = {"collective": name, "ranks": ranks, "bytes": size, "time_us": {"p50": seconds * 1e6}}
             print(json.dumps(row), flush=True)
 
 
 def main():
-    ranks, name, samples, sample_ms, *sizes = sys.argv[1:]
-    settings = (int(ranks), name, int(samples), float(sample_ms) / 1e3, [int(size) for size in sizes])
+    ranks, name, samples, sample_ms, rotated, *sizes = sys.argv[1:]
+    sizes = [int(size) for size in sizes]
+    settings = (int(ranks), name, int(samples), float(sample_ms) / 1e3, int(rotated), sizes)
     gloo_ranks.run(int(ranks), lambda torch, dist, rank: measure_all(torch, dist, rank, *settings))
 
 

@@ -1,22 +1,28 @@
-/* Measures a collective of MPI: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...
+/* Measures a collective of MPI: mpi COLLECTIVE SAMPLES SAMPLE_MS ROTATED BYTES...
  *
  * Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample is the average time of
  * consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples. Sizes are defined as
  * in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit, before the
- * measurement. */
+ * measurement.
+ *
+ * With ROTATED above 0, each call uses another copy of the buffers, so many that they have this size together, at most
+ * COPIES_MAX, and each is written after its call, outside the measured time. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARMUP = 2, GROWTH_MAX = 16, ALIGNMENT = 4096, PERIOD = 16 };
+enum { WARMUP = 2, GROWTH_MAX = 16, ALIGNMENT = 4096, PERIOD = 16, COPIES_MAX = 1024 };
 static const long CALLS_MAX = 1L << 24;
 
 struct buffers {
     int rank, ranks;
     int count; /* elements of the whole size */
     int block; /* elements of one rank's share of it */
-    float *send, *recv;
+    float *send, *recv; /* the copies that the next call uses */
+    float *all_sent, *all_received;
+    int copies, turn;
+    size_t stride; /* elements from one copy to the next */
 };
 
 static void fail(const char *what) {
@@ -93,9 +99,9 @@ static const struct collective *find(const char *name) {
     return NULL;
 }
 
-static float *allocate(int count) {
+static float *allocate(size_t count) {
     void *memory;
-    size_t bytes = (size_t)(count > 0 ? count : 1) * sizeof(float);
+    size_t bytes = (count > 0 ? count : 1) * sizeof(float);
     if (posix_memalign(&memory, ALIGNMENT, bytes) != 0) fail("no memory");
     /* Writes to all pages, because untouched pages take no memory. */
     memset(memory, 0xa5, bytes);
@@ -114,11 +120,33 @@ static void check(const struct collective *c, struct buffers *b) {
     }
 }
 
+static void take(struct buffers *b, const struct collective *c, int turn) {
+    b->turn = turn;
+    b->send = b->all_sent + (c->in_place ? 0 : (size_t)turn * b->stride);
+    b->recv = b->all_received + (size_t)turn * b->stride;
+}
+
+/* Writes to the copy that was used last, and takes the next one. */
+static void rotate(const struct collective *c, struct buffers *b) {
+    memset(c->in_place ? b->recv : b->send, 0, (size_t)b->count * sizeof(float));
+    take(b, c, (b->turn + 1) % b->copies);
+}
+
 /* Returns the seconds of consecutive calls on this rank. */
-static double elapsed(const struct collective *c, struct buffers *b, long calls) {
+static double elapsed(const struct collective *c, struct buffers *b, long calls, int rotates) {
     double start = MPI_Wtime();
-    for (long i = 0; i < calls; i++) c->call(b);
-    return MPI_Wtime() - start;
+    if (!rotates) {
+        for (long i = 0; i < calls; i++) c->call(b);
+        return MPI_Wtime() - start;
+    }
+    double total = 0;
+    for (long i = 0; i < calls; i++) {
+        start = MPI_Wtime();
+        c->call(b);
+        total += MPI_Wtime() - start;
+        rotate(c, b);
+    }
+    return total;
 }
 
 /* Returns the same number if the calls took long enough, and otherwise a larger one. */
@@ -130,11 +158,11 @@ static long more_calls(long calls, double took, double least) {
 }
 
 /* Returns the number of calls of a sample, which rank 0 determines. */
-static long agree_on_calls(const struct collective *c, struct buffers *b, double least) {
+static long agree_on_calls(const struct collective *c, struct buffers *b, double least, int rotates) {
     long calls = 1, next = 0;
     for (;;) {
         MPI_Barrier(MPI_COMM_WORLD);
-        next = more_calls(calls, elapsed(c, b, calls), least);
+        next = more_calls(calls, elapsed(c, b, calls, rotates), least);
         MPI_Bcast(&next, 1, MPI_LONG, 0, MPI_COMM_WORLD);
         if (next == calls) return calls;
         calls = next;
@@ -151,14 +179,14 @@ static double median(double *numbers, int count) {
     return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
 }
 
-static double measure(const struct collective *c, struct buffers *b, int samples, double least) {
-    for (int i = 0; i < WARMUP; i++) c->call(b);
-    long calls = agree_on_calls(c, b, least);
+static double measure(const struct collective *c, struct buffers *b, int samples, double least, int rotates) {
+    elapsed(c, b, WARMUP, rotates);
+    long calls = agree_on_calls(c, b, least, rotates);
     double *times = malloc((size_t)samples * sizeof *times);
     if (times == NULL) fail("no memory");
     for (int i = 0; i < samples; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
-        times[i] = elapsed(c, b, calls) / (double)calls;
+        times[i] = elapsed(c, b, calls, rotates) / (double)calls;
     }
     MPI_Allreduce(MPI_IN_PLACE, times, samples, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     double seconds = median(times, samples);
@@ -166,37 +194,48 @@ static double measure(const struct collective *c, struct buffers *b, int samples
     return seconds;
 }
 
-static void measure_size(const struct collective *c, long long bytes, int samples, double least) {
+static int number_of_copies(long long rotated, long long bytes) {
+    long long copies = bytes > 0 ? (rotated + bytes - 1) / bytes : 1;
+    return copies < 1 ? 1 : copies > COPIES_MAX ? COPIES_MAX : (int)copies;
+}
+
+static void measure_size(const struct collective *c, long long bytes, int samples, double least, long long rotated) {
     struct buffers b;
     MPI_Comm_rank(MPI_COMM_WORLD, &b.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &b.ranks);
     b.count = (int)(bytes / (long long)sizeof(float));
     b.block = b.count / b.ranks;
-    b.send = allocate(c->in_place ? 0 : b.count);
-    b.recv = allocate(b.count);
+    b.copies = number_of_copies(rotated, bytes);
+    size_t page = ALIGNMENT / sizeof(float);
+    b.stride = b.copies > 1 ? ((size_t)b.count + page - 1) / page * page : (size_t)b.count;
+    size_t elements = b.stride * (size_t)b.copies;
+    b.all_sent = allocate(c->in_place ? 0 : elements);
+    b.all_received = allocate(elements);
+    take(&b, c, 0);
     add_up(b.ranks);
     check(c, &b);
     /* Sums of zeros never become subnormal or infinite, which take longer to add. */
-    memset(b.recv, 0, (size_t)b.count * sizeof(float));
-    if (!c->in_place) memset(b.send, 0, (size_t)b.count * sizeof(float));
-    double seconds = measure(c, &b, samples, least);
+    memset(b.all_received, 0, elements * sizeof(float));
+    if (!c->in_place) memset(b.all_sent, 0, elements * sizeof(float));
+    double seconds = measure(c, &b, samples, least, rotated > 0);
     if (b.rank == 0) {
         printf("{\"collective\":\"%s\",\"ranks\":%d,\"bytes\":%lld,\"time_us\":{\"p50\":%.9g}}\n", c->name, b.ranks, bytes,
                seconds * 1e6);
         fflush(stdout);
     }
-    free(b.send);
-    free(b.recv);
+    free(b.all_sent);
+    free(b.all_received);
 }
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    if (argc < 5) fail("usage: mpi COLLECTIVE SAMPLES SAMPLE_MS BYTES...");
+    if (argc < 6) fail("usage: mpi COLLECTIVE SAMPLES SAMPLE_MS ROTATED BYTES...");
     const struct collective *c = find(argv[1]);
     int samples = atoi(argv[2]);
     double least = atof(argv[3]) / 1e3;
     if (samples < 1) fail("SAMPLES is at least 1");
-    for (int i = 4; i < argc; i++) measure_size(c, atoll(argv[i]), samples, least);
+    long long rotated = atoll(argv[4]);
+    for (int i = 5; i < argc; i++) measure_size(c, atoll(argv[i]), samples, least, rotated);
     MPI_Finalize();
     return 0;
 }

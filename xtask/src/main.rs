@@ -9,7 +9,7 @@ mod error;
 mod features;
 mod gpu_check;
 mod kernels;
-mod launchers;
+mod mpi;
 mod nccl;
 mod package;
 mod packages;
@@ -50,11 +50,16 @@ enum Task {
     Features,
     GpuCheck(gpu_check::GpuCheck),
     Kernels(kernels::Kernels),
-    /// Download MPICH into target/mpich, and print the path of its launcher
+    /// Download implementations of MPI into target/mpi, and print the paths of their launchers
     ///
-    /// This is a value of COMM_TEST_LAUNCHERS for the tests of comm-world. Needs Python with pip,
-    /// to download 13 MB for x86-64 from PyPI and check their hash.
-    MpichFetch,
+    /// `cargo xtask compare` measures them. The launcher of MPICH is a value of COMM_TEST_LAUNCHERS
+    /// for the tests of comm-world. Needs Python with pip, to download up to 120 MB for x86-64 from
+    /// PyPI and check their hashes.
+    MpiFetch {
+        /// Implementations
+        #[arg(value_enum, default_values_t = mpi::MpiPackage::ALL)]
+        packages: Vec<mpi::MpiPackage>,
+    },
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
     /// Pack the published packages, and run a program that depends on them
@@ -72,7 +77,7 @@ fn main() -> ExitCode {
         Task::Features => features::run(out),
         Task::GpuCheck(check) => check.execute(out),
         Task::Kernels(kernels) => kernels.execute(out),
-        Task::MpichFetch => launchers::fetch(out),
+        Task::MpiFetch { packages } => mpi::fetch(&packages, out),
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),
         Task::Package => package::run(out),

@@ -15,8 +15,17 @@ pub(crate) struct Wheel {
     pub(crate) version: &'static str,
     /// One hash per architecture.
     pub(crate) sha256: &'static [&'static str],
+    /// The part of the wheel that is wanted.
+    pub(crate) part: Part,
+}
+
+/// A part of a wheel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
     /// Paths of files and folders in the wheel, with different names.
-    pub(crate) files: &'static [&'static str],
+    Files(&'static [&'static str]),
+    /// All that it installs, with programs in `bin`. It can be moved.
+    Whole,
 }
 
 impl Wheel {
@@ -27,7 +36,7 @@ impl Wheel {
     }
 
     fn fetch_with(&self, python: &Path, folder: &Path) -> Result<()> {
-        if self.names().all(|name| folder.join(name).exists()) {
+        if folder.exists() && self.names().all(|name| folder.join(name).exists()) {
             return Ok(());
         }
         // This is only a message, and standard error may be closed.
@@ -42,11 +51,18 @@ impl Wheel {
 
     fn fetch_into(&self, python: &Path, staging: &Path) -> Result<()> {
         let (unpacked, whole) = (staging.join("unpacked"), staging.join("whole"));
-        fs::create_dir_all(&whole).map_err(Error::file(&whole))?;
+        fs::create_dir_all(staging).map_err(Error::file(staging))?;
         let requirements = staging.join("requirements.txt");
         fs::write(&requirements, self.requirement()).map_err(Error::file(&requirements))?;
         self.install(python, &requirements, &unpacked)?;
-        for (file, name) in self.files.iter().zip(self.names()) {
+        let Part::Files(files) = self.part else {
+            // The Python of Debian installs below this folder.
+            let local = unpacked.join("local");
+            let unpacked = if local.is_dir() { local } else { unpacked };
+            return fs::rename(&unpacked, &whole).map_err(Error::file(&unpacked));
+        };
+        fs::create_dir_all(&whole).map_err(Error::file(&whole))?;
+        for (file, name) in files.iter().zip(self.names()) {
             let file = unpacked.join(file);
             fs::rename(&file, whole.join(name)).map_err(Error::file(&file))?;
         }
@@ -54,14 +70,18 @@ impl Wheel {
     }
 
     fn install(&self, python: &Path, requirements: &Path, folder: &Path) -> Result<()> {
-        commands::output(&mut pip_install(python, requirements, folder)).map(drop).map_err(
-            |error| match error {
+        let into = match self.part {
+            Part::Files(_) => "--target",
+            Part::Whole => "--prefix",
+        };
+        commands::output(&mut pip_install(python, requirements, into, folder)).map(drop).map_err(|error| {
+            match error {
                 Error::Failed { program, reason } => {
                     Error::Failed { program: format!("{program} -m pip install {self}"), reason }
                 }
                 other => other,
-            },
-        )
+            }
+        })
     }
 
     /// Returns a line of a requirements file with hashes, which pip verifies.
@@ -71,7 +91,11 @@ impl Wheel {
     }
 
     fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.files.iter().map(|file| file.rsplit_once('/').map_or(*file, |(_folder, name)| name))
+        let files = match self.part {
+            Part::Files(files) => files,
+            Part::Whole => &[],
+        };
+        files.iter().map(|file| file.rsplit_once('/').map_or(*file, |(_folder, name)| name))
     }
 }
 
@@ -81,13 +105,13 @@ impl std::fmt::Display for Wheel {
     }
 }
 
-/// Returns the command that installs wheels to a folder. The requirements have hashes, and list
-/// dependencies, too.
-pub(crate) fn pip_install(python: &Path, requirements: &Path, folder: &Path) -> Command {
+/// Returns the command that installs wheels to a folder, which is the value of the option `into`.
+/// The requirements have hashes, and list dependencies, too.
+pub(crate) fn pip_install(python: &Path, requirements: &Path, into: &str, folder: &Path) -> Command {
     let mut command = Command::new(python);
     command.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
-    command.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
-    command.arg("--requirement").arg(requirements).arg("--target").arg(folder).stdin(Stdio::null());
+    command.args(["--no-deps", "--only-binary=:all:", "--require-hashes", "--ignore-installed"]);
+    command.arg("--requirement").arg(requirements).arg(into).arg(folder).stdin(Stdio::null());
     command
 }
 
@@ -109,7 +133,7 @@ mod tests {
         package: "paper",
         version: "1.2",
         sha256: &["aa", "bb"],
-        files: &["paper/a.h", "paper/b.so"],
+        part: Part::Files(&["paper/a.h", "paper/b.so"]),
     };
 
     /// Creates a Python whose pip runs `script`, with the requirements as $1 and the target folder
@@ -117,7 +141,7 @@ mod tests {
     fn python(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("python");
         // The options before the requirements are constant.
-        fs::write(&path, format!("#!/bin/sh\nset -e\nshift 9\nset -- \"$2\" \"$4\"\n{script}\n")).unwrap();
+        fs::write(&path, format!("#!/bin/sh\nset -e\nshift 10\nset -- \"$2\" \"$4\"\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
@@ -150,6 +174,19 @@ mod tests {
 
         let error = WHEEL.fetch_with(&scratch.path().join("no-python"), &folder).unwrap_err();
         assert!(matches!(error, Error::Start { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_whole_wheel_is_below_its_folder_also_with_the_python_of_debian() {
+        let whole = Wheel { part: Part::Whole, ..WHEEL };
+        for inner in ["", "/local"] {
+            let scratch = tempfile::tempdir().unwrap();
+            let folder = scratch.path().join("paper-1.2");
+            let installs = format!(r#"mkdir -p "$2{inner}/bin" && echo run >"$2{inner}/bin/fold""#);
+            whole.fetch_with(&python(scratch.path(), &installs), &folder).unwrap();
+            assert!(folder.join("bin/fold").is_file());
+            whole.fetch_with(&python(scratch.path(), "exit 1"), &folder).unwrap();
+        }
     }
 
     #[test]

@@ -13,24 +13,36 @@ const TRIES: usize = 7;
 /// The minimum duration of a try.
 const LEAST: Duration = Duration::from_millis(20);
 
-type Pass = fn(&mut [f32], &[f32]);
+type Pass = fn(&mut [f32], &[f32], &[f32]);
 
-const PASSES: [(&str, Pass); 2] = [("memcpy", |to, from| to.copy_from_slice(from)), ("a += b (f32)", add)];
+/// A pass over arrays, with the number of arrays whose bytes count.
+const PASSES: [(&str, Pass, usize); 3] = [
+    ("memcpy", |to, from, _| to.copy_from_slice(from), 1),
+    ("a += b (f32)", |to, from, _| add(to, from), 1),
+    // As in STREAM.
+    ("triad (f32)", triad, 3),
+];
+
+/// The compiler vectorizes this loop.
+fn triad(to: &mut [f32], left: &[f32], right: &[f32]) {
+    to.iter_mut().zip(left).zip(right).for_each(|((a, b), c)| *a = *b + 3.0 * *c);
+}
 
 /// The compiler vectorizes this loop.
 fn add(to: &mut [f32], from: &[f32]) {
     to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
 }
 
-/// Measures the bytes of one array per second, summed over all threads.
+/// Measures the bytes of the counted arrays per second, summed over all threads.
 pub(crate) fn limits() -> Vec<Limit> {
     let mut limits = Vec::new();
-    for (name, pass) in PASSES {
+    for (name, pass, arrays) in PASSES {
         for threads in THREADS {
-            for (bytes, size) in SIZES {
+            // The triad shows the bandwidth of memory.
+            for (bytes, size) in SIZES.into_iter().skip(if arrays > 1 { 2 } else { 0 }) {
                 let seconds = (0..TRIES).map(|_| seconds(pass, bytes, threads)).fold(f64::INFINITY, f64::min);
                 let detail = format!("{size}, {threads} thread{}", if threads > 1 { "s" } else { "" });
-                limits.push(Limit::speed(name, detail, bytes * threads, seconds));
+                limits.push(Limit::speed(name, detail, bytes * threads * arrays, seconds));
             }
         }
     }
@@ -42,12 +54,12 @@ fn seconds(pass: Pass, bytes: usize, threads: usize) -> f64 {
     let start = Barrier::new(threads);
     let run = || {
         let mut to = vec![1.0_f32; bytes / size_of::<f32>()];
-        let from = vec![1e-30_f32; to.len()];
-        pass(&mut to, &from);
+        let [from, other] = [1e-30_f32, 2e-30].map(|value| vec![value; to.len()]);
+        pass(&mut to, &from, &other);
         start.wait();
         let (began, mut passes) = (Instant::now(), 0_u32);
         while began.elapsed() < LEAST || passes == 0 {
-            pass(black_box(&mut to), black_box(&from));
+            pass(black_box(&mut to), black_box(&from), black_box(&other));
             passes += 1;
         }
         began.elapsed().as_secs_f64() / f64::from(passes)

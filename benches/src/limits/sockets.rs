@@ -27,6 +27,8 @@ pub(crate) fn limits() -> io::Result<Vec<Limit>> {
     for control in available.split_whitespace() {
         let seconds = best(|| stream(control))?;
         limits.push(Limit::speed("TCP over loopback, one way", control.to_owned(), BYTES, seconds));
+        let seconds = best(|| both_ways(control))?;
+        limits.push(Limit::speed("TCP over loopback, both ways", control.to_owned(), BYTES, seconds));
     }
     Ok(limits)
 }
@@ -101,6 +103,40 @@ fn stream(control: &str) -> io::Result<f64> {
     }
     joined(receiver.join())?;
     Ok(began.elapsed().as_secs_f64())
+}
+
+/// Returns the seconds until both ends have all bytes of the stream of the other one. Each end has
+/// one thread, which sends and receives in turn.
+fn both_ways(control: &str) -> io::Result<f64> {
+    let (near, far) = pair(Some(control))?;
+    let other = thread::spawn(move || exchange(far));
+    let began = Instant::now();
+    exchange(near)?;
+    joined(other.join())?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn exchange(mut socket: TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let (sent, mut received) = (vec![1; PIECE], vec![1; PIECE]);
+    let (mut to_send, mut to_receive) = (BYTES, BYTES);
+    while to_send > 0 || to_receive > 0 {
+        if to_send > 0 {
+            to_send -= moved(socket.write(&sent[..PIECE.min(to_send)]))?;
+        }
+        if to_receive > 0 {
+            to_receive -= moved(socket.read(&mut received))?;
+        }
+    }
+    Ok(())
+}
+
+fn moved(outcome: io::Result<usize>) -> io::Result<usize> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        outcome => outcome,
+    }
 }
 
 fn joined(outcome: thread::Result<io::Result<()>>) -> io::Result<()> {

@@ -11,9 +11,10 @@ use super::library;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
-/// Measures the installed peers: Open MPI, MPICH, Gloo through PyTorch, and on request the ring of
-/// ferrotorch-distributed. The measurements are kept next to the page as JSON lines. The same
-/// command continues an interrupted run; other ranks, collectives or sizes are added.
+/// Measures the installed peers: Open MPI, MPICH and Intel MPI (`cargo xtask mpi-fetch`), those of
+/// the distribution, Gloo through PyTorch, and on request the ring of ferrotorch-distributed. The
+/// measurements are kept next to the page as JSON lines. The same command continues an interrupted
+/// run; other ranks, collectives or sizes are added.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// Measure the overhead of data parallel training instead of collectives, beside PyTorch's
@@ -59,6 +60,11 @@ pub(crate) struct Compare {
     /// Transports of this library
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_enum, default_value = "shm,tcp")]
     pub(super) transport: Vec<Transport>,
+
+    /// Let calls use copies of their buffers in turn, which together have twice the size of the
+    /// last-level cache; adds tables to the report
+    #[arg(long, conflicts_with = "ddp")]
+    pub(super) rotate: bool,
 
     /// Python with PyTorch
     #[arg(long, value_name = "PROGRAM", env = "COMM_COMPARE_PYTHON", default_value = "python3")]

@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 
 use comm_cli::__private::statistics::geometric_mean;
 
+use super::bounds::{LIMIT, TCP_LIMIT};
 use super::collective::Collective;
-use super::library::BETTER_MPI;
+use super::library::BEST_MPI;
 use super::ratio::{Comparison, Ratio};
 use super::record::Case;
 
@@ -44,19 +45,15 @@ const ALLOC: &[&str] = &["comm-shm-alloc"];
 const TCP: &[&str] = &["comm-tcp"];
 const ANY_RANKS: &[usize] = &[];
 const ALL_REDUCE: &[Collective] = &[Collective::AllReduce];
-const OTHERS: &[Collective] = &[
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::AllToAll,
-    Collective::Barrier,
-];
+const SMALLEST: &[Collective] = &[Collective::AllReduce, Collective::Barrier];
 const ALL: &[Collective] = &Collective::ALL;
 const ANY_SIZE: RangeInclusive<usize> = 0..=usize::MAX;
+const UP_TO_4: RangeInclusive<usize> = 0..=4;
 const UP_TO_MIB: RangeInclusive<usize> = 0..=1 << 20;
 const UP_TO_64_KIB: RangeInclusive<usize> = 0..=64 << 10;
 const ABOVE_64_KIB: RangeInclusive<usize> = (64 << 10) + 1..=usize::MAX;
 const ABOVE_MIB: RangeInclusive<usize> = (1 << 20) + 1..=usize::MAX;
+const FROM_4_MIB: RangeInclusive<usize> = 4 << 20..=usize::MAX;
 const FROM_64_MIB: RangeInclusive<usize> = 64 << 20..=usize::MAX;
 
 macro_rules! bar {
@@ -75,21 +72,19 @@ macro_rules! bar {
 pub(crate) const BARS: &[Bar] = {
     use Threshold::{Each, Mean};
     &[
-        bar!(SHM, BETTER_MPI, &[2], ALL_REDUCE, ANY_SIZE, Mean(0.7)),
-        bar!(SHM, BETTER_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Mean(0.5)),
-        bar!(SHM, BETTER_MPI, &[2], ALL_REDUCE, ANY_SIZE, Each(1.1)),
-        bar!(SHM, BETTER_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Each(0.9)),
-        bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.5)),
-        bar!(SHM, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
-        bar!(SHM, "mpich-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(1.1)),
-        bar!(ALLOC, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.7)),
-        bar!(ALLOC, "mpich-tuned", ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.7)),
-        bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Mean(0.7)),
-        bar!(SHM, BETTER_MPI, ANY_RANKS, OTHERS, ANY_SIZE, Each(1.1)),
+        bar!(ALLOC, LIMIT, ANY_RANKS, ALL_REDUCE, FROM_4_MIB, Each(1.25)),
+        bar!(SHM, LIMIT, ANY_RANKS, ALL_REDUCE, FROM_4_MIB, Each(1.6)),
+        bar!(SHM, LIMIT, &[2], SMALLEST, UP_TO_4, Each(1.3)),
+        bar!(SHM, BEST_MPI, &[2], ALL_REDUCE, ANY_SIZE, Mean(0.55)),
+        bar!(SHM, BEST_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Mean(0.4)),
+        bar!(SHM, BEST_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.35)),
+        bar!(SHM, BEST_MPI, ANY_RANKS, ALL, ANY_SIZE, Each(0.9)),
+        bar!(SHM, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(0.9)),
+        bar!(SHM, "mpich-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(0.9)),
         bar!(SHM, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
         bar!(SHM, "gloo", ANY_RANKS, ALL, ABOVE_MIB, Each(0.8)),
-        bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Mean(0.9)),
-        bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Each(1.1)),
+        bar!(TCP, TCP_LIMIT, &[2], ALL_REDUCE, FROM_64_MIB, Each(1.4)),
+        bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Each(0.7)),
         bar!(TCP, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
         bar!(TCP, "gloo", ANY_RANKS, ALL, ABOVE_MIB, Each(0.8)),
         bar!(SHM, "ferrotorch", ANY_RANKS, ALL_REDUCE, UP_TO_64_KIB, Each(0.1)),
@@ -171,7 +166,7 @@ impl Bar {
 
     fn held(&self, comparison: &Comparison, collective: Collective, ranks: usize) -> Vec<CheckedRatio> {
         let ours = self.ours(comparison);
-        let cells = comparison.cells(Case { collective, ranks });
+        let cells = comparison.cells(Case { collective, ranks, rotates: false });
         let ratios: Vec<(usize, Ratio)> = cells
             .filter(|(bytes, _)| self.sizes.contains(bytes))
             .filter_map(|(bytes, cell)| Some((bytes, cell.ratio(ours, self.peer)?)))
@@ -221,7 +216,7 @@ mod tests {
 
     /// All-reduce of two ranks: for each size, our times in the rounds; the peer takes 1 always.
     fn comparison(sizes: &[(usize, &[f64])]) -> Comparison {
-        let case = Case { collective: Collective::AllReduce, ranks: 2 };
+        let case = Case { collective: Collective::AllReduce, ranks: 2, rotates: false };
         let time = |round, library: &str, bytes, us| {
             Record::Time(Time { run: 1, round, library: library.into(), case, bytes, us })
         };
@@ -236,7 +231,7 @@ mod tests {
     }
 
     fn bar(limit: Threshold) -> Bar {
-        bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, ANY_SIZE, limit)
+        bar!(SHM, BEST_MPI, ANY_RANKS, ALL_REDUCE, ANY_SIZE, limit)
     }
 
     #[test]
@@ -269,13 +264,13 @@ mod tests {
     #[test]
     fn a_bar_that_does_not_apply_or_was_not_measured_has_no_verdict() {
         let comparison = comparison(&[(4, &[0.5])]);
-        let of = |ranks| bar!(SHM, BETTER_MPI, ranks, ALL_REDUCE, ANY_SIZE, Threshold::Each(1.0));
+        let of = |ranks| bar!(SHM, BEST_MPI, ranks, ALL_REDUCE, ANY_SIZE, Threshold::Each(1.0));
         assert!(of(&[2]).verdict(&comparison, 2).is_some());
         assert_eq!(of(&[4, 8]).verdict(&comparison, 2), None);
         assert_eq!(of(&[2]).verdict(&comparison, 4), None);
         let bar = bar!(TCP, "openmpi-tcp", ANY_RANKS, ALL, ANY_SIZE, Threshold::Each(1.0));
         assert_eq!(bar.verdict(&comparison, 2), None);
-        let large = bar!(SHM, BETTER_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Threshold::Each(1.0));
+        let large = bar!(SHM, BEST_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Threshold::Each(1.0));
         assert_eq!(large.verdict(&comparison, 2), None);
     }
 }

@@ -116,12 +116,13 @@ mod tests {
             memory_gib: 24,
             kernel: "6.1".into(),
             congestion_control: "bbr".into(),
+            cache_mib: 0,
         };
         Environment { date: "2026-11-21".into(), commit: commit.into(), machine }
     }
 
     fn time(run: u64) -> Record {
-        let case = Case { collective: Collective::AllReduce, ranks: 2 };
+        let case = Case { collective: Collective::AllReduce, ranks: 2, rotates: false };
         Record::Time(Time { run, round: 1, library: "openmpi".into(), case, bytes: 4, us: 0.47 })
     }
 

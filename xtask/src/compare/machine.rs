@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use comm_cli::__private::units;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -19,6 +20,9 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// The default congestion control of sockets.
     pub(crate) congestion_control: String,
+    /// The last-level cache in MiB; 0 if it is not known.
+    #[serde(default)]
+    pub(crate) cache_mib: usize,
 }
 
 /// The machine, the date and the commit of a measurement.
@@ -34,14 +38,33 @@ impl Environment {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let machine = Machine {
             cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown").to_owned(),
-            cores: thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
             memory_gib: memory_gib(&read("/proc/meminfo")),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
+            cache_mib: cache_bytes().unwrap_or(0) >> 20,
         };
         let date = first_line(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
         Ok(Self { date, commit: commit(&places::root())?, machine })
     }
+}
+
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Returns the size of the copies of a buffer of all ranks, with which calls do not find their
+/// input in the cache.
+pub(crate) fn rotated_bytes() -> usize {
+    const UNKNOWN: usize = 64 << 20;
+    2 * cache_bytes().unwrap_or(UNKNOWN)
+}
+
+/// Returns the size of the last-level cache.
+fn cache_bytes() -> Option<usize> {
+    let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let sizes = caches.filter_map(|cache| fs::read_to_string(cache.ok()?.path().join("size")).ok());
+    sizes.filter_map(|size| units::parse(size.trim()).ok()).max()
 }
 
 /// Returns the last commit that changed the library, with `-dirty` for uncommitted changes. Reports

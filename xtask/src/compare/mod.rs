@@ -7,6 +7,7 @@
 
 mod args;
 mod bars;
+mod bounds;
 mod collective;
 mod journal;
 mod library;

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Series, Style};
 
-use super::library::BETTER_MPI;
+use super::library::BEST_MPI;
 use super::ratio::Comparison;
 use super::record::Case;
 
 /// Plots a row of charts per collective, and a column per number of ranks.
 pub(super) fn picture(comparison: &Comparison) -> Figure {
-    // Its points lie on the curves of the two implementations.
+    // Its points lie on the curves of the implementations.
     let libraries: Vec<String> =
-        comparison.libraries().into_iter().filter(|library| library != BETTER_MPI).collect();
-    let cases = comparison.cases();
+        comparison.libraries().into_iter().filter(|library| library != BEST_MPI).collect();
+    let cases: Vec<Case> = comparison.cases().into_iter().filter(|case| !case.rotates).collect();
     let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
     // A barrier has one size, and so no curve.
     let has_curve = |case: &&Case| comparison.cells(**case).filter(|(bytes, _)| *bytes > 0).count() > 1;
@@ -34,7 +34,7 @@ fn panel(comparison: &Comparison, case: Case, libraries: &[String]) -> Panel {
         Series { name: library.clone(), color: color(at), points: points.collect(), style: Style::Curve }
     };
     Panel {
-        title: format!("{} of {} ranks", case.collective, case.ranks),
+        title: case.to_string(),
         axes: [Axis::SIZE, Axis::time("time per call")],
         // This library comes first, and is drawn on top.
         series: libraries.iter().enumerate().map(series).rev().collect(),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comm_cli::__private::statistics::median;
 
-use super::library::{BETTER_MPI, MPIS, is_fair, is_ours, position};
+use super::bounds::{Bounds, LIMIT, TCP_LIMIT};
+use super::library::{BEST_MPI, MPIS, is_fair, is_ours, position};
 use super::record::{Case, Record};
 
 /// A run and a round of it.
@@ -55,8 +56,10 @@ impl Comparison {
             // A repeated measurement replaces the earlier one.
             cell.times.entry(time.library.clone()).or_default().insert((time.run, time.round), time.us);
         }
-        for cell in comparison.cells.values_mut() {
-            cell.add_better_mpi();
+        let bounds = bounds(records);
+        for ((case, bytes), cell) in &mut comparison.cells {
+            cell.add_best_mpi();
+            cell.add_limits(&bounds, *case, *bytes);
         }
         comparison
     }
@@ -98,9 +101,44 @@ impl Comparison {
     }
 }
 
+/// Returns the bounds of each run.
+fn bounds(records: &[Record]) -> BTreeMap<u64, Bounds> {
+    let runs: BTreeSet<u64> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Limit(limit) => Some(limit.run),
+            _ => None,
+        })
+        .collect();
+    let of_run = |run: u64| {
+        Bounds::of(records.iter().filter_map(move |record| match record {
+            Record::Limit(limit) if limit.run == run => Some(limit),
+            _ => None,
+        }))
+    };
+    runs.into_iter().map(|run| (run, of_run(run))).collect()
+}
+
 impl Cell {
-    /// Adds the faster of the two for each round.
-    fn add_better_mpi(&mut self) {
+    /// Adds the least times that the machine allows, for each round of a run whose limits are
+    /// known.
+    fn add_limits(&mut self, bounds: &BTreeMap<u64, Bounds>, case: Case, bytes: usize) {
+        let whens: BTreeSet<When> = self.times.values().flat_map(|times| times.keys().copied()).collect();
+        self.add_times(LIMIT, &whens, |run| bounds.get(&run)?.shared_memory(case, bytes));
+        self.add_times(TCP_LIMIT, &whens, |run| bounds.get(&run)?.tcp(case, bytes));
+    }
+
+    /// Adds a library that takes the same time in each round of a run.
+    fn add_times(&mut self, name: &str, whens: &BTreeSet<When>, time: impl Fn(u64) -> Option<f64>) {
+        let times = whens.iter().filter_map(|when| Some((*when, time(when.0)?)));
+        let times: BTreeMap<When, f64> = times.collect();
+        if !times.is_empty() {
+            self.times.insert(name.to_owned(), times);
+        }
+    }
+
+    /// Adds the fastest one for each round.
+    fn add_best_mpi(&mut self) {
         let mut better: BTreeMap<When, f64> = BTreeMap::new();
         for times in MPIS.iter().filter_map(|name| self.times.get(*name)) {
             for (when, us) in times {
@@ -108,7 +146,7 @@ impl Cell {
             }
         }
         if !better.is_empty() {
-            self.times.insert(BETTER_MPI.to_owned(), better);
+            self.times.insert(BEST_MPI.to_owned(), better);
         }
     }
 
@@ -136,7 +174,7 @@ mod tests {
     use super::super::record::Time;
     use super::*;
 
-    const CASE: Case = Case { collective: Collective::AllReduce, ranks: 2 };
+    const CASE: Case = Case { collective: Collective::AllReduce, ranks: 2, rotates: false };
 
     fn time(when: When, library: &str, us: f64) -> Record {
         let (run, round) = when;
@@ -164,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_mpi_is_the_faster_one_of_each_round() {
+    fn the_best_mpi_is_the_faster_one_of_each_round() {
         let records = [
             time((1, 1), "comm-shm", 1.0),
             time((1, 1), "openmpi", 2.0),
@@ -175,7 +213,7 @@ mod tests {
             time((1, 3), "comm-shm", 1.0),
             time((1, 3), "mpich", 10.0),
         ];
-        let ratio = ratio(&records, "comm-shm", BETTER_MPI).unwrap();
+        let ratio = ratio(&records, "comm-shm", BEST_MPI).unwrap();
         assert_eq!(ratio.rounds, [(1, 0.5), (2, 0.25), (3, 0.1)]);
     }
 

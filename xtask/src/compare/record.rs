@@ -1,5 +1,7 @@
 //! The records of a journal.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::collective::Collective;
@@ -65,6 +67,22 @@ pub(crate) struct Limit {
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) ranks: usize,
+    /// Whether calls use copies of their buffers in turn, which do not fit into the cache together.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) rotates: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, ranks, rotates } = self;
+        write!(f, "{collective} of {ranks} ranks")?;
+        f.write_str(if *rotates { ", from memory" } else { "" })
+    }
 }
 
 /// The median time of a call in a round.

@@ -41,13 +41,12 @@ impl<'a> Rounds<'a> {
         out: &mut W,
         mut after_round: impl FnMut(&Journal, &mut W) -> Result<()>,
     ) -> Result<()> {
-        let is_left =
-            |item: &RoundCase| !item.is_done(&self.names(item.case.collective), run, &journal.records);
+        let is_left = |item: &RoundCase| !item.is_done(&self.names(item.case), run, &journal.records);
         let left: Vec<RoundCase> = self.round_cases().into_iter().filter(is_left).collect();
-        let starts = left.iter().map(|item| self.names(item.case.collective).len()).sum();
+        let starts = left.iter().map(|item| self.names(item.case).len()).sum();
         let progress = Progress::with_estimate(starts);
         for (at, item) in left.iter().enumerate() {
-            let has_it = |library: &&dyn Library| library.measures(item.case.collective);
+            let has_it = |library: &&dyn Library| library.measures(item.case);
             for library in self.order(item.round).filter(has_it) {
                 let what = format!("round {}, {} by {}", item.round, item.what(), library.name());
                 progress.at(what.clone());
@@ -65,9 +64,9 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Returns the names of the libraries that support a collective.
-    fn names(&self, collective: Collective) -> Vec<String> {
-        let libraries = self.libraries.iter().filter(|library| library.measures(collective));
+    /// Returns the names of the libraries that measure a case.
+    fn names(&self, case: Case) -> Vec<String> {
+        let libraries = self.libraries.iter().filter(|library| library.measures(case));
         libraries.map(|library| library.name()).collect()
     }
 
@@ -80,10 +79,12 @@ impl<'a> Rounds<'a> {
         };
         let round_case = |round, (collective, ranks): (Collective, usize)| {
             let sizes = compare.sizes(collective, ranks);
-            RoundCase { round, case: Case { collective, ranks }, sizes }
+            RoundCase { round, case: Case { collective, ranks, rotates: compare.rotate }, sizes }
         };
         let all = (1..=compare.rounds).flat_map(|round| cases().map(move |case| round_case(round, case)));
-        all.filter(|item| !item.sizes.is_empty()).collect()
+        // A barrier has no buffers.
+        let is_pointless = |case: Case| case.rotates && case.collective == Collective::Barrier;
+        all.filter(|item| !item.sizes.is_empty() && !is_pointless(item.case)).collect()
     }
 
     /// Returns all libraries, rotated by the round.
@@ -130,7 +131,7 @@ impl<'a> Rounds<'a> {
 
 impl RoundCase {
     fn what(&self) -> String {
-        format!("{} of {} ranks", self.case.collective, self.case.ranks)
+        self.case.to_string()
     }
 
     /// Returns whether all libraries have measured every size or failed. Otherwise, all measure

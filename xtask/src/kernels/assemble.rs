@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Error, Result};
-use crate::wheel::Wheel;
+use crate::wheel::{Part, Wheel};
 use crate::{commands, places};
 
 /// The last major version with all devices that NCCL supports. Its package is a seventh of the size
@@ -19,7 +19,7 @@ const PTXAS: Wheel = Wheel {
         "5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0",
         "44e1eca4d08926193a558d2434b1bf83d57b4d5743e0c431c0c83d51da1df62b",
     ],
-    files: &["nvidia/cuda_nvcc/bin/ptxas"],
+    part: Part::Files(&["nvidia/cuda_nvcc/bin/ptxas"]),
 };
 
 /// The oldest device of NCCL 2.18, and one of each generation up to Blackwell.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Error, Result};
-use crate::wheel::Wheel;
+use crate::wheel::{Part, Wheel};
 use crate::{commands, docs, places};
 
 const BINDINGS: &str = "nccl-sys/src/bindings.rs";
@@ -18,7 +18,7 @@ const LIBCLANG: Wheel = Wheel {
         "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
         "54dda940a4a0491a9d1532bf071ea3ef26e6dbaf03b5000ed94dd7174e8f9592",
     ],
-    files: &["clang/native/libclang.so"],
+    part: Part::Files(&["clang/native/libclang.so"]),
 };
 
 /// Downloads libclang unless it is already there, and returns its folder.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::wheel::Wheel;
+use crate::wheel::{Part, Wheel};
 
 const HEADER: &str = "nvidia/nccl/include/nccl.h";
 const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
@@ -73,7 +73,7 @@ impl Release {
     pub(super) fn fetch(&self, target: &Path) -> Result<Files> {
         let folder = target.join("nccl").join(self.version);
         let Self { version, package, sha256 } = *self;
-        let wheel = Wheel { package, version, sha256, files: &[HEADER, LIBRARY] };
+        let wheel = Wheel { package, version, sha256, part: Part::Files(&[HEADER, LIBRARY]) };
         wheel.fetch(&folder)?;
         Ok(Files { header: folder.join("nccl.h"), library: folder.join("libnccl.so.2") })
     }

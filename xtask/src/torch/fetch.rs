@@ -45,7 +45,7 @@ pub(super) fn install(python: &Path) -> Result<Installed> {
 
 fn install_into(python: &Path, requirements: &Path, folder: &Path) -> Result<()> {
     let packages = folder.join("packages");
-    commands::output(&mut wheel::pip_install(python, requirements, &packages))?;
+    commands::output(&mut wheel::pip_install(python, requirements, "--target", &packages))?;
     let mut without_cuda = Command::new(python);
     without_cuda.arg(places::root().join("python/tests/without_cuda.py"));
     commands::run(without_cuda.arg(packages.join("torch/lib")).arg(folder.join("libraries")))

@@ -147,6 +147,12 @@ pub(crate) struct CallArgs {
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) alloc: bool,
 
+    /// Use another copy of the buffers in each call, so many that they have this size together, at
+    /// most 1024, and write to each of them, outside the measured time, after its call: with more
+    /// than the last-level cache holds, calls read from memory, as those of a training step do
+    #[arg(long, value_name = "SIZE", value_parser = bytes, conflicts_with = "calibrate")]
+    pub(crate) rotate: Option<usize>,
+
     /// Compare every element of the result with the expected value, bit for bit
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) check: bool,
@@ -162,6 +168,7 @@ impl CallArgs {
             in_place: false,
             out_of_place: false,
             alloc: false,
+            rotate: None,
             check: false,
         }
     }
@@ -175,6 +182,7 @@ impl CallArgs {
             (self.algorithm.is_some(), "--algorithm"),
             (self.in_place, "--in-place"),
             (self.out_of_place, "--out-of-place"),
+            (self.rotate.is_some(), "--rotate"),
         ];
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }

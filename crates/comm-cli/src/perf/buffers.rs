@@ -37,15 +37,43 @@ impl Lengths {
     }
 }
 
-type Elements<T> = Box<dyn DerefMut<Target = [T]>>;
+/// Copies of one buffer in one allocation, of which calls use one after the other.
+struct Rotation<T> {
+    memory: Box<dyn DerefMut<Target = [T]>>,
+    len: usize,
+    /// The distance between the starts of two copies in elements.
+    stride: usize,
+}
+
+impl<T: Small> Rotation<T> {
+    /// The distance between copies is a multiple of this, so that all are aligned alike.
+    const ALIGNMENT: usize = 4096;
+
+    fn new(comm: Option<&Comm>, len: usize, copies: usize) -> Result<Self> {
+        let stride = if copies > 1 { len.next_multiple_of(Self::ALIGNMENT / size_of::<T>()) } else { len };
+        let elements = stride.saturating_mul(copies);
+        Ok(Self { memory: allocate(comm, elements)?, len, stride })
+    }
+
+    fn copy(&self, at: usize) -> &[T] {
+        &self.memory[at * self.stride..][..self.len]
+    }
+
+    fn copy_mut(&mut self, at: usize) -> &mut [T] {
+        &mut self.memory[at * self.stride..][..self.len]
+    }
+}
 
 /// The buffers of one rank for calls of one size.
 pub(crate) struct RankBuffers<'a, T> {
     plan: &'a Plan,
     rank: usize,
     count: usize,
-    send: Elements<T>,
-    recv: Elements<T>,
+    send: Rotation<T>,
+    recv: Rotation<T>,
+    copies: usize,
+    /// The copy that the next call uses.
+    turn: usize,
 }
 
 impl<'a, T: Small> RankBuffers<'a, T> {
@@ -60,18 +88,30 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 
     fn with(plan: &'a Plan, comm: &Comm, count: usize, lengths: Lengths) -> Result<Self> {
         let comm_if_alloc = plan.alloc.then_some(comm);
-        let [send, recv] = [lengths.send, lengths.recv].map(|len| allocate(comm_if_alloc, len));
-        Ok(Self { plan, rank: comm.rank(), count, send: send?, recv: recv? })
+        let copies = plan.copies(count * plan.dtype.size());
+        let [send, recv] = [lengths.send, lengths.recv].map(|len| Rotation::new(comm_if_alloc, len, copies));
+        Ok(Self { plan, rank: comm.rank(), count, send: send?, recv: recv?, copies, turn: 0 })
+    }
+
+    fn recv(&self) -> &[T] {
+        self.recv.copy(self.turn)
+    }
+
+    /// Lets the next call use the next copy, and writes to the one that will be used last.
+    pub(crate) fn rotate(&mut self) {
+        let written = if self.plan.layout == Layout::InPlace { &mut self.recv } else { &mut self.send };
+        written.copy_mut(self.turn).fill(T::of(0));
+        self.turn = (self.turn + 1) % self.copies;
     }
 
     /// Makes the call of the plan, with `root` instead of the plan's root.
     pub(crate) fn run(&mut self, comm: &Comm, root: usize) -> comm::Result<()> {
         let op = exact::of_rank(self.plan.op.unwrap_or(ReduceOp::Sum), self.rank);
         let counts = Counts::Equal;
-        let recv = HostViewMut::new(&mut self.recv[..]);
+        let recv = HostViewMut::new(self.recv.copy_mut(self.turn));
         let buffers = match self.plan.layout {
             Layout::InPlace => Buffers::InPlace(recv),
-            Layout::OutOfPlace => Buffers::Separate { send: HostView::new(&self.send[..]), recv },
+            Layout::OutOfPlace => Buffers::Separate { send: HostView::new(self.send.copy(self.turn)), recv },
         };
         let call = match (self.plan.collective, buffers) {
             (Collective::AllReduce, buffers) => Call::AllReduce { buffers, op },
@@ -92,8 +132,8 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     /// Fills the buffers with zeros. Their repeated sums never become subnormal or infinite; such
     /// numbers can be slower to add.
     pub(crate) fn clear(&mut self) {
-        self.send.fill(T::of(0));
-        self.recv.fill(T::of(0));
+        self.send.memory.fill(T::of(0));
+        self.recv.memory.fill(T::of(0));
     }
 
     /// Makes the call with different contributions in every rank and element. Returns the number of
@@ -107,7 +147,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     fn count_wrong(&self) -> u64 {
         let wrong = self.result().filter(|&index| {
             let expected = T::of(self.expected(index));
-            let found = self.recv.get(index);
+            let found = self.recv().get(index);
             found.is_none_or(|found| bytemuck::bytes_of(found) != bytemuck::bytes_of(&expected))
         });
         wrong.count() as u64
@@ -132,18 +172,18 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 
     /// Writes this rank's contribution, and overwrites all memory that receives a result.
     fn contribute(&mut self) {
-        let (rank, block) = (self.rank, self.block());
-        self.recv.fill(T::of(UNTOUCHED));
+        let (rank, block, turn) = (self.rank, self.block(), self.turn);
+        self.recv.copy_mut(turn).fill(T::of(UNTOUCHED));
         let (range, is_sent) = match (self.plan.collective, self.plan.layout) {
             (Collective::Broadcast, _) if rank != self.plan.root => return,
             (Collective::AllGather, Layout::InPlace) => (rank * block..(rank + 1) * block, false),
-            (_, Layout::OutOfPlace) => (0..self.send.len(), true),
-            (_, Layout::InPlace) => (0..self.recv.len(), false),
+            (_, Layout::OutOfPlace) => (0..self.send.len, true),
+            (_, Layout::InPlace) => (0..self.recv.len, false),
         };
         for (index, at) in range.enumerate() {
             let number = T::of(self.contribution(rank, index));
             let into = if is_sent { &mut self.send } else { &mut self.recv };
-            into[at] = number;
+            into.copy_mut(turn)[at] = number;
         }
     }
 
@@ -153,7 +193,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
             (Collective::ReduceScatter, Layout::InPlace) => {
                 self.rank * self.block()..(self.rank + 1) * self.block()
             }
-            _ => 0..self.recv.len(),
+            _ => 0..self.recv.len,
         }
     }
 
@@ -181,7 +221,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
 }
 
 /// Allocates a buffer, and writes to all of its pages, because untouched pages take no memory.
-fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Elements<T>> {
+fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Box<dyn DerefMut<Target = [T]>>> {
     if let Some(comm) = comm {
         let mut buffer = comm.alloc(len)?;
         buffer.fill(T::of(UNTOUCHED));
@@ -206,17 +246,35 @@ mod tests {
     fn plan(collective: Collective, layout: Layout, ranks: usize, dtype: DType, op: ReduceOp) -> Plan {
         let root = if has_root(collective) { ranks - 1 } else { 0 };
         let op = reduces(collective).then_some(op);
-        Plan { collective, ranks, dtype, op, root, layout, algorithm: None, alloc: false, sizes: Vec::new() }
+        Plan {
+            collective,
+            ranks,
+            dtype,
+            op,
+            root,
+            layout,
+            algorithm: None,
+            alloc: false,
+            rotated_bytes: 0,
+            sizes: Vec::new(),
+        }
     }
 
-    /// Checks one call on every rank; then again with each rank's last element damaged.
+    /// Checks one call on every rank; then again with each rank's last element damaged. Copies of
+    /// the buffers take turns.
     fn check<T: Small>(plan: &Plan, count: usize) {
         let found = comm::threads::run(plan.ranks, |comm| {
             let mut buffers = RankBuffers::<T>::new(plan, &comm, count).unwrap();
-            let right = buffers.check(&comm).unwrap();
+            let mut right = 0;
+            for _ in 0..=buffers.copies {
+                right += buffers.check(&comm).unwrap();
+                buffers.rotate();
+            }
+            right += buffers.check(&comm).unwrap();
             let mut damaged = 0;
             if let Some(last) = buffers.result().last() {
-                let element = bytemuck::bytes_of_mut(&mut buffers.recv[last]);
+                let turn = buffers.turn;
+                let element = bytemuck::bytes_of_mut(&mut buffers.recv.copy_mut(turn)[last]);
                 element[0] ^= 1;
                 damaged = 1;
             }
@@ -234,6 +292,7 @@ mod tests {
                 for layout in Layout::of(collective) {
                     let mut plan = plan(collective, *layout, ranks, DType::F32, ReduceOp::Sum);
                     plan.alloc = ranks.is_multiple_of(2);
+                    plan.rotated_bytes = if ranks == 3 { 100 } else { 0 };
                     let counts = if has_data(collective) { [ranks, 7 * ranks] } else { [0; 2] };
                     counts.into_iter().for_each(|count| check::<f32>(&plan, count));
                 }

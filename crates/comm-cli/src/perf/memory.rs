@@ -24,7 +24,7 @@ fn fits(plan: &Plan, tuning: &Tuning, size: usize, ranks: usize, available: usiz
 fn needed(plan: &Plan, tuning: &Tuning, size: usize) -> Result<usize> {
     // The root needs at least as much as any other rank.
     let Lengths { send, recv } = Lengths::of(plan, true, plan.count(size));
-    let own = (send + recv) * plan.dtype.size();
+    let own = ((send + recv) * plan.dtype.size()).saturating_mul(plan.copies(size));
     let choice = plan.select(size, tuning)?;
     let params = choose::params(&plan.shape(size), choice.segments, tuning);
     let slot = size.div_ceil(choice.algorithm.blocks(&params).max(1));
@@ -52,6 +52,7 @@ mod tests {
             layout,
             algorithm,
             alloc: false,
+            rotated_bytes: 0,
             sizes,
         }
     }

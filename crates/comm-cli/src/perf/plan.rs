@@ -85,11 +85,22 @@ pub(crate) struct Plan {
     pub(crate) algorithm: Option<String>,
     /// Whether the communicator allocates the buffers.
     pub(crate) alloc: bool,
+    /// The least size in bytes of all copies of a buffer together, of which calls use one after the
+    /// other. 0 if all calls use the same buffers.
+    pub(crate) rotated_bytes: usize,
     /// Sizes in bytes, in ascending order.
     pub(crate) sizes: Vec<usize>,
 }
 
 impl Plan {
+    /// The largest number of copies of a buffer.
+    const COPIES_MAX: usize = 1024;
+
+    /// Returns the number of copies of buffers for calls of this size.
+    pub(crate) fn copies(&self, bytes: usize) -> usize {
+        self.rotated_bytes.div_ceil(bytes.max(1)).clamp(1, Self::COPIES_MAX)
+    }
+
     pub(crate) fn new(
         collective: Collective,
         ranks: usize,
@@ -126,6 +137,7 @@ impl Plan {
             layout: Layout::choose(collective, call.layout())?,
             algorithm: call.algorithm.clone(),
             alloc: call.alloc,
+            rotated_bytes: call.rotate.unwrap_or(0),
             sizes: Vec::new(),
         };
         plan.sizes = range.sizes().map(|size| plan.round(size)).collect();

@@ -80,7 +80,12 @@ fn measure<T: Small>(
     };
     let mut buffers = RankBuffers::<T>::new(plan, &session.comm, plan.count(bytes))?;
     buffers.clear();
-    let times = timing::measure(&session.comm, samples, &mut || buffers.run(&comm, plan.root))?;
+    let times = if plan.rotated_bytes == 0 {
+        timing::measure(&session.comm, samples, &mut || buffers.run(&comm, plan.root))
+    } else {
+        let call = |buffers: &mut RankBuffers<'_, T>| buffers.run(&comm, plan.root);
+        timing::measure_with(&session.comm, samples, &mut buffers, call, RankBuffers::rotate)
+    }?;
     let wrong = match check {
         true => {
             let mut wrong = [buffers.check(&comm)?];

@@ -11,6 +11,9 @@ const CALLS_MAX: u64 = 1 << 24;
 /// The largest growth factor, because a short measurement is inexact.
 const GROWTH_MAX: u64 = 16;
 
+/// Makes a number of calls, and returns the time that they took.
+type TimedCalls<'a> = dyn FnMut(u64) -> comm::Result<Duration> + 'a;
+
 /// Returns the time per call on the slowest rank for each sample, in seconds. The result is the
 /// same on every rank.
 ///
@@ -21,37 +24,53 @@ pub(crate) fn measure(
     samples: &Samples,
     call: &mut dyn FnMut() -> comm::Result<()>,
 ) -> comm::Result<Vec<f64>> {
-    for _ in 0..samples.warmup {
-        call()?;
-    }
-    let calls = agree_on_calls(comm, samples.sample_ms, call)?;
+    measure_calls(comm, samples, &mut |calls| {
+        let start = Instant::now();
+        for _ in 0..calls {
+            call()?;
+        }
+        Ok(start.elapsed())
+    })
+}
+
+/// Measures like [`measure`]. `between` follows each call, and its time does not count.
+pub(crate) fn measure_with<T>(
+    comm: &Comm,
+    samples: &Samples,
+    state: &mut T,
+    call: impl Fn(&mut T) -> comm::Result<()>,
+    between: impl Fn(&mut T),
+) -> comm::Result<Vec<f64>> {
+    measure_calls(comm, samples, &mut |calls| {
+        let mut total = Duration::ZERO;
+        for _ in 0..calls {
+            let start = Instant::now();
+            call(state)?;
+            total += start.elapsed();
+            between(state);
+        }
+        Ok(total)
+    })
+}
+
+fn measure_calls(comm: &Comm, samples: &Samples, timed: &mut TimedCalls<'_>) -> comm::Result<Vec<f64>> {
+    timed(u64::from(samples.warmup))?;
+    let calls = agree_on_calls(comm, samples.sample_ms, timed)?;
     let mut times = Vec::with_capacity(samples.samples as usize);
     for _ in 0..samples.samples {
         comm.barrier()?;
-        times.push(time(calls, call)?.as_secs_f64() / calls as f64);
+        times.push(timed(calls)?.as_secs_f64() / calls as f64);
     }
     comm.all_reduce(&mut times, ReduceOp::Max)?;
     Ok(times)
 }
 
-fn time(calls: u64, call: &mut dyn FnMut() -> comm::Result<()>) -> comm::Result<Duration> {
-    let start = Instant::now();
-    for _ in 0..calls {
-        call()?;
-    }
-    Ok(start.elapsed())
-}
-
 /// Returns the number of calls of a sample, which rank 0 determines.
-fn agree_on_calls(
-    comm: &Comm,
-    sample_min: Duration,
-    call: &mut dyn FnMut() -> comm::Result<()>,
-) -> comm::Result<u64> {
+fn agree_on_calls(comm: &Comm, sample_min: Duration, timed: &mut TimedCalls<'_>) -> comm::Result<u64> {
     let mut calls = 1;
     loop {
         comm.barrier()?;
-        let elapsed = time(calls, call)?;
+        let elapsed = timed(calls)?;
         let mut next = [if comm.rank() == 0 { more_calls(calls, elapsed, sample_min) } else { 0 }];
         comm.broadcast(0, &mut next)?;
         if next == [calls] {

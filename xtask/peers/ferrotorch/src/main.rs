@@ -1,5 +1,5 @@
 //! Measures the ring all-reduce of ferrotorch-distributed: `ferrotorch-peer RANKS all_reduce
-//! SAMPLES SAMPLE_MS BYTES...`
+//! SAMPLES SAMPLE_MS 0 BYTES...`
 //!
 //! Starts the ranks on this machine. Measures as `commctl perf` does, with sums of `f32`: after two
 //! warm-up calls, a sample is the average time of consecutive calls over SAMPLE_MS on the slowest
@@ -37,9 +37,12 @@ struct Wanted {
 impl Wanted {
     fn read() -> Outcome<Self> {
         let words: Vec<String> = env::args().skip(1).collect();
-        let [ranks, collective, samples, sample_ms, sizes @ ..] = &words[..] else {
-            return Err("usage: ferrotorch-peer RANKS all_reduce SAMPLES SAMPLE_MS BYTES...".into());
+        let [ranks, collective, samples, sample_ms, rotated, sizes @ ..] = &words[..] else {
+            return Err("usage: ferrotorch-peer RANKS all_reduce SAMPLES SAMPLE_MS 0 BYTES...".into());
         };
+        if rotated != "0" {
+            return Err("all calls use the same buffer".into());
+        }
         if collective != "all_reduce" {
             return Err(format!("{collective}: there is only a ring for all_reduce").into());
         }

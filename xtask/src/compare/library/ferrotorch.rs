@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::{Library, MeasurementArgs, Search, build, built_peers, sources};
 use crate::compare::collective::Collective;
+use crate::compare::record::Case;
 
 pub(super) const NAME: &str = "ferrotorch";
 
@@ -30,8 +31,8 @@ impl Library for Ferrotorch {
         NAME.into()
     }
 
-    fn measures(&self, collective: Collective) -> bool {
-        collective == Collective::AllReduce
+    fn measures(&self, case: Case) -> bool {
+        case.collective == Collective::AllReduce && !case.rotates
     }
 
     fn command(&self, args: &MeasurementArgs<'_>) -> Command {

@@ -2,6 +2,7 @@
 
 mod ferrotorch;
 mod gloo;
+mod imb;
 mod mpi;
 mod ours;
 
@@ -13,8 +14,9 @@ use std::process::Command;
 use comm_cli::__private::program::chain;
 
 use super::args::Compare;
-use super::collective::Collective;
+use super::bounds::{LIMIT, TCP_LIMIT};
 use super::journal::LibraryVersions;
+use super::machine::rotated_bytes;
 use super::record::Case;
 use crate::error::{Error, Result};
 use crate::{commands, places};
@@ -23,16 +25,16 @@ pub(super) use gloo::pytorch_version;
 /// The prefix of the names of this library.
 pub(super) const OURS: &str = "comm";
 
-/// The faster of Open MPI and MPICH with default settings in a round.
-pub(crate) const BETTER_MPI: &str = "better MPI";
-pub(crate) const MPIS: [&str; 2] = ["openmpi", "mpich"];
+/// The fastest MPI with default settings in a round.
+pub(crate) const BEST_MPI: &str = "best MPI";
+pub(crate) const MPIS: [&str; 5] = ["openmpi", "mpich", "impi", "openmpi-debian", "mpich-debian"];
 
 /// A library under test, with its settings.
 pub(crate) trait Library: Debug {
     /// The name in records and reports.
     fn name(&self) -> String;
 
-    fn measures(&self, _collective: Collective) -> bool {
+    fn measures(&self, _case: Case) -> bool {
         true
     }
 
@@ -52,11 +54,18 @@ pub(crate) struct MeasurementArgs<'a> {
 }
 
 impl MeasurementArgs<'_> {
-    /// Returns the arguments of the programs of peers: collective, samples, their length, sizes.
+    /// Returns the size of the copies of a buffer of one rank, if calls use one after the other.
+    fn rotated_bytes(&self) -> usize {
+        if self.case.rotates { rotated_bytes() / self.case.ranks } else { 0 }
+    }
+
+    /// Returns the arguments of the programs of peers: collective, samples, their length, the size
+    /// of all copies of a buffer, sizes.
     fn to_strings(&self) -> Vec<String> {
         let Compare { samples, sample_ms, .. } = self.compare;
-        let head = [self.case.collective.to_string(), samples.to_string(), sample_ms.to_string()];
-        head.into_iter().chain(self.sizes.iter().map(usize::to_string)).collect()
+        let numbers = [*samples as usize, *sample_ms as usize, self.rotated_bytes()];
+        let head = [self.case.collective.to_string()].into_iter().chain(numbers.map(|n| n.to_string()));
+        head.chain(self.sizes.iter().map(usize::to_string)).collect()
     }
 }
 
@@ -71,12 +80,16 @@ struct Peer {
 }
 
 /// All peers, in the order of the report.
-const PEERS: [Peer; 7] = [
-    Peer { name: "openmpi", find: |name, _| mpi::open_mpi(name, &[], &[]) },
-    Peer { name: "openmpi-tuned", find: |name, _| mpi::open_mpi(name, &[], &mpi::KEEP_MEMORY) },
-    Peer { name: "mpich", find: |name, _| mpi::mpich(name, &[]) },
-    Peer { name: "mpich-tuned", find: |name, _| mpi::mpich(name, &mpi::KEEP_MEMORY) },
-    Peer { name: "openmpi-tcp", find: |name, _| mpi::open_mpi(name, &mpi::ONLY_TCP, &[]) },
+const PEERS: [Peer; 11] = [
+    Peer { name: "openmpi", find: |name, _| mpi::find(name, mpi::open_mpi(), &[], &[]) },
+    Peer { name: "openmpi-tuned", find: |name, _| mpi::find(name, mpi::open_mpi(), &[], &mpi::KEEP_MEMORY) },
+    Peer { name: "mpich", find: |name, _| mpi::find(name, mpi::mpich(), &[], &[]) },
+    Peer { name: "mpich-tuned", find: |name, _| mpi::find(name, mpi::mpich(), &[], &mpi::KEEP_MEMORY) },
+    Peer { name: "impi", find: |name, _| mpi::find(name, mpi::intel_mpi(), &[], &[]) },
+    Peer { name: "impi-imb", find: |_, _| imb::find(mpi::intel_mpi()) },
+    Peer { name: "openmpi-debian", find: |name, _| mpi::find(name, mpi::debian_open_mpi(), &[], &[]) },
+    Peer { name: "mpich-debian", find: |name, _| mpi::find(name, mpi::debian_mpich(), &[], &[]) },
+    Peer { name: "openmpi-tcp", find: |name, _| mpi::find(name, mpi::open_mpi(), &mpi::ONLY_TCP, &[]) },
     Peer { name: "gloo", find: |_, compare| gloo::find(&compare.python) },
     Peer { name: ferrotorch::NAME, find: |_, _| ferrotorch::find() },
 ];
@@ -105,7 +118,7 @@ pub(crate) fn is_fair(ours: &str, peer: &str) -> bool {
     let over_tcp = ours.contains("tcp");
     match peer {
         "gloo" | "ferrotorch" => true,
-        "openmpi-tcp" => over_tcp,
+        "openmpi-tcp" | TCP_LIMIT => over_tcp,
         _ => !over_tcp,
     }
 }
@@ -115,8 +128,9 @@ pub(crate) fn position(library: &str) -> (usize, String) {
     let peer = PEERS.iter().position(|peer| peer.name == library);
     let index = match library {
         ours if is_ours(ours) => 0,
-        BETTER_MPI => 1,
-        _ => peer.map_or(usize::MAX, |at| at + 2),
+        LIMIT | TCP_LIMIT => 1,
+        BEST_MPI => 2,
+        _ => peer.map_or(usize::MAX, |at| at + 3),
     };
     (index, library.to_owned())
 }
@@ -183,18 +197,18 @@ mod tests {
     #[test]
     fn this_library_comes_first_and_unknown_names_last() {
         let mut names =
-            ["other", "gloo", "comm-tcp", "openmpi", "better MPI", "comm-shm", "communist", "mpich-tuned"];
+            ["other", "gloo", "comm-tcp", "openmpi", "best MPI", "comm-shm", "communist", "mpich-tuned"];
         names.sort_by_key(|name| position(name));
         assert_eq!(
             names,
-            ["comm-shm", "comm-tcp", "better MPI", "openmpi", "mpich-tuned", "gloo", "communist", "other"]
+            ["comm-shm", "comm-tcp", "best MPI", "openmpi", "mpich-tuned", "gloo", "communist", "other"]
         );
     }
 
     #[test]
     fn sockets_are_not_compared_with_shared_memory() {
         assert!(is_fair("comm-tcp", "openmpi-tcp") && !is_fair("comm-shm", "openmpi-tcp"));
-        assert!(is_fair("comm-shm", "mpich-tuned") && !is_fair("comm-tcp", BETTER_MPI));
+        assert!(is_fair("comm-shm", "mpich-tuned") && !is_fair("comm-tcp", BEST_MPI));
         assert!(is_fair("comm-shm", "gloo") && is_fair("comm-tcp", "gloo"));
         assert!(is_fair("comm-shm-alloc", "openmpi"));
     }

@@ -32,7 +32,7 @@ impl Library for Ours {
 
     fn command(&self, args: &MeasurementArgs<'_>) -> Command {
         let Compare { samples, sample_ms, factor, min, max, .. } = args.compare;
-        let Case { collective, ranks } = args.case;
+        let Case { collective, ranks, rotates } = args.case;
         let mut options = vec![
             ("--ranks", ranks.to_string()),
             ("--samples", samples.to_string()),
@@ -47,6 +47,9 @@ impl Library for Ours {
             options.push(("--factor", factor.to_string()));
             if args.check {
                 command.arg("--check");
+            }
+            if rotates {
+                options.push(("--rotate", args.rotated_bytes().to_string()));
             }
         }
         for (name, value) in options {

@@ -13,8 +13,13 @@ pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -
         "\nWritten by `cargo xtask compare`. A ratio is the time of comm divided by that of a peer in the same round: below 1, \
          comm is faster. A cell is the median over the rounds, and the time of a round the median of its samples. A sample is the \
          average time of consecutive calls on the slowest rank. Sizes are those of nccl-tests, elements are `f32`, reductions \
-         are sums, and every result was checked. *Better MPI* is the faster of Open MPI and MPICH in a round, with default \
-         settings; the *tuned* ones are configured to keep allocated memory.\n\n",
+         are sums, and every result was checked. *Best MPI* is the fastest MPI in a round, with default \
+         settings; the *tuned* ones are configured to keep allocated memory. With more ranks than cores, Open MPI and Intel MPI are \
+         told to yield, and MPICH is not measured, because its ranks only spin. *Limit* is the least time that the \
+         machine allows: that of the bytes which a collective reads and writes at least, at the measured bandwidth of \
+         memory, or at the smallest size the round trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. In the \
+         tables *from memory*, calls use copies of their buffers in turn, which all ranks together have in twice the size of the \
+         last-level cache, and which are written after each call, outside the measured time.\n\n",
     );
     text += &runs::section(records);
     text += &verdicts::section(comparison);

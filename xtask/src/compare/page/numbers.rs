@@ -18,15 +18,14 @@ pub(super) fn means(comparison: &Comparison) -> String {
         return String::new();
     }
     let mut text = String::from("## Geometric means\n\nGeometric means of the ratios over all sizes.\n\n");
-    for ranks in cases.iter().map(|case| case.ranks).collect::<BTreeSet<_>>() {
-        let collectives: Vec<_> =
-            cases.iter().filter(|case| case.ranks == ranks).map(|case| case.collective).collect();
-        let mut head = vec![format!("{ranks} ranks")];
-        head.extend(collectives.iter().map(ToString::to_string));
+    for (rotates, ranks) in cases.iter().map(|case| (case.rotates, case.ranks)).collect::<BTreeSet<_>>() {
+        let cases: Vec<&Case> =
+            cases.iter().filter(|case| (case.rotates, case.ranks) == (rotates, ranks)).collect();
+        let mut head = vec![format!("{ranks} ranks{}", if rotates { ", from memory" } else { "" })];
+        head.extend(cases.iter().map(|case| case.collective.to_string()));
         let row = |(ours, peer): &(String, String)| {
-            let mean = |collective| mean_of(comparison, Case { collective, ranks }, ours, peer);
-            let cells = collectives.iter().map(|collective| mean(*collective).map_or(ABSENT.into(), ratio));
-            [format!("{ours} by {peer}")].into_iter().chain(cells).collect()
+            let mean = |case: &&Case| mean_of(comparison, **case, ours, peer).map_or(ABSENT.into(), ratio);
+            [format!("{ours} by {peer}")].into_iter().chain(cases.iter().map(mean)).collect()
         };
         text += &table(&head, &pairs.iter().map(row).collect::<Vec<_>>());
     }
@@ -39,7 +38,6 @@ pub(super) fn tables(comparison: &Comparison) -> String {
 }
 
 fn of_case(comparison: &Comparison, case: Case) -> String {
-    let Case { collective, ranks } = case;
     let cells: Vec<(usize, &Cell)> = comparison.cells(case).collect();
     let libraries: Vec<String> = comparison
         .libraries()
@@ -58,7 +56,7 @@ fn of_case(comparison: &Comparison, case: Case) -> String {
     let ratios =
         table_by_size(&pairs, &cells, "size", title, |cell, (ours, peer)| cell.ratio(ours, peer).map(spread));
     format!(
-        "<details><summary>{collective} of {ranks} ranks</summary>\n\nTimes:\n\n{times}Ratios, with their range over the rounds:\
+        "<details><summary>{case}</summary>\n\nTimes:\n\n{times}Ratios, with their range over the rounds:\
          \n\n{ratios}</details>\n\n"
     )
 }

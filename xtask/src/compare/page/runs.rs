@@ -27,8 +27,12 @@ pub(super) fn section(records: &[Record]) -> String {
 
 fn describe(run: &Run, records: &[Record]) -> String {
     let Run { date, commit, machine, .. } = run;
+    let cache = match machine.cache_mib {
+        0 => String::new(),
+        mib => format!(" a last-level cache of {mib} MiB,"),
+    };
     let mut text = format!(
-        "{date}, commit `{commit}`: {}, {} cores, {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
+        "{date}, commit `{commit}`: {}, {} cores,{cache} {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
         machine.cpu, machine.cores, machine.memory_gib, machine.kernel, machine.congestion_control
     );
     let mut libraries: Vec<(&str, &str)> = records
@@ -74,7 +78,7 @@ fn failures(records: &[Record]) -> String {
         .filter_map(|record| match record {
             Record::Failure(failure) if !was_measured_later(failure, records) => {
                 let (library, case, reason) = (&failure.library, failure.case, &failure.reason);
-                Some(format!("- {library}, {} of {} ranks: {reason}\n", case.collective, case.ranks))
+                Some(format!("- {library}, {case}: {reason}\n"))
             }
             _ => None,
         })

@@ -14,6 +14,7 @@ fn records() -> Vec<Record> {
         memory_gib: 24,
         kernel: "6.1.0".into(),
         congestion_control: "bbr".into(),
+        cache_mib: 32,
     };
     let run = RUN;
     let mut records = vec![
@@ -28,6 +29,13 @@ fn records() -> Vec<Record> {
             value: 44.04,
             unit: "GB/s".into(),
         }),
+        Record::Limit(Limit {
+            run,
+            limit: "triad (f32)".into(),
+            detail: "64 MiB, 2 threads".into(),
+            value: 16.0,
+            unit: "GB/s".into(),
+        }),
     ];
     let times = [
         (Collective::AllReduce, 1024, [[0.5, 1.0], [0.5, 1.25], [4.0, 2.0]]),
@@ -37,12 +45,17 @@ fn records() -> Vec<Record> {
     for (collective, bytes, rounds) in times {
         for (round, [ours, theirs]) in (1..).zip(rounds) {
             for (library, us) in [("comm-shm", ours), ("openmpi", theirs)] {
-                let (case, library) = (Case { collective, ranks: 2 }, library.into());
+                let (case, library) = (Case { collective, ranks: 2, rotates: false }, library.into());
                 records.push(Record::Time(Time { run, round, library, case, bytes, us }));
             }
         }
     }
-    let case = Case { collective: Collective::AllToAll, ranks: 2 };
+    let case = Case { collective: Collective::Broadcast, ranks: 2, rotates: true };
+    for (library, us) in [("comm-shm", 900.0), ("openmpi", 1000.0)] {
+        let library = library.into();
+        records.push(Record::Time(Time { run, round: 1, library, case, bytes: 1 << 20, us }));
+    }
+    let case = Case { collective: Collective::AllToAll, ranks: 2, rotates: false };
     let reason = String::from("exit status: 1: out of luck");
     for round in 1..=3 {
         let (library, reason) = ("openmpi".into(), reason.clone());
@@ -89,7 +102,7 @@ fn a_failure_is_listed_until_a_later_run_succeeds() {
     let mut records = records();
     let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
     assert!(page(&records).contains("out of luck"));
-    let case = Case { collective: Collective::AllToAll, ranks: 2 };
+    let case = Case { collective: Collective::AllToAll, ranks: 2, rotates: false };
     let time = |run| Record::Time(Time { run, round: 1, library: "openmpi".into(), case, bytes: 4, us: 1.0 });
     records.push(time(RUN));
     assert!(page(&records).contains("out of luck"), "it failed at other sizes of the same run");

@@ -36,7 +36,7 @@ fn name(bar: &Bar, comparison: &Comparison) -> String {
     let collectives = match bar.collectives {
         [one] => one.to_string(),
         all if all.len() == Collective::ALL.len() => "every collective".into(),
-        _ => "the others".into(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and "),
     };
     let (first, last) = bar.sizes.clone().into_inner();
     let sizes = match (first, last) {

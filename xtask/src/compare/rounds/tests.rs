@@ -21,8 +21,8 @@ impl Library for Script {
         self.name.into()
     }
 
-    fn measures(&self, collective: Collective) -> bool {
-        collective != Collective::Broadcast || self.name != "two"
+    fn measures(&self, case: Case) -> bool {
+        case.collective != Collective::Broadcast || self.name != "two"
     }
 
     fn command(&self, args: &MeasurementArgs<'_>) -> Command {

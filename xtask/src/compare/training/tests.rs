@@ -35,6 +35,7 @@ fn records() -> Vec<Record> {
         memory_gib: 24,
         kernel: "6.1.0".into(),
         congestion_control: "bbr".into(),
+        cache_mib: 0,
     };
     let version = Version { run, library: "pytorch".into(), version: "DDP of PyTorch 2.0".into() };
     let mut records = vec![
