@@ -332,8 +332,8 @@ impl std::fmt::Display for IntegrityCheck {
 /// Two ranks made different calls with the same sequence number.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "ranks made different calls with sequence number {sequence}: rank {rank} is in {}, rank {peer} in {}{}",
-    known(.ours), known(.theirs), mismatch(.rank, .peer, .lengths)
+    "ranks made different calls with sequence number {sequence}: {}{}",
+    calls(.rank, .ours, .peer, .theirs), mismatch(.rank, .peer, .lengths)
 )]
 #[non_exhaustive]
 pub struct Desync {
@@ -455,6 +455,14 @@ fn mismatch(rank: &usize, peer: &usize, lengths: &Option<Lengths>) -> String {
         format!(", where rank {rank} expected {expected} bytes and rank {peer} sent {sent}")
     };
     lengths.as_ref().map_or_else(String::new, text)
+}
+
+/// Formats the calls of two ranks in the order of the ranks, so that all ranks print the same.
+fn calls(rank: &usize, ours: &Option<Signature>, peer: &usize, theirs: &Option<Signature>) -> String {
+    let mut calls = [(rank, ours), (peer, theirs)];
+    calls.sort_by_key(|(rank, _)| **rank);
+    let [(first, one), (second, other)] = calls;
+    format!("rank {first} is in {}, rank {second} in {}", known(one), known(other))
 }
 
 fn known(call: &Option<Signature>) -> String {

@@ -93,7 +93,11 @@ pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Wat
         if until.check_expired(now)? {
             return Err(opening.timeout());
         }
-        watch.as_ref().map_or(Ok(()), WatchGuard::check)?;
+        match watch.as_ref().map_or(Ok(()), WatchGuard::check) {
+            // The others have reached their deadlines, as this rank is about to.
+            Err(Error::Timeout { .. }) => return Err(opening.timeout()),
+            outcome => outcome?,
+        }
         let check = until.next_check(now);
         let mut descriptors = opening.poll_fds();
         let watched = watch.as_ref().and_then(WatchGuard::descriptor);

@@ -121,21 +121,27 @@ impl<'a> Rendezvous<'a> {
         self.first_cause(&error).unwrap_or(error)
     }
 
-    /// Returns the cause that holds for all ranks, if it is not this error.
+    /// Returns the cause that holds for all ranks, if it is not this error. That others waited for
+    /// this rank is none: they waited because of this error.
     fn first_cause(&self, error: &Error) -> Option<Error> {
         let attempt = self.attempt();
+        let waited_for_us = |first: &Failure| matches!(first, Failure::Missing { ranks } if ranks.contains(&self.local.member.rank));
         let is_store = |error: &Error| matches!(error, Error::PeerLost { .. });
         let broken = |error| Some(self.local.store_error(error)).filter(is_store);
         if let Error::PeerLost { .. } = error {
             match attempt.end(self.local.left().min(CAUSE_TIMEOUT)) {
-                Ok(Some(Outcome::Failed(first))) => return Some(self.failed(first)),
+                Ok(Some(Outcome::Failed(first))) if !waited_for_us(&first) => {
+                    return Some(self.failed(first));
+                }
                 Ok(_) => {}
                 Err(error) => return broken(error),
             }
         }
         let failure = Failure::of(error, self.local.member.rank);
         match attempt.fail(Phase::Opened, failure.clone()) {
-            Ok(Outcome::Failed(first)) if first != failure => Some(self.failed(first)),
+            Ok(Outcome::Failed(first)) if first != failure && !waited_for_us(&first) => {
+                Some(self.failed(first))
+            }
             Ok(_) => {
                 self.depart(&failure);
                 None

@@ -184,6 +184,11 @@ impl Connector {
         }
     }
 
+    /// Whether the host has not answered the current attempt: it is down, or packets are dropped.
+    const fn is_unanswered(&self) -> bool {
+        matches!(self.state, ConnectState::Connecting(_))
+    }
+
     /// Returns the reason why there is no connection yet.
     pub(crate) fn reason(&self) -> io::Error {
         match (&self.last_error, &self.state) {
@@ -251,14 +256,20 @@ impl comm_mesh::Connect for ChannelConnector {
         let Self { rank, connector } = self;
         let Connector { address, attempts, .. } = connector;
         tracing::warn!(rank, %address, attempts, reason = %connector.reason(), "cannot connect to a rank");
-        connector.last_error.as_ref().map(|_| lost(*rank, connector))
+        // A handshake without an answer may be that of a rank that is stopped, and not lost.
+        let is_specific = connector.last_error.is_some() || connector.is_unanswered();
+        is_specific.then(|| lost(*rank, connector))
     }
 }
 
 /// The error for a rank that cannot be reached.
 pub(crate) fn lost(rank: usize, connector: &Connector) -> Error {
     let (reason, Connector { address, attempts, .. }) = (connector.reason(), connector);
-    let message = format!("{reason} at {address}, in {attempts} attempts");
+    let hint = match connector.is_unanswered() {
+        true => ": its host is down, or a firewall or a route drops packets",
+        false => "",
+    };
+    let message = format!("{reason} at {address}, in {attempts} attempts{hint}");
     let loss = Loss::Io(Arc::new(io::Error::new(reason.kind(), message)));
     Error::PeerLost { peer: rank, during: During::Connect, loss }
 }

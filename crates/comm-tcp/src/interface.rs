@@ -13,6 +13,7 @@ const SETTING: &str = "interface";
 struct Candidate {
     interface: String,
     ip: IpAddr,
+    is_up: bool,
 }
 
 /// A filter of interfaces in NCCL's syntax: a list of prefixes of names, separated by commas. `=`
@@ -74,15 +75,16 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
 }
 
 /// Returns the address at which other hosts reach this one: the source address of the default
-/// route, or else that of the first interface that is not loopback. `None` if there is no other
-/// interface. Nothing is sent.
+/// route, or else that of the first interface that is up and not loopback. `None` if there is no
+/// such interface. Nothing is sent.
 #[must_use]
 pub fn outward_address() -> Option<IpAddr> {
     // Addresses reserved for documentation, to which the default route leads.
     const ELSEWHERE: [IpAddr; 2] =
         [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
     let routed = ELSEWHERE.into_iter().filter_map(|ip| source_towards(SocketAddr::new(ip, 9)).ok());
-    let own = candidates().unwrap_or_default().into_iter().map(|candidate| candidate.ip);
+    let own = candidates().unwrap_or_default().into_iter();
+    let own = own.filter(|candidate| candidate.is_up).map(|candidate| candidate.ip);
     routed.chain(own).find(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
 
@@ -126,11 +128,12 @@ fn is_ours(ip: IpAddr) -> bool {
         || source_towards(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
 }
 
-/// Returns the addresses of interfaces that are up, except link-local ones.
+/// Returns the addresses of interfaces, except link-local ones and those of interfaces that are
+/// certainly down.
 fn candidates() -> Result<Vec<Candidate>> {
     let all = if_addrs::get_if_addrs().map_err(|e| Error::io("list the network interfaces", e))?;
     let usable = all.into_iter().filter(|i| i.oper_status != IfOperStatus::Down && !i.is_link_local());
-    Ok(usable.map(|i| Candidate { ip: i.ip(), interface: i.name }).collect())
+    Ok(usable.map(|i| Candidate { ip: i.ip(), is_up: i.is_oper_up(), interface: i.name }).collect())
 }
 
 /// Returns the best acceptable address, which is, in order of importance, not loopback, early in
@@ -174,7 +177,11 @@ mod tests {
             ("ib0", "10.1.0.1"),
         ];
         addresses
-            .map(|(interface, ip)| Candidate { interface: interface.into(), ip: ip.parse().unwrap() })
+            .map(|(interface, ip)| Candidate {
+                interface: interface.into(),
+                ip: ip.parse().unwrap(),
+                is_up: true,
+            })
             .to_vec()
     }
 
