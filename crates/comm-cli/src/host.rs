@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use comm_cli::__private::ControlGroups;
 use serde::{Deserialize, Serialize};
 
 /// The host, process id and cores of a rank.
@@ -28,13 +29,11 @@ pub(crate) fn congestion_control() -> String {
     first_line("/proc/sys/net/ipv4/tcp_congestion_control")
 }
 
-/// Returns the available memory of the system or the control group in bytes, whichever is less.
+/// Returns the available memory of the system or the control groups in bytes, whichever is less.
 pub(crate) fn available_memory() -> Option<usize> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let system = kibibytes(&meminfo, "MemAvailable:");
-    let number = |file: &str| first_line(&format!("/sys/fs/cgroup/{file}")).parse::<usize>().ok();
-    let group = number("memory.max").zip(number("memory.current")).map(|(max, now)| max.saturating_sub(now));
-    system.into_iter().chain(group).min()
+    system.into_iter().chain(ControlGroups::own().memory_left()).min()
 }
 
 fn kibibytes(text: &str, name: &str) -> Option<usize> {

@@ -10,6 +10,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG, which only Linux has");
 
+mod control_group;
 pub mod launch;
 mod program;
 mod report;
@@ -17,6 +18,7 @@ mod report;
 /// Parts of `commctl` that the programs of this workspace share. Not part of the API.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::control_group::ControlGroups;
     pub use crate::report::{page, plot, progress, statistics, units};
 
     pub mod program {

@@ -1,10 +1,12 @@
-//! Checks that there is a CUDA driver.
+//! Checks that there is a CUDA driver, and asks for its version.
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use comm_core::{Error, Result};
+use cudarc::driver::sys;
 use libloading::Library;
 
 use crate::error;
@@ -36,6 +38,16 @@ pub(crate) fn driver() -> Result<()> {
         }
     }
     Err(none(&words))
+}
+
+/// Returns the newest version of CUDA that the driver supports, which writes 12.4 as 12040.
+pub(crate) fn version() -> Result<u32> {
+    driver()?;
+    let mut version: c_int = 0;
+    // SAFETY: the driver is loaded, and writes one integer.
+    let found = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    found.result().map_err(error::cuda("ask for the driver's version"))?;
+    Ok(u32::try_from(version).unwrap_or(0))
 }
 
 fn none(words: &[String]) -> Error {

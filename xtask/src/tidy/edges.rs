@@ -151,11 +151,12 @@ const GRAPH: [Node; 26] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, stores, and training.
-const FOR_TESTS_OF: [(&str, &[&str]); 9] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 10] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
     ("comm-candle", &["comm-world"]),
     ("comm-checkpoint", &["comm-world"]),
+    ("comm-cli", &["gpu-emu"]),
     ("comm-ddp", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-shm", &["comm-tcp"]),

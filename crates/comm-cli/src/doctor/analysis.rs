@@ -30,6 +30,8 @@ pub(crate) enum FindingKind {
     Missing,
     /// A rank aborted, or failed on its own.
     Aborted,
+    /// Two ranks wait for each other.
+    BlockedLink,
     /// A rank is in an earlier call than the others.
     Behind,
     /// All ranks are in the same call.
@@ -142,6 +144,7 @@ impl Finding {
         mismatch(group)
             .or_else(|| missing(group))
             .or_else(|| aborted(group))
+            .or_else(|| blocked_link(group))
             .or_else(|| behind(group))
             .unwrap_or_else(|| same_call(group))
     }
@@ -241,6 +244,42 @@ fn aborted(group: &GroupRecords<'_>) -> Option<Finding> {
     let (ranks, place) = (failure.ranks.clone(), group.call_name(failure.sequence));
     let summary = format!("{}, in {place}", failure.error);
     Some(Finding::new(FindingKind::Aborted, ranks, summary))
+}
+
+/// Finds two ranks that wait for each other though all have made the call: no byte arrives. Returns
+/// `None` if there are several such pairs that have no rank in common.
+fn blocked_link(group: &GroupRecords<'_>) -> Option<Finding> {
+    if group.positions().any(|(_, (_, has_started))| !has_started) {
+        return None;
+    }
+    let waits = |rank: usize, other: usize| {
+        let record = group.records.get(&rank).filter(|record| record.failure.is_none());
+        let call = record.and_then(|record| call(record, position(record).0));
+        call.is_some_and(|call| call.waiting_for.contains(&other))
+    };
+    let ranks = || group.records.keys().copied();
+    let pairs: Vec<[usize; 2]> = ranks()
+        .flat_map(|one| ranks().filter(move |other| one < *other).map(move |other| [one, other]))
+        .filter(|[one, other]| waits(*one, *other) && waits(*other, *one))
+        .collect();
+    let first = group.positions().map(|(_, (sequence, _))| sequence).min()?;
+    let place = group.call_name(first);
+    let (ranks, summary) = match &pairs[..] {
+        [] => return None,
+        [pair] => {
+            let names = group.names(pair);
+            let summary = format!("{names} wait for each other in {place}: check the link between them");
+            (pair.to_vec(), summary)
+        }
+        _ => {
+            let common = ranks().find(|rank| pairs.iter().all(|pair| pair.contains(rank)))?;
+            let name = group.names(&[common]);
+            let summary =
+                format!("{name} and others wait for each other in {place}: check the links of {name}");
+            (vec![common], summary)
+        }
+    };
+    Some(Finding::new(FindingKind::BlockedLink, ranks, summary))
 }
 
 /// Finds ranks that are in an earlier call than others.

@@ -25,7 +25,7 @@ pub(crate) use table::headline;
 /// Say whether hosts are fit for a job, or with --flight, which rank is at fault after a failure
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --flight, this host is checked: its name, network, limits, memory and processors, for a job of -n ranks here and \
+Without --flight, this host is checked: its name, network, limits, memory, folders and processors, for a job of -n ranks here and \
 --world ranks in all. Started as the ranks of a job, it checks all hosts, and measures the link between each pair of ranks \
 and the clocks. The first line is the worst problem; the exit status is 1 if a job would fail.
 
@@ -54,6 +54,10 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "N")]
     world: Option<usize>,
 
+    /// A folder to which ranks write, such as that of checkpoints; may be repeated
+    #[arg(long = "folder", value_name = "DIR", conflicts_with = "flight")]
+    folders: Vec<PathBuf>,
+
     /// Print JSON: with --flight, one object per line and group
     #[arg(long)]
     json: bool,
@@ -70,7 +74,8 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) fn execute(&self) -> Result<()> {
         let Some(flight) = &self.flight else {
-            return host::run(self.local_ranks, self.world, self.json);
+            let size = host::GivenSize { local_ranks: self.local_ranks, world: self.world };
+            return host::run(size, &self.folders, self.json);
         };
         let folder = Folder::read(flight)?;
         let groups = GroupRecords::of(&folder.records);

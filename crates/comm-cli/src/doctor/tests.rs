@@ -103,6 +103,24 @@ fn a_rank_that_aborted_or_failed_on_its_own_is_named() {
 }
 
 #[test]
+fn ranks_that_wait_for_each_other_have_a_blocked_link() {
+    let waiting = |rank, waits: &[usize]| {
+        let mut record = record(rank, 3, &[(5, "scan")], "started", Value::Null);
+        record.calls[0].waiting_for = waits.to_vec();
+        record
+    };
+    let (kind, ranks, summary) = find(&[waiting(0, &[2]), waiting(1, &[]), waiting(2, &[0])]);
+    assert_eq!((kind, ranks), (FindingKind::BlockedLink, vec![0, 2]));
+    assert_eq!(summary, "ranks 0 and 2 wait for each other in call 5 scan: check the link between them");
+    let (_, ranks, summary) = find(&[waiting(0, &[2]), waiting(1, &[2]), waiting(2, &[0, 1])]);
+    assert_eq!(ranks, [2]);
+    assert!(summary.ends_with(": check the links of rank 2"), "{summary}");
+    // A ring in which each rank waits for the one before it has no such pair.
+    let (kind, ..) = find(&[waiting(0, &[2]), waiting(1, &[0]), waiting(2, &[1])]);
+    assert_eq!(kind, FindingKind::SameCall);
+}
+
+#[test]
 fn a_program_without_failures_is_healthy() {
     let done = |rank| record(rank, 2, &[(9, "scan")], "completed", Value::Null);
     let (kind, ranks, summary) = find(&[done(0), done(1)]);

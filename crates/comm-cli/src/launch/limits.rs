@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::error::LaunchError;
+use crate::control_group::ControlGroups;
 
 /// The number of descriptors that the launcher needs in addition to those per rank.
 const DESCRIPTORS_SPARE: usize = 32;
@@ -56,16 +57,7 @@ fn running(loadavg: &str) -> Option<usize> {
 }
 
 fn control_group() -> Limit {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let folder = root.join(path);
-    let ancestors = folder.ancestors().take_while(|folder| folder.starts_with(root));
-    let left = ancestors.filter_map(|folder| {
-        let max = number(folder.join("pids.max"))?;
-        Some(max.saturating_sub(number(folder.join("pids.current"))?))
-    });
-    Some((left.min()?, "the control group (pids.max)"))
+    Some((ControlGroups::own().threads_left()?, "the control group (pids.max)"))
 }
 
 /// Reads a number from a file; returns `None` for `max`.

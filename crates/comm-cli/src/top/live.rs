@@ -67,7 +67,7 @@ fn quits(event: &Event, rows: &mut TableState) -> bool {
 
 fn draw(frame: &mut Frame<'_>, views: &[View], rows: &mut TableState) {
     let lines =
-        views.iter().flat_map(|view| [Line::from(title(view)).bold(), Line::from(view.summary.clone())]);
+        views.iter().flat_map(|view| [Line::from(view.summary.clone()).bold(), Line::from(title(view))]);
     let lines: Vec<Line<'_>> = lines.collect();
     let heights = [Constraint::Length(lines.len() as u16), Constraint::Min(1)];
     let [head, body] = Layout::vertical(heights).areas(frame.area());

@@ -10,8 +10,8 @@ pub(super) const HEADER: [&str; 10] =
 const LISTED: usize = 6;
 
 pub(super) fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
-    writeln!(out, "{}", title(view))?;
     writeln!(out, "{}", view.summary)?;
+    writeln!(out, "{}", title(view))?;
     let rows: Vec<[String; 10]> = view.ranks.iter().map(cells).collect();
     let header = HEADER.map(str::to_owned);
     let width = |column: usize| {
@@ -30,7 +30,7 @@ pub(super) fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the first line.
+/// Returns the line that names the job.
 pub(super) fn title(view: &View) -> String {
     let elsewhere = match view.elsewhere.len() {
         0 => String::new(),

@@ -73,7 +73,7 @@ fn a_healthy_job_says_so_and_ranks_elsewhere_are_listed() {
     let view = View::new(&Snapshot::of(0xab, ranks.collect()), None);
     assert_eq!(view.summary, "3 ranks answer, and no call takes longer than 1 s");
     assert_eq!(view.elsewhere, [3, 4]);
-    assert!(text(&view).starts_with("job ab, 3 ranks, without a process on this host: 3 4\n"));
+    assert!(text(&view).contains("\njob ab, 3 ranks, without a process on this host: 3 4\n"));
 }
 
 #[test]

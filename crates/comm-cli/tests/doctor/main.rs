@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod gpus;
 mod hosts;
 mod torch;
 

@@ -104,7 +104,7 @@ fn a_stopped_rank_is_named_by_any_rank_of_its_job_and_the_others_wait_for_it() {
     let launcher = job.launcher.id().to_string();
     let text = String::from_utf8(top(&["--once", &launcher]).stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[1].starts_with("rank 1 does not answer; all others wait for it"), "{text}");
+    assert!(lines[0].starts_with("rank 1 does not answer; all others wait for it"), "{text}");
     assert!(lines[3].contains("no answer (stopped)"), "{text}");
     kill_process(stopped, Signal::CONT).unwrap();
     wait_for("all to go on", || {

@@ -2,14 +2,19 @@
 
 use std::fs;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use comm::Config;
 use comm::tcp::{outward_address, own_addresses};
+use comm_cli::__private::ControlGroups;
+use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::folders::{self, CheckedFolder};
+use super::gpu::Gpu;
 use crate::host::{available_memory, congestion_control, first_line};
 
 /// The properties of a host. Those that cannot be read are `None`.
@@ -19,16 +24,16 @@ pub(super) struct Facts {
     /// The addresses to which the name of this host resolves on it.
     pub(super) resolves_to: Vec<IpAddr>,
     pub(super) lookup: Duration,
-    /// All addresses of this host but loopback, those of interfaces that are down left out.
+    /// All addresses of this host but loopback.
     pub(super) addresses: Vec<IpAddr>,
     /// The address that ranks publish for other hosts if no interface is chosen.
     pub(super) outward: Option<IpAddr>,
     pub(super) interfaces: Vec<Interface>,
     /// The cores that this process may use.
     pub(super) cores: usize,
-    /// The number of cores that the control group allows.
+    /// The number of cores that the control groups of this process allow.
     pub(super) quota: Option<f64>,
-    /// The share of periods in which the control group was stopped because of its quota.
+    /// The share of periods in which a control group was stopped because of its quota.
     pub(super) throttled: Option<f64>,
     /// The average number of running processes in the last minute.
     pub(super) load: Option<f64>,
@@ -39,6 +44,10 @@ pub(super) struct Facts {
     pub(super) congestion_control: String,
     /// The largest send buffer of a TCP connection in bytes.
     pub(super) send_buffer_max: Option<usize>,
+    pub(super) gpu: Gpu,
+    /// The free bytes of `/dev/shm`.
+    pub(super) dev_shm: Option<u64>,
+    pub(super) folders: Vec<CheckedFolder>,
     /// The reason why the variables of the environment are not accepted.
     pub(super) environment: Option<String>,
 }
@@ -52,12 +61,14 @@ pub(super) struct Interface {
 }
 
 impl Facts {
-    pub(super) fn read() -> Self {
+    /// Reads them, and writes to these folders and those of the settings.
+    pub(super) fn read(folders: &[PathBuf]) -> Self {
+        let config = Config::from_env();
         let host = first_line("/proc/sys/kernel/hostname");
         let began = Instant::now();
         let found = (host.as_str(), 0).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         let lookup = began.elapsed();
-        let group = control_group();
+        let groups = ControlGroups::own();
         Self {
             resolves_to: found.unwrap_or_default().into_iter().map(|address| address.ip()).collect(),
             lookup,
@@ -65,8 +76,8 @@ impl Facts {
             outward: outward_address(),
             interfaces: interfaces(),
             cores: thread::available_parallelism().map_or(1, usize::from),
-            quota: group.as_deref().and_then(|group| quota(&read(&group.join("cpu.max"))?)),
-            throttled: group.as_deref().and_then(|group| throttled(&read(&group.join("cpu.stat"))?)),
+            quota: groups.cores(),
+            throttled: groups.throttled(),
             load: first_word("/proc/loadavg"),
             open_files: getrlimit(Resource::Nofile).current,
             memory: available_memory(),
@@ -74,7 +85,10 @@ impl Facts {
             congestion_control: congestion_control(),
             send_buffer_max: read(Path::new("/proc/sys/net/ipv4/tcp_wmem"))
                 .and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
-            environment: comm::Config::from_env().err().map(|error| error.to_string()),
+            gpu: Gpu::find(),
+            dev_shm: statvfs("/dev/shm").ok().map(|found| found.f_bavail * found.f_frsize),
+            folders: folders::check(folders, config.as_ref().ok()),
+            environment: config.err().map(|error| error.to_string()),
             host,
         }
     }
@@ -103,43 +117,13 @@ fn interfaces() -> Vec<Interface> {
     found
 }
 
-/// Returns the folder of this process's control group.
-fn control_group() -> Option<std::path::PathBuf> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(Path::new("/sys/fs/cgroup").join(path))
-}
-
-/// Parses `cpu.max`: the microseconds in each period, and the period.
-fn quota(text: &str) -> Option<f64> {
-    let (quota, period) = text.trim().split_once(' ')?;
-    Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
-}
-
-/// Parses `cpu.stat`.
-fn throttled(text: &str) -> Option<f64> {
-    let value = |name: &str| -> Option<f64> {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-    };
-    let periods = value("nr_periods ")?;
-    (periods > 0.0).then(|| value("nr_throttled ").map(|stopped| stopped / periods)).flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn quotas_and_throttling_are_read() {
-        assert_eq!(quota("150000 100000\n"), Some(1.5));
-        assert_eq!(quota("max 100000\n"), None);
-        assert_eq!(throttled("usage_usec 9\nnr_periods 40\nnr_throttled 10\n"), Some(0.25));
-        assert_eq!(throttled("nr_periods 0\nnr_throttled 0\n"), None);
-    }
-
-    #[test]
     fn this_host_has_a_name_cores_and_memory() {
-        let facts = Facts::read();
+        let facts = Facts::read(&[]);
         assert!(!facts.host.is_empty() && facts.cores > 0 && facts.memory.is_some(), "{facts:?}");
         assert!(facts.open_files.is_none_or(|most| most > 0));
     }

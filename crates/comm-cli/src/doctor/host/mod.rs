@@ -1,12 +1,15 @@
 //! Checks this host before a job, and all hosts of a job as its ranks.
 
 mod facts;
+mod folders;
+mod gpu;
 mod links;
 mod problems;
 mod report;
 
-use comm::{Comm, Config, ObjectCollectives};
+use std::path::PathBuf;
 
+use comm::{Comm, Config, ObjectCollectives};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CliError, Result};
@@ -27,6 +30,13 @@ impl JobSize {
     const fn has_other_hosts(&self) -> bool {
         self.ranks > self.local_ranks
     }
+}
+
+/// The size of a job as far as the user has given it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GivenSize {
+    pub(super) local_ranks: Option<usize>,
+    pub(super) world: Option<usize>,
 }
 
 /// A host with a network of its own, as two containers of one machine have. Names need not differ.
@@ -54,17 +64,17 @@ struct Diagnosis {
     links: Vec<Link>,
 }
 
-/// Prints the problems of this host for a job of so many ranks on it; as a rank that a launcher has
+/// Prints the problems of this host for a job of this size; as a rank that a launcher has
 /// started, those of all hosts and of the links between ranks. Returns an error if a job would
 /// fail.
-pub(super) fn run(local_ranks: Option<usize>, ranks: Option<usize>, json: bool) -> Result<()> {
+pub(super) fn run(size: GivenSize, folders: &[PathBuf], json: bool) -> Result<()> {
     let diagnosis = match Config::is_launched() {
-        true => match of_job()? {
+        true => match of_job(folders)? {
             Some(diagnosis) => diagnosis,
             // Rank 0 prints.
             None => return Ok(()),
         },
-        false => of_host(local_ranks, ranks),
+        false => of_host(size, folders),
     };
     report::write(&diagnosis, json)?;
     match diagnosis.problems.iter().filter(|problem| problem.severity == Severity::Error).count() {
@@ -73,18 +83,18 @@ pub(super) fn run(local_ranks: Option<usize>, ranks: Option<usize>, json: bool) 
     }
 }
 
-fn of_host(local_ranks: Option<usize>, ranks: Option<usize>) -> Diagnosis {
-    let facts = Facts::read();
-    let local_ranks = local_ranks.unwrap_or(facts.cores);
-    let job = JobSize { ranks: ranks.unwrap_or(local_ranks).max(local_ranks), local_ranks };
+fn of_host(size: GivenSize, folders: &[PathBuf]) -> Diagnosis {
+    let facts = Facts::read(folders);
+    let local_ranks = size.local_ranks.unwrap_or(facts.cores);
+    let job = JobSize { ranks: size.world.unwrap_or(local_ranks).max(local_ranks), local_ranks };
     Diagnosis { problems: problems::of(&facts, &job), hosts: vec![facts], links: Vec::new() }
 }
 
 /// Measures as one rank of a job. Returns the diagnosis on rank 0.
-fn of_job() -> Result<Option<Diagnosis>> {
+fn of_job(folders: &[PathBuf]) -> Result<Option<Diagnosis>> {
     let config = Config::from_env()?;
     let comm = comm::init_with(&config)?;
-    let (facts, own_host) = (Facts::read(), Host::own());
+    let (facts, own_host) = (Facts::read(folders), Host::own());
     let gathered = |source| CliError::RankInfos { source: Box::new(source) };
     let hosts = comm.all_gather_object(&own_host).map_err(gathered)?;
     let job =

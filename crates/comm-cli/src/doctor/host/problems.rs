@@ -5,8 +5,8 @@ use std::time::Duration;
 use comm::shm::SharedMemoryConfig;
 use serde::{Deserialize, Serialize};
 
-use super::JobSize;
 use super::facts::{Facts, Interface};
+use super::{JobSize, folders, gpu};
 
 /// The connections between two ranks of a group, each of which is a descriptor of both.
 const CONNECTIONS: u64 = 3;
@@ -18,6 +18,8 @@ const RINGS_PER_PAIR: usize = 4;
 const SLOW_LOOKUP: Duration = Duration::from_secs(1);
 /// A share of periods that does not matter.
 const THROTTLED_MAX: f64 = 0.01;
+/// The memory in `/dev/shm` that NCCL uses per rank, at least. Containers of Docker have 64 MiB.
+const DEV_SHM_PER_RANK: u64 = 8 << 20;
 /// The send buffer for 10 Gbit/s and a round trip of a millisecond.
 const SEND_BUFFER_MIN: usize = 1 << 20;
 
@@ -51,7 +53,23 @@ impl Problem {
 
 /// Returns the problems of this host for a job, the worst first.
 pub(super) fn of(facts: &Facts, job: &JobSize) -> Vec<Problem> {
-    let checks = [environment, descriptors, memory, name, network, cores, quota, load, attach, send_buffer];
+    // Of equal weight, those that are certain come before those that depend on the moment.
+    let checks = [
+        environment,
+        descriptors,
+        memory,
+        folders::problem,
+        name,
+        network,
+        cores,
+        quota,
+        dev_shm,
+        gpu::driver,
+        gpu::nccl,
+        attach,
+        send_buffer,
+        load,
+    ];
     let mut problems: Vec<Problem> = checks.iter().filter_map(|check| check(facts, job)).collect();
     problems.sort_by_key(|problem| problem.severity);
     problems
@@ -139,8 +157,10 @@ fn cores(facts: &Facts, job: &JobSize) -> Option<Problem> {
 fn quota(facts: &Facts, job: &JobSize) -> Option<Problem> {
     if let Some(quota) = facts.quota.filter(|quota| *quota < job.local_ranks.min(facts.cores) as f64) {
         let text = format!(
-            "{}: its control group allows {quota:.1} cores for {} ranks, though {} are visible",
-            facts.host, job.local_ranks, facts.cores
+            "{}: its control group allows {quota:.1} cores for {}, though {} are visible",
+            facts.host,
+            ranks(job.local_ranks),
+            facts.cores
         );
         return Some(Problem::warning(
             text,
@@ -151,6 +171,10 @@ fn quota(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let text =
         format!("{}: its control group was throttled in {:.0} % of periods", facts.host, 100.0 * share);
     Some(Problem::warning(text, "raise cpu.max (the limit of the container)"))
+}
+
+fn ranks(count: usize) -> String {
+    if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") }
 }
 
 fn load(facts: &Facts, _: &JobSize) -> Option<Problem> {
@@ -164,6 +188,20 @@ fn attach(facts: &Facts, _: &JobSize) -> Option<Problem> {
     let scope = facts.ptrace_scope.filter(|scope| *scope >= 2)?;
     let text = format!("{}: ranks may not read each other's memory (ptrace_scope is {scope})", facts.host);
     Some(Problem::warning(text, "sysctl kernel.yama.ptrace_scope=1 makes large buffers faster"))
+}
+
+/// Ranks of this library share memory without names, but NCCL and PyTorch's data loaders use this.
+fn dev_shm(facts: &Facts, job: &JobSize) -> Option<Problem> {
+    let needed = DEV_SHM_PER_RANK * job.local_ranks as u64;
+    let free = facts.dev_shm.filter(|free| *free < needed)?;
+    let text = format!(
+        "{}: /dev/shm has {} MiB left, where NCCL and PyTorch's data loaders keep shared memory",
+        facts.host,
+        free >> 20
+    );
+    let remedy =
+        format!("docker run --shm-size, or mount -o remount,size=1g /dev/shm; at least {} MiB", needed >> 20);
+    Some(Problem::warning(text, remedy))
 }
 
 fn send_buffer(facts: &Facts, job: &JobSize) -> Option<Problem> {
@@ -188,6 +226,7 @@ mod tests {
             memory: Some(8 << 30),
             ptrace_scope: Some(1),
             send_buffer_max: Some(4 << 20),
+            dev_shm: Some(64 << 20),
             load: Some(0.3),
             ..Facts::default()
         }
@@ -224,6 +263,12 @@ mod tests {
         has(|it| it.cores = 2, Warning, "4 ranks share 2 cores");
         has(|it| it.quota = Some(1.5), Warning, "allows 1.5 cores for 4 ranks");
         has(|it| it.throttled = Some(0.2), Warning, "throttled in 20 %");
+        has(|it| it.dev_shm = Some(1 << 20), Warning, "/dev/shm has 1 MiB left");
+        let write = |write| vec![folders::CheckedFolder { path: "/out".into(), write }];
+        has(|it| it.folders = write(None), Error, "writing to /out has not ended after 5 s");
+        has(|it| it.folders = write(Some(Err("full".into()))), Error, "writing to /out fails: full");
+        let slow = Duration::from_secs(3);
+        has(|it| it.folders = write(Some(Ok(slow))), Warning, "writing to /out took 3.0 s for 1 MiB");
         has(|it| it.load = Some(9.0), Warning, "9.0 processes ran on 4 cores");
         has(|it| it.ptrace_scope = Some(3), Warning, "ptrace_scope is 3");
         has(|it| it.send_buffer_max = Some(65536), Warning, "65536 bytes ahead");

@@ -57,6 +57,8 @@ fn host(out: &mut dyn Write, facts: &Facts) -> io::Result<()> {
         ("cores", facts.cores.to_string()),
         ("available memory", facts.memory.map_or_else(unknown, |bytes| units::about(bytes as f64))),
         ("open files", facts.open_files.map_or_else(|| "unlimited".into(), |most| most.to_string())),
+        ("CUDA driver", facts.gpu.driver_text()),
+        ("NCCL", facts.gpu.nccl_text()),
         ("congestion control", facts.congestion_control.clone()),
     ];
     writeln!(out, "{}", facts.host)?;
