@@ -12,6 +12,7 @@ compile_error!("comm-cli watches ranks through pidfd, epoll and PR_SET_PDEATHSIG
 
 mod control_group;
 pub mod launch;
+mod observe;
 mod program;
 mod report;
 
@@ -19,6 +20,7 @@ mod report;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::control_group::ControlGroups;
+    pub use crate::observe::{CALLS, HostAnswer, Launches, RankAnswer, ask_agent_of, find};
     pub use crate::report::{page, plot, progress, statistics, units};
 
     pub mod program {

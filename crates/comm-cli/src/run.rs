@@ -181,7 +181,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), &'static str> {
+pub(crate) fn host_and_port(text: &str) -> Result<(String, u16), &'static str> {
     let wrong = "expected HOST:PORT, with a port from 1 to 65535, as in node1:29500 or [fd00::1]:29500";
     let (host, port) = text.rsplit_once(':').ok_or(wrong)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -19,12 +19,12 @@ pub(super) struct Offset {
 
 /// The clocks of all hosts, by their boot ids.
 #[derive(Debug, Default)]
-pub(super) struct Clocks<'a>(BTreeMap<&'a str, Offset>);
+pub(crate) struct Clocks<'a>(BTreeMap<&'a str, Offset>);
 
 impl<'a> Clocks<'a> {
     /// Estimates the offset of every host to that of the lowest rank: the median difference between
     /// the ends of the same calls. Hosts without such calls keep their own clocks.
-    pub(super) fn align(groups: &[GroupRecords<'a>]) -> Self {
+    pub(crate) fn align(groups: &[GroupRecords<'a>]) -> Self {
         let records = || groups.iter().flat_map(|group| group.records.values().copied());
         let Some(first) = records().min_by_key(|record| record.world_rank()) else { return Self::default() };
         let mut differences: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
@@ -48,7 +48,7 @@ impl<'a> Clocks<'a> {
     }
 
     /// Returns a time of a record by the clock of the first host.
-    pub(super) fn time(&self, record: &FlightDump, ns: u64) -> i64 {
+    pub(crate) fn time(&self, record: &FlightDump, ns: u64) -> i64 {
         i64::try_from(ns).unwrap_or(i64::MAX).saturating_add(self.of(record).ns)
     }
 }

@@ -1,7 +1,7 @@
 //! `commctl doctor`: says why a program hung or failed, and whether hosts are fit for a job.
 
 pub(crate) mod analysis;
-mod clocks;
+pub(crate) mod clocks;
 mod export;
 mod folder;
 mod host;

@@ -5,10 +5,8 @@ use std::time::Instant;
 
 use comm::Collective;
 use comm::flight::{DumpedCall, DumpedState, FlightDump};
-use comm::monitor::{MonitorName, MonitorReport};
-
-use super::sockets;
-use crate::error::Result;
+use comm::monitor::MonitorReport;
+use comm_cli::__private::{HostAnswer, RankAnswer};
 
 /// The answers of the ranks of a launch.
 #[derive(Debug)]
@@ -17,12 +15,18 @@ pub(super) struct Snapshot {
     at: Instant,
     /// By rank in the world.
     pub(super) ranks: BTreeMap<usize, ObservedRank>,
+    /// The names of the hosts of the job, if there are several and their agents were asked.
+    pub(super) hosts: Vec<String>,
+    /// The hosts whose agents do not answer.
+    pub(super) silent: Vec<String>,
 }
 
 /// A process of a rank.
 #[derive(Debug)]
 pub(super) struct ObservedRank {
     pub(super) pid: u32,
+    /// The name of its host, if there are several.
+    pub(super) host: Option<String>,
     /// Whether a signal has stopped it.
     pub(super) is_stopped: bool,
     /// `None` if it did not answer.
@@ -47,28 +51,31 @@ pub(super) struct Rates {
 }
 
 impl Snapshot {
-    /// Asks the ranks of a launch. Processes that have exited meanwhile are left out.
-    pub(super) fn take(launch: u64, names: &[MonitorName]) -> Result<Self> {
-        let answers = sockets::ask(names)?;
-        let mut ranks: BTreeMap<usize, ObservedRank> = BTreeMap::new();
-        for (name, report) in names.iter().zip(answers) {
-            let state = sockets::state(name.pid);
-            if report.is_none() && matches!(state, None | Some('Z' | 'X')) {
-                continue;
-            }
-            let is_stopped = matches!(state, Some('T' | 't'));
-            let observed = ObservedRank { pid: name.pid, is_stopped, report };
-            match ranks.get_mut(&name.rank) {
-                None => _ = ranks.insert(name.rank, observed),
+    /// Creates the snapshot of the ranks of this host, or of all hosts, at the current time.
+    pub(super) fn of(launch: u64, ranks: impl IntoIterator<Item = (Option<String>, RankAnswer)>) -> Self {
+        let mut found: BTreeMap<usize, ObservedRank> = BTreeMap::new();
+        for (host, RankAnswer { rank, pid, is_stopped, report, .. }) in ranks {
+            let observed = ObservedRank { pid, host, is_stopped, report };
+            match found.get_mut(&rank) {
+                None => _ = found.insert(rank, observed),
                 Some(other) => other.merge(observed),
             }
         }
-        Ok(Self::of(launch, ranks))
+        Self { launch, at: Instant::now(), ranks: found, hosts: Vec::new(), silent: Vec::new() }
     }
 
-    /// Creates the snapshot of these ranks at the current time.
-    pub(super) fn of(launch: u64, ranks: BTreeMap<usize, ObservedRank>) -> Self {
-        Self { launch, at: Instant::now(), ranks }
+    /// Creates the snapshot of the ranks of several hosts. Without the id of the launch, it is that
+    /// of the job in their records.
+    pub(super) fn of_hosts(launch: Option<u64>, answers: Vec<HostAnswer>) -> Self {
+        let hosts = answers.iter().map(|answer| answer.host.clone()).collect();
+        let is_silent = |answer: &&HostAnswer| answer.ranks.is_none();
+        let silent = answers.iter().filter(is_silent).map(|answer| answer.host.clone()).collect();
+        let ranks = answers.into_iter().flat_map(|HostAnswer { host, ranks, .. }| {
+            ranks.into_iter().flatten().map(move |rank| (Some(host.clone()), rank))
+        });
+        let snapshot = Self::of(launch.unwrap_or_default(), ranks);
+        let job = snapshot.records().first().map_or(0, |record| record.job);
+        Self { launch: launch.unwrap_or(job), hosts, silent, ..snapshot }
     }
 
     /// Returns all records.
@@ -104,7 +111,7 @@ impl ObservedRank {
     /// Adds another world of the rank: of the same process, or of one that replaces it.
     fn merge(&mut self, other: Self) {
         match (&mut self.report, other.report) {
-            (Some(ours), Some(theirs)) if self.pid == other.pid => {
+            (Some(ours), Some(theirs)) if self.pid == other.pid && self.host == other.host => {
                 ours.records.extend(theirs.records);
                 ours.metrics.extend(theirs.metrics);
             }

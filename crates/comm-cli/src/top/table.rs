@@ -32,11 +32,20 @@ pub(super) fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
 
 /// Returns the line that names the job.
 pub(super) fn title(view: &View) -> String {
+    let place = if view.hosts.is_empty() { "on this host" } else { "on any host that answers" };
     let elsewhere = match view.elsewhere.len() {
         0 => String::new(),
-        _ => format!(", without a process on this host: {}", list(&view.elsewhere)),
+        _ => format!(", without a process {place}: {}", list(&view.elsewhere)),
     };
-    format!("job {}, {} ranks{elsewhere}", view.launch, view.ranks.len())
+    let hosts = match view.hosts.len() {
+        0 => String::new(),
+        hosts => format!(" on {hosts} hosts"),
+    };
+    let silent = match &view.silent_hosts[..] {
+        [] => String::new(),
+        silent => format!(", no answer from {}", silent.join(", ")),
+    };
+    format!("job {}, {} ranks{hosts}{silent}{elsewhere}", view.launch, view.ranks.len())
 }
 
 /// Returns whether a column is aligned to the left.
@@ -56,13 +65,17 @@ pub(super) fn cells(rank: &RankView) -> [String; 10] {
         RankState::InCall => "in call",
         RankState::BetweenCalls => "between calls",
     };
+    let pid = match &rank.host {
+        Some(host) => format!("{} {}", host.escape_debug(), rank.pid),
+        None => rank.pid.to_string(),
+    };
     let group = rank.group.as_deref().filter(|group| *group != "0");
     let signature = rank.signature.clone().unwrap_or_default();
     // The signature of a call in a group names the group.
     let signature = if signature.is_empty() { group.unwrap_or_default().to_owned() } else { signature };
     [
         rank.rank.to_string(),
-        rank.pid.to_string(),
+        pid,
         state.to_owned(),
         rank.call.map_or_else(|| "-".to_owned(), |call| call.to_string()),
         rank.seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s")),

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use comm::monitor::MonitorReport;
+use comm_cli::__private::{HostAnswer, RankAnswer};
 use serde_json::{Value, json};
 
-use super::snapshot::{ObservedRank, Snapshot};
+use super::snapshot::Snapshot;
 use super::table;
 use super::view::{RankState, View};
 
@@ -35,8 +36,10 @@ fn report(
     MonitorReport::parse(report.to_string().as_bytes()).unwrap()
 }
 
-fn observed(rank: usize, report: Option<MonitorReport>) -> (usize, ObservedRank) {
-    (rank, ObservedRank { pid: 100 + rank as u32, is_stopped: report.is_none(), report })
+fn observed(rank: usize, report: Option<MonitorReport>) -> (Option<String>, RankAnswer) {
+    let is_stopped = report.is_none();
+    let answer = json!({ "rank": rank, "pid": 100 + rank, "is_stopped": is_stopped, "report": report });
+    (None, serde_json::from_value(answer).unwrap())
 }
 
 fn text(view: &View) -> String {
@@ -55,7 +58,7 @@ fn of_many_ranks_those_at_fault_are_first() {
         _ if rank % 10 == 3 => observed(rank, Some(report(rank, 100, blocked, &[23]))),
         _ => observed(rank, Some(report(rank, 100, blocked, &[57]))),
     });
-    let view = View::new(&Snapshot::of(0xab, ranks.collect()), None);
+    let view = View::new(&Snapshot::of(0xab, ranks), None);
     let order: Vec<usize> = view.ranks.iter().map(|rank| rank.rank).collect();
     assert_eq!(order[..4], [57, 23, 0, 1]);
     assert_eq!((view.ranks[0].state, view.ranks[0].waited_for_by), (RankState::Stopped, 89));
@@ -70,7 +73,7 @@ fn of_many_ranks_those_at_fault_are_first() {
 fn a_healthy_job_says_so_and_ranks_elsewhere_are_listed() {
     let done = (99 * SECOND, Some(99 * SECOND));
     let ranks = (0..3).map(|rank| observed(rank, Some(report(rank, 5, done, &[]))));
-    let view = View::new(&Snapshot::of(0xab, ranks.collect()), None);
+    let view = View::new(&Snapshot::of(0xab, ranks), None);
     assert_eq!(view.summary, "3 ranks answer, and no call takes longer than 1 s");
     assert_eq!(view.elsewhere, [3, 4]);
     assert!(text(&view).contains("\njob ab, 3 ranks, without a process on this host: 3 4\n"));
@@ -83,7 +86,7 @@ fn one_rank_that_is_late_is_named_and_several_are_not() {
             let start = 90 * SECOND + start * 1_000_000;
             observed(rank, Some(report(rank, 3, (start, Some(99 * SECOND)), &[])))
         });
-        View::new(&Snapshot::of(1, ranks.collect()), None).summary
+        View::new(&Snapshot::of(1, ranks), None).summary
     };
     let named = "rank 1 starts its calls 51 ms after the first rank, and the others wait for it";
     assert_eq!(summary([0, 51, 2]), named);
@@ -95,7 +98,7 @@ fn one_rank_that_is_late_is_named_and_several_are_not() {
 #[test]
 fn ranks_that_have_not_started_a_long_call_are_waited_for() {
     let blocked = |rank| observed(rank, Some(report(rank, 3, (90 * SECOND, None), &[])));
-    let view = View::new(&Snapshot::of(1, [blocked(0), observed(1, None), blocked(2)].into()), None);
+    let view = View::new(&Snapshot::of(1, [blocked(0), observed(1, None), blocked(2)]), None);
     let waits: Vec<&[usize]> = view.ranks.iter().map(|rank| &rank.waiting_for[..]).collect();
     assert_eq!(waits, [&[][..], &[1], &[1]]);
 }
@@ -106,7 +109,7 @@ fn speeds_are_those_since_the_last_snapshot() {
         let mut report = report(0, 4, (99 * SECOND, Some(99 * SECOND)), &[]);
         let counted = &mut report.metrics[0].calls[0];
         (counted.calls, counted.bytes, counted.time_ns) = (calls, calls * 1000, calls * 500);
-        Snapshot::of(1, [observed(0, Some(report))].into())
+        Snapshot::of(1, [observed(0, Some(report))])
     };
     let (before, now) = (answer(100), answer(300));
     let rates = now.rates(0, Some(&before));
@@ -121,8 +124,29 @@ fn speeds_are_those_since_the_last_snapshot() {
 #[test]
 fn the_state_is_json() {
     let done = (99 * SECOND, Some(99 * SECOND));
-    let view = View::new(&Snapshot::of(0xab, [observed(0, Some(report(0, 1, done, &[])))].into()), None);
+    let view = View::new(&Snapshot::of(0xab, [observed(0, Some(report(0, 1, done, &[])))]), None);
     let json: Value = serde_json::to_value(&view).unwrap();
     assert_eq!((&json["launch"], &json["ranks"][0]["state"]), (&"ab".into(), &"between_calls".into()));
     assert_eq!(json["ranks"][0]["seconds"], 1.0);
+}
+
+#[test]
+fn the_ranks_of_several_hosts_are_shown_with_their_hosts_and_a_silent_agent_is_named() {
+    let answer = |rank, report| observed(rank, report).1;
+    let blocked = |rank| answer(rank, Some(report(rank, 4, (90 * SECOND, None), &[2])));
+    let host = |host: &str, ranks: Option<Vec<RankAnswer>>| -> HostAnswer {
+        serde_json::from_value(json!({ "host": host, "ranks": ranks })).unwrap()
+    };
+    let hosts = vec![
+        host("node0", Some(vec![blocked(0), blocked(1)])),
+        host("node1", Some(vec![answer(2, None)])),
+        host("node2", None),
+    ];
+    let view = View::new(&Snapshot::of_hosts(Some(0xab), hosts), None);
+    assert!(view.summary.starts_with("rank 2 does not answer; "), "{}", view.summary);
+    let text = text(&view);
+    let title =
+        "job ab, 3 ranks on 3 hosts, no answer from node2, without a process on any host that answers: 3";
+    assert_eq!(text.lines().nth(1), Some(title));
+    assert!(text.lines().nth(3).unwrap().contains("node1 102  no answer (stopped)"), "{text}");
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::snapshot::{ObservedRank, Snapshot, call_in_progress};
 use crate::doctor::analysis::{Finding, GroupRecords, position};
+use crate::doctor::clocks::Clocks;
 use crate::doctor::headline;
 
 /// A call that takes longer is looked at.
@@ -26,9 +27,13 @@ pub(super) struct View {
     pub(super) launch: String,
     /// A sentence on the state of all ranks.
     pub(super) summary: String,
-    /// The ranks of this host, those at fault first.
+    /// The hosts of the job, if there are several and their agents were asked.
+    pub(super) hosts: Vec<String>,
+    /// The hosts whose agents do not answer.
+    pub(super) silent_hosts: Vec<String>,
+    /// The ranks of this host or of all hosts, those at fault first.
     pub(super) ranks: Vec<RankView>,
-    /// Ranks that have no process on this host.
+    /// Ranks of which no process was found.
     pub(super) elsewhere: Vec<usize>,
 }
 
@@ -37,6 +42,8 @@ pub(super) struct View {
 pub(super) struct RankView {
     pub(super) rank: usize,
     pub(super) pid: u32,
+    /// The name of its host, if there are several.
+    pub(super) host: Option<String>,
     pub(super) state: RankState,
     /// The id of the group in hexadecimal, 0 for the world.
     pub(super) group: Option<String>,
@@ -98,7 +105,14 @@ impl View {
         ranks.sort_by_key(RankView::severity);
         let size = records.iter().flat_map(|record| &record.members).max().map_or(0, |last| last + 1);
         let elsewhere = (0..size).filter(|rank| !now.ranks.contains_key(rank)).collect();
-        Self { launch: format!("{:x}", now.launch), summary: summary(&groups, &ranks), ranks, elsewhere }
+        Self {
+            launch: format!("{:x}", now.launch),
+            summary: summary(&groups, &ranks),
+            hosts: now.hosts.clone(),
+            silent_hosts: now.silent.clone(),
+            ranks,
+            elsewhere,
+        }
     }
 }
 
@@ -149,6 +163,7 @@ impl RankView {
         let mut view = Self {
             rank,
             pid: observed.pid,
+            host: observed.host.clone(),
             state,
             group: None,
             call: None,
@@ -228,17 +243,18 @@ fn lateness(groups: &[GroupRecords<'_>]) -> BTreeMap<usize, f64> {
     // The group with the most calls in its records is the one in use.
     let calls = |group: &&GroupRecords<'_>| group.records.values().map(|record| record.calls.len()).min();
     let Some(group) = groups.iter().max_by_key(calls) else { return late };
-    let mut starts: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
+    let clocks = Clocks::align(groups);
+    let mut starts: BTreeMap<u64, Vec<(usize, i64)>> = BTreeMap::new();
     for (&rank, record) in &group.records {
         for call in &record.calls {
-            starts.entry(call.sequence).or_default().push((rank, call.started_ns));
+            starts.entry(call.sequence).or_default().push((rank, clocks.time(record, call.started_ns)));
         }
     }
     starts.retain(|_, ranks| ranks.len() == group.records.len());
     let mut totals: BTreeMap<usize, u64> = BTreeMap::new();
     for ranks in starts.values() {
         let first = ranks.iter().map(|(_, started)| *started).min().unwrap_or(0);
-        ranks.iter().for_each(|(rank, started)| *totals.entry(*rank).or_default() += started - first);
+        ranks.iter().for_each(|(rank, started)| *totals.entry(*rank).or_default() += started.abs_diff(first));
     }
     for (rank, total) in totals {
         let mean = total / (starts.len() as u64).max(1);

@@ -2,6 +2,9 @@
 //! itself as the ranks of `commctl run`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
 
+mod hosts;
+#[path = "../../../comm/tests/common/hosts.rs"]
+mod network;
 mod top;
 mod trace;
 #[path = "../common/wait.rs"]
@@ -30,11 +33,17 @@ fn commctl() -> Command {
     command
 }
 
+/// Appends the arguments with which this program is a rank.
+fn as_rank(command: &mut Command, role: &str) {
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.stdout(Stdio::null());
+}
+
 /// Returns a command that runs this program as the ranks of a role.
 fn run(ranks: usize, role: &str) -> Command {
     let mut command = commctl();
-    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(std::env::current_exe().unwrap());
-    command.args(["rank", "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-    command.stdout(Stdio::null());
+    command.args(["run", "-n", &ranks.to_string(), "--"]);
+    as_rank(&mut command, role);
     command
 }

@@ -15,7 +15,7 @@ use super::{commctl, run};
 use crate::wait::wait_for;
 
 /// The folder in which ranks report their process ids.
-const FOLDER: &str = "OBSERVED_FOLDER";
+pub(crate) const FOLDER: &str = "OBSERVED_FOLDER";
 /// The variable with the rank that is late for every call.
 const LATE: &str = "OBSERVED_LATE";
 

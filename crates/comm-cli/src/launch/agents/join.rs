@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use comm::__private::Master;
@@ -15,12 +16,12 @@ use super::{Agents, Entry, JOB, Node, Nodes, OPERATION_TIMEOUT, await_keys};
 use crate::launch::start::random_id;
 
 /// The key of the settings that all agents have in common.
-const SETTINGS: &str = "settings";
+pub(super) const SETTINGS: &str = "settings";
 
 /// The settings of agent 0, with which those of the others must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct AgentSettings {
-    nnodes: usize,
+pub(super) struct AgentSettings {
+    pub(super) nnodes: usize,
     max_restarts: usize,
 }
 
@@ -75,7 +76,8 @@ impl Join<'_> {
         };
         let entries = vec![self.entry(&store, 0)?];
         let mut agents = Agents {
-            store: Some(store),
+            answering: None,
+            store: Some(Arc::new(store)),
             server,
             config: self.config.clone(),
             address: self.nodes.address(),
@@ -92,6 +94,7 @@ impl Join<'_> {
         }
         agents.last = Some(first);
         agents.entries = entries?;
+        agents.answer();
         Ok(agents)
     }
 
@@ -162,8 +165,7 @@ impl Join<'_> {
     }
 
     fn decode<T: for<'de> Deserialize<'de>>(&self, value: &[u8]) -> Result<T, AgentError> {
-        serde_json::from_slice(value)
-            .map_err(|error| self.failed(Error::malformed("an entry of an agent", error)))
+        self.nodes.decode(value)
     }
 
     fn failed(&self, error: Error) -> AgentError {
@@ -185,7 +187,7 @@ impl Join<'_> {
     }
 }
 
-fn entry_key(rank: usize) -> String {
+pub(super) fn entry_key(rank: usize) -> String {
     format!("node/{rank}")
 }
 

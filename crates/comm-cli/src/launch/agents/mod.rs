@@ -10,15 +10,18 @@
 //! | the options of a user | `nodes.rs` |
 //! | assigns node ranks | `join.rs` |
 //! | one start of all ranks | `round.rs` |
+//! | asks agents from outside of the job | `query.rs` |
 //! | the end of a start, as agents tell it each other | `verdict.rs` |
 
 mod error;
 mod join;
 mod nodes;
+mod query;
 mod round;
 mod verdict;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,7 @@ pub use nodes::{Node, Nodes};
 pub(super) use join::Share;
 pub(super) use round::{RankStore, Round};
 
+use crate::observe::agent::{Answering, Hosts};
 use verdict::Verdict;
 
 /// The job id of the store in which agents meet. Ranks have another store for each start.
@@ -44,8 +48,10 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The agents of a job, once all have come.
 #[derive(Debug)]
 pub(super) struct Agents {
+    /// Ends before the store.
+    answering: Option<Answering>,
     /// Dropped before the server, which waits for its clients.
-    store: Option<TcpStore>,
+    store: Option<Arc<TcpStore>>,
     server: Option<TcpStoreServer>,
     /// The configuration of the ranks' store, without its job.
     config: StoreConfig,
@@ -96,7 +102,22 @@ impl Agents {
     }
 
     fn store(&self) -> Result<&TcpStore, AgentError> {
-        self.store.as_ref().ok_or_else(|| self.lost(0))
+        self.store.as_deref().ok_or_else(|| self.lost(0))
+    }
+
+    /// Starts to answer `commctl top`, if strangers can neither ask nor answer. If this fails, it
+    /// shows the ranks of this host only.
+    fn answer(&mut self) {
+        #[cfg(feature = "tls")]
+        let has_tls = self.config.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let has_tls = false;
+        let is_authenticated = has_tls || self.config.secret.is_some();
+        if let Some(store) = self.store.clone().filter(|_| is_authenticated) {
+            let names = self.entries.iter().map(|entry| entry.host.clone()).collect();
+            let hosts = Hosts { store, own: self.own.rank, names, ranks: self.ranks().1 };
+            self.answering = Answering::start(hosts).ok();
+        }
     }
 
     /// The error if an agent has ended without a word.
@@ -129,6 +150,7 @@ impl Drop for Agents {
         if let Some(round) = self.last.take() {
             round.leave(self);
         }
+        drop(self.answering.take());
         drop(self.store.take());
         if let Some(server) = self.server.take() {
             server.drain(FAREWELL, FAREWELL);

@@ -62,6 +62,12 @@ impl Nodes {
         AgentError::Store { address: self.address(), error: Box::new(error) }
     }
 
+    /// Parses an entry of an agent in the store at the address.
+    pub(super) fn decode<T: for<'de> Deserialize<'de>>(&self, value: &[u8]) -> Result<T, AgentError> {
+        serde_json::from_slice(value)
+            .map_err(|error| self.failed(comm::Error::malformed("an entry of an agent", error)))
+    }
+
     /// Returns the host of the address.
     pub(in crate::launch) fn host(&self) -> &str {
         &self.host

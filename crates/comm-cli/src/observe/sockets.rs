@@ -13,28 +13,26 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-use crate::error::{CliError, Result};
-
 /// The list of all Unix sockets of this network namespace.
 const SOCKETS: &str = "/proc/net/unix";
 /// The time without any byte after which ranks that have not answered count as silent.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The number of last calls of each communicator that are asked for.
-const CALLS: usize = 64;
 /// The largest answer in bytes.
 const BYTES_MAX: usize = 64 << 20;
 
 /// The sockets of the ranks of each launch.
-pub(super) type Launches = BTreeMap<u64, Vec<MonitorName>>;
+pub type Launches = BTreeMap<u64, Vec<MonitorName>>;
 
 /// Returns the sockets of all ranks of this user on this host (for root, of all users), or of the
 /// launch of this process: of a rank, or of a process that has started ranks, such as
 /// `commctl run`.
-pub(super) fn find(pid: Option<u32>) -> Result<Launches> {
-    let list =
-        fs::read_to_string(SOCKETS).map_err(|source| CliError::Read { path: SOCKETS.into(), source })?;
+///
+/// # Errors
+/// If the list of sockets cannot be read.
+pub fn find(pid: Option<u32>) -> io::Result<Launches> {
+    let list = list()?;
     let mut launches = Launches::new();
-    let names = list.lines().filter_map(|line| MonitorName::parse(line.split_once('@')?.1));
+    let names = abstract_names(&list).filter_map(MonitorName::parse);
     for name in names.filter(|name| is_ours(name.pid)) {
         launches.entry(name.launch).or_default().push(name);
     }
@@ -48,16 +46,26 @@ pub(super) fn find(pid: Option<u32>) -> Result<Launches> {
     Ok(launches)
 }
 
+/// Returns the list of all Unix sockets.
+pub(super) fn list() -> io::Result<String> {
+    fs::read_to_string(SOCKETS)
+}
+
+/// Returns the abstract names in a list.
+pub(super) fn abstract_names(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter_map(|line| Some(line.split_once('@')?.1))
+}
+
 /// Returns whether a process belongs to this user, or this user is root. A process that has exited
 /// belongs to nobody.
-fn is_ours(pid: u32) -> bool {
+pub(super) fn is_ours(pid: u32) -> bool {
     let user = geteuid();
     let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
     owner.is_ok_and(|owner| user.is_root() || owner == user.as_raw())
 }
 
 /// Returns whether a process is this one or has been started by it.
-fn descends_from(mut process: u32, ancestor: u32) -> bool {
+pub(super) fn descends_from(mut process: u32, ancestor: u32) -> bool {
     // The chain ends at process 1; a process that exits meanwhile has no parent.
     while process > 1 {
         if process == ancestor {
@@ -92,12 +100,12 @@ struct Pending {
 
 /// Asks these ranks at once. Returns their answers in the same order, `None` for those that are
 /// silent.
-pub(super) fn ask(names: &[MonitorName]) -> Result<Vec<Option<MonitorReport>>> {
+pub(super) fn ask(names: &[MonitorName], calls: usize) -> io::Result<Vec<Option<MonitorReport>>> {
     let mut answers: Vec<Option<MonitorReport>> = names.iter().map(|_| None).collect();
     let open = |(at, name): (usize, &MonitorName)| {
         // A refusal means that the process has just exited; a stopped one accepts no more
         // connections once its queue is full.
-        open(name).ok().map(|stream| Pending { at, stream, answer: Vec::new() })
+        open(&name.to_string(), calls).ok().map(|stream| Pending { at, stream, answer: Vec::new() })
     };
     let mut pending: Vec<Pending> = names.iter().enumerate().filter_map(open).collect();
     let mut deadline = Instant::now() + PATIENCE;
@@ -108,9 +116,7 @@ pub(super) fn ask(names: &[MonitorName]) -> Result<Vec<Option<MonitorReport>>> {
             pending.iter().map(|pending| PollFd::new(&pending.stream, PollFlags::IN)).collect();
         let ready = match poll(&mut watched, Some(&timeout)) {
             Err(rustix::io::Errno::INTR) => continue,
-            ready => {
-                ready.map_err(|errno| CliError::System { what: "wait for ranks", source: errno.into() })?
-            }
+            ready => ready?,
         };
         if ready == 0 {
             break;
@@ -147,16 +153,16 @@ impl Pending {
     }
 }
 
-/// Connects to a rank of the same user without waiting, and sends the request.
-fn open(name: &MonitorName) -> io::Result<UnixStream> {
+/// Connects to a process of the same user without waiting, and sends the request.
+pub(super) fn open(name: &str, calls: usize) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name.to_string().as_bytes())?)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     let (ours, theirs) = (geteuid(), socket_peercred(&socket)?.uid);
     if theirs != ours && !ours.is_root() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut stream = UnixStream::from(socket);
-    writeln!(stream, "{{\"calls\": {CALLS}}}")?;
+    writeln!(stream, "{{\"calls\": {calls}}}")?;
     Ok(stream)
 }
