@@ -17,6 +17,7 @@ documents! {
     Readme: "README.md",
     Choosing: "docs/choosing.md",
     Concepts: "docs/concepts.md",
+    Debugging: "docs/debugging.md",
     Diloco: "docs/diloco.md",
     Elasticity: "docs/elasticity.md",
     Failures: "docs/failures.md",
