@@ -27,7 +27,8 @@ environment is inherited. Unless they are set, COMM_SECRET is a new random secre
 and RAYON_NUM_THREADS are the number of cores divided by the number of ranks, at least 1.
 
 On several hosts, run the same command on each, with --nnodes and --rendezvous, and COMM_SECRET set to the same random text in the \
-environment. When a rank fails or a host is lost, all hosts end their ranks and report the cause; they also restart together.
+environment. When a rank fails or a host is lost, all hosts end their ranks and report the cause; they also restart together. \
+With --elastic, the others go on instead, and a lost host may be started again with its --node-rank.
 
 Every user of a machine can read arguments: pass a secret in the environment, not with --env COMM_SECRET=TEXT.
 
@@ -108,7 +109,8 @@ pub(crate) struct Run {
     max_restarts: Option<usize>,
 
     /// Let the others go on after a rank has failed, as long as at least MIN have not. With MAX,
-    /// start another process for it with COMM_JOIN=1, as long as fewer than MAX run
+    /// start another process for it with COMM_JOIN=1, as long as fewer than MAX run. On several
+    /// hosts, both count the ranks of all
     #[arg(long, value_name = "MIN[:MAX]", value_parser = elastic)]
     elastic: Option<Elastic>,
 
@@ -139,6 +141,7 @@ impl Run {
             .ranks_min(self.elastic.map_or(usize::MAX, |elastic| elastic.ranks_min))
             .ranks_max(ranks_max)
             .on_loss(|failure| report("commctl", failure))
+            .on_node_change(|change| report("commctl", change))
             .grace(self.grace);
         let set = |launch: Launch, Variable { name, value }| launch.env(name, value);
         let launch = self.env.into_iter().fold(launch, set);

@@ -7,6 +7,7 @@ use comm_core::{
     Comm, During, Error, Loss, Membership, ReduceOp, Refusal, Result, ShrinkOptions, Shrunk, Store,
 };
 
+use crate::backoff::Backoff;
 use crate::leftovers::{Announcement, Leftovers};
 use crate::member::{Check, Member};
 use crate::wait_list::{Admission, Admitted, WaitList};
@@ -50,6 +51,12 @@ pub trait GroupConnector {
     /// # Errors
     /// The errors of the store.
     fn open_store(&mut self, rank: Option<usize>, timeout: Duration) -> Result<Arc<dyn Store>>;
+
+    /// Returns the number by which the launcher of this process knows it, if there is one
+    /// ([`WaitList::with_id`](crate::WaitList::with_id)). The default is `None`.
+    fn launcher_id(&self) -> Option<u64> {
+        None
+    }
 
     /// Closes the store, unless this process serves it.
     fn close_store(&mut self);
@@ -110,6 +117,8 @@ pub struct ElasticGroup<C> {
     is_newcomer: bool,
     growths: u64,
     leftovers: Leftovers,
+    /// The pause of a leader that could not reach the store.
+    backoff: Backoff,
     /// The result of a shrink during a growth that failed, which the next shrink returns.
     remaining: Option<Shrunk<Comm>>,
 }
@@ -127,7 +136,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
     #[must_use]
     pub fn new(connector: C, list: ListId, comm: Comm) -> Self {
         let leftovers = Leftovers::new(0, comm.size());
-        Self { connector, list, comm, is_newcomer: false, growths: 0, leftovers, remaining: None }
+        let backoff = Backoff::default();
+        Self { connector, list, comm, is_newcomer: false, growths: 0, leftovers, backoff, remaining: None }
     }
 
     /// Waits until a running group has admitted this process and is connected to it. Once they are
@@ -199,7 +209,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
     ///
     /// If a process that was to be admitted exits or stops in the meantime, or the store fails,
     /// nothing has changed, and the result is 0. The same applies if rank 0 cannot reach the store,
-    /// which is logged; it waits for an answer for at most a quarter of the timeout of a call.
+    /// which is logged; it waits for an answer for at most a quarter of the timeout of a call, and
+    /// tries again after nine times that time.
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
@@ -321,13 +332,13 @@ impl<C: GroupConnector> ElasticGroup<C> {
     fn admit(&mut self, options: &GrowOptions) -> Option<Admitted> {
         let size = self.comm.size();
         let most = options.size_max.saturating_sub(size);
-        if most == 0 {
+        let (clock, began) = (self.connector.clock(), (self.connector.clock())());
+        if most == 0 || !self.backoff.is_over(began) {
             return None;
         }
         // The others wait for this rank in a call: a store that does not answer must not delay it.
         let patience = options.timeout.min(self.comm.options().timeout / 4);
         let store = self.connector.open_store(Some(0), patience);
-        let clock = self.connector.clock();
         let admitted = store.and_then(|store| {
             wait_list(&*store, self.list, clock).admit(size, most, [patience, options.timeout])
         });
@@ -335,6 +346,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
             tracing::warn!(%error, "cannot look for processes that want to join");
             // The next time, a new connection is made, which may succeed.
             self.connector.close_store();
+            self.backoff.begin(began, clock());
             None
         })
     }
@@ -440,7 +452,7 @@ fn try_to_join(
     left: &dyn Fn() -> Duration,
 ) -> Result<Option<(Admission, Comm)>> {
     let (store, clock) = (connector.open_store(None, left())?, connector.clock());
-    let place = wait_list(&*store, list, clock).enter(left())?;
+    let place = wait_list(&*store, list, clock).with_id(connector.launcher_id()).enter(left())?;
     let Some(admission) = place.wait(left())? else {
         place.withdraw()?;
         return Ok(None);

@@ -20,6 +20,7 @@
 //! | the keys of one attempt: claim, gather, fail | `attempt.rs` |
 //! | the outcome of a phase, and its error | `outcome.rs`, `local.rs` |
 //! | processes that join a running group | `wait_list.rs` |
+//! | the view of a launcher on them | `admissions.rs` |
 //! | a group that shrinks and grows | `elastic.rs` |
 //! | reports of failures while a rank opens connections | `watch.rs` |
 //!
@@ -39,7 +40,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod admissions;
 mod attempt;
+mod backoff;
 mod connect;
 mod elastic;
 mod leftovers;
@@ -52,6 +55,7 @@ mod settings;
 mod wait_list;
 mod watch;
 
+pub use admissions::Admissions;
 pub use connect::{Endpoint, connect, parse_records};
 pub use elastic::{ElasticGroup, GroupConnector, GrowOptions, ListId};
 pub use member::Member;

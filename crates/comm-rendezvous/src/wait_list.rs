@@ -33,6 +33,7 @@ pub struct WaitList<'a> {
     job: u64,
     round: u64,
     clock: fn() -> Instant,
+    id: Option<u64>,
 }
 
 /// The place of a process in a rendezvous that admits it to a group.
@@ -84,7 +85,7 @@ impl<'a> WaitList<'a> {
     /// Creates the list of a job whose first group met in this round.
     #[must_use]
     pub const fn new(store: &'a dyn Store, job: u64, round: u64) -> Self {
-        Self { store, job, round, clock: Instant::now }
+        Self { store, job, round, clock: Instant::now, id: None }
     }
 
     /// Returns the list with this clock for time limits; see
@@ -94,15 +95,27 @@ impl<'a> WaitList<'a> {
         Self { clock, ..self }
     }
 
+    /// Returns the list for a process whose launcher knows it by this number; see
+    /// [`WaitList::admissions`].
+    #[must_use]
+    pub const fn with_id(self, id: Option<u64>) -> Self {
+        Self { id, ..self }
+    }
+
+    /// Returns the store.
+    pub(crate) const fn store(&self) -> &'a dyn Store {
+        self.store
+    }
+
     fn key(&self, name: &str) -> String {
         format!("comm/{:016x}/{}/join/{name}", self.job, self.round)
     }
 
-    fn process_key(&self, name: &str, number: u64) -> String {
+    pub(crate) fn process_key(&self, name: &str, number: u64) -> String {
         self.key(&format!("{name}/{number}"))
     }
 
-    fn add(&self, name: &str, amount: i64) -> Result<u64> {
+    pub(crate) fn add(&self, name: &str, amount: i64) -> Result<u64> {
         let key = self.key(name);
         let sum = self.store.add(&key, amount)?;
         u64::try_from(sum).map_err(|_| malformed(&key, sum.to_string().as_bytes()))
@@ -114,6 +127,9 @@ impl<'a> WaitList<'a> {
     /// The errors of the store.
     pub fn enter(&self, timeout: Duration) -> Result<WaitingProcess<'a>> {
         let number = self.add("entered", 1)?;
+        if let Some(id) = self.id {
+            self.add_number(id, number)?;
+        }
         let (waits, left) = (self.process_key("waiting", number), self.process_key("left", number));
         let will = LastWill { condition: (&waits, WAITS), keys: &[&left], value: b"" };
         let presence =

@@ -246,6 +246,29 @@ fn a_process_that_has_left_is_not_admitted_and_one_that_was_passed_over_enters_a
 }
 
 #[test]
+fn a_launcher_sees_which_of_its_processes_were_admitted() {
+    let store = MemoryStore::default();
+    let list = WaitList::new(&store, 0, 0);
+    let admissions = |ids: &[u64]| {
+        let seen = list.admissions(ids.iter().copied()).unwrap();
+        (seen.admitted, seen.has_others)
+    };
+    assert_eq!(admissions(&[1, 2]), (vec![], false));
+    let first = list.with_id(Some(1)).enter(SOON).unwrap();
+    assert_eq!(admissions(&[1, 2]), (vec![], false));
+    list.admit(1, usize::MAX, [SOON; 2]).unwrap().unwrap();
+    assert_eq!(admissions(&[1, 2]), (vec![1], false));
+    // It waits again, as a process whose rendezvous has failed does.
+    let again = list.with_id(Some(1)).enter(SOON).unwrap();
+    assert_eq!(admissions(&[1, 2]), (vec![], false));
+    list.admit(1, usize::MAX, [SOON; 2]).unwrap().unwrap();
+    drop((first, again));
+    // A process that the launcher does not know waits, too.
+    let _other = list.enter(SOON).unwrap();
+    assert_eq!(admissions(&[1, 2]), (vec![1], true));
+}
+
+#[test]
 fn an_admission_to_an_absurdly_large_group_is_refused() {
     let store = MemoryStore::default();
     for (number, (size, is_refused)) in (1..).zip([(1 << 16, false), ((1 << 16) + 1, true), (u64::MAX, true)])

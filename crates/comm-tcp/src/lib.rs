@@ -92,8 +92,8 @@ mod tls;
 mod transport;
 
 pub use comm_rendezvous::{
-    Admission, Admitted, ElasticGroup, GroupConnector, GrowOptions, ListId, Member, Rendezvous, Settings,
-    WaitList, WaitingProcess,
+    Admission, Admissions, Admitted, ElasticGroup, GroupConnector, GrowOptions, ListId, Member, Rendezvous,
+    Settings, WaitList, WaitingProcess,
 };
 pub use config::{Congestion, TcpConfig};
 pub use endpoint::TcpEndpoint;

@@ -98,6 +98,9 @@ pub struct Config {
     /// [`ElasticGroup`](crate::ElasticGroup) admits such a process; its `rank` and `world_size` do
     /// not matter then.
     pub join: bool,
+    /// The number by which the launcher finds this process among those that wait to join, so that
+    /// it knows whether the group has any member left. By default, a launcher does not know it.
+    pub join_id: Option<u64>,
     /// The shared secret that authenticates TCP connections and all their bytes. Equal on every
     /// rank. With the feature `tls`, [`TcpConfig`]`::tls` also encrypts them, and those of the
     /// store.
@@ -166,6 +169,7 @@ impl Config {
             job: 0,
             round: 0,
             join: false,
+            join_id: None,
             secret: None,
             interface: None,
             bind: None,

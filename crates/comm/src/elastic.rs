@@ -103,7 +103,7 @@ impl ElasticGroup {
     ///
     /// If a process that was to be admitted exits or stops in the meantime, or the store fails,
     /// nothing has changed, and the result is 0. The same applies if rank 0 cannot reach the store,
-    /// which is logged.
+    /// which is logged; it spends at most a tenth of its time on that.
     ///
     /// # Errors
     /// As any call on the present communicator. After the failure of a rank, the group can be
@@ -143,6 +143,10 @@ impl GroupConnector for Connector {
             self.store = Some(RendezvousStore::open(&Begun::now(&config, None))?);
         }
         self.store.as_ref().map(|open| Arc::clone(&open.store)).ok_or_else(not_open)
+    }
+
+    fn launcher_id(&self) -> Option<u64> {
+        self.config.join_id
     }
 
     fn close_store(&mut self) {

@@ -32,8 +32,10 @@ const STORE: &str = "COMM_STORE";
 const RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// Whether the process joins the group of the others.
 const JOIN: &str = "COMM_JOIN";
+/// The number by which the launcher finds the process in the list of those that wait to join.
+const JOIN_ID: &str = "COMM_JOIN_ID";
 
-const RESERVED: [&str; 14] = [
+const RESERVED: [&str; 15] = [
     RANK,
     WORLD_SIZE,
     LOCAL_RANK,
@@ -48,6 +50,7 @@ const RESERVED: [&str; 14] = [
     STORE,
     RESTART_COUNT,
     JOIN,
+    JOIN_ID,
 ];
 
 /// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
@@ -86,9 +89,13 @@ pub(super) struct Assigned {
 }
 
 impl Job {
-    /// Returns the variables of a rank of this host, which `joins` the group of the others if it
-    /// replaces a lost one.
-    pub(super) fn variables(&self, local: usize, joins: bool) -> [(&'static str, String); RESERVED.len()] {
+    /// Returns the variables of a rank of this host, which joins the group of the others with this
+    /// id if it replaces a lost one.
+    pub(super) fn variables(
+        &self,
+        local: usize,
+        join_id: Option<u64>,
+    ) -> [(&'static str, String); RESERVED.len()] {
         let Place { node, nodes, first_rank, world_size } = self.place;
         [
             (RANK, (first_rank + local).to_string()),
@@ -104,7 +111,8 @@ impl Job {
             (JOB_ID, format!("{:x}", self.id)),
             (STORE, "launcher".to_owned()),
             (RESTART_COUNT, self.restarts.to_string()),
-            (JOIN, u8::from(joins).to_string()),
+            (JOIN, u8::from(join_id.is_some()).to_string()),
+            (JOIN_ID, join_id.unwrap_or(0).to_string()),
         ]
     }
 
@@ -145,12 +153,12 @@ mod tests {
             secret,
             assigned: Assigned::default(),
         };
-        let variables = job.variables(2, true);
+        let variables = job.variables(2, Some(5));
         assert_eq!(variables.each_ref().map(|(name, _)| *name), RESERVED);
         let values = variables.each_ref().map(|(_, value)| value.as_str());
         assert_eq!(
             values,
-            ["6", "9", "2", "4", "::1", "4321", "1", "3", "2", "1", "abc", "launcher", "1", "1"]
+            ["6", "9", "2", "4", "::1", "4321", "1", "3", "2", "1", "abc", "launcher", "1", "1", "5"]
         );
         for name in RESERVED {
             assert!(matches!(check_not_reserved(name.as_ref()), Err(LaunchError::ReservedVariable(_))));

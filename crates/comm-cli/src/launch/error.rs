@@ -130,7 +130,7 @@ impl LaunchError {
 
 /// The failure of the rank that failed first, such as `rank 3 (pid 1234) was killed by SIGKILL`,
 /// and the last lines that it wrote.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankFailure {
     /// The rank.
@@ -142,6 +142,7 @@ pub struct RankFailure {
     /// The host of the rank, if the launch has several.
     pub node: Option<Node>,
     /// The last lines of its standard error, if that was written to a file of this host.
+    #[serde(skip)]
     pub last_lines: Vec<String>,
 }
 

@@ -1,41 +1,52 @@
 //! The parts of a launch that the supervisor of its ranks uses.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use super::error::LaunchError;
+use super::error::{LaunchError, RankFailure};
 use super::process::RankProcess;
 
-/// The processes that may be started for ranks that have failed.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Replacements {
-    /// The most ranks that run at once.
-    pub(super) ranks_max: usize,
-    /// The number of further replacements.
-    pub(super) left: usize,
+/// The consequence of the failure of a rank of this host.
+pub(super) enum Consequence {
+    /// The others go on.
+    GoOn,
+    /// This process takes its place.
+    Replaced(RankProcess),
+    /// All ranks are terminated.
+    End(LaunchError),
 }
 
 /// The reaction of a launch to the ends of its ranks.
 pub(super) trait Events {
-    /// Starts a process for a rank that has failed.
-    fn replace(&mut self, rank: usize) -> Result<RankProcess, LaunchError>;
+    /// A rank of this host has failed.
+    fn failed(&mut self, failure: RankFailure) -> Consequence;
 
-    /// A rank has exited with code 0, as the first one.
+    /// A rank of this host has exited with code 0, as the first one.
     fn first_success(&mut self);
 
-    /// Returns the other hosts, if there are any.
-    fn others(&self) -> Option<&dyn Others>;
+    /// Returns the time until [`Events::check_group`] is to be called, if it is.
+    fn next_check(&self) -> Option<Duration>;
+
+    /// Returns why all ranks are terminated, if none is left in the group that the processes which
+    /// wait could join.
+    fn check_group(&mut self) -> Option<LaunchError>;
+
+    /// Returns the other hosts, if there are any that this one can reach.
+    fn others(&mut self) -> Option<&mut dyn Others>;
 }
 
 /// The ranks on other hosts.
 pub(super) trait Others {
-    /// Readable when the end of all ranks may be known.
-    fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Readable when [`Others::poll`] may have something to do.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Returns how the ranks of all hosts have ended, or why they are to be terminated.
-    fn outcome(&self) -> Option<Result<(), LaunchError>>;
+    /// Takes note of changes on other hosts. Returns how the ranks of all hosts have ended, or why
+    /// they are to be terminated, if that is known.
+    fn poll(&mut self) -> Option<Result<(), LaunchError>>;
 
-    /// Tells the other hosts that all ranks of this one have exited with code 0.
-    fn succeeded(&self) -> Result<(), LaunchError>;
+    /// Tells the other hosts that all ranks of this one have ended, without a reason to terminate
+    /// others.
+    fn ended(&mut self) -> Result<(), LaunchError>;
 
     /// Tells the other hosts why the ranks of this one are terminated.
     fn failed(&self, cause: &LaunchError);

@@ -4,10 +4,12 @@
 mod agents;
 mod binding;
 mod devices;
+mod elastic;
 mod environment;
 mod error;
 mod events;
 mod guard;
+mod hosts;
 mod limits;
 mod lines;
 mod logs;
@@ -28,7 +30,7 @@ use std::time::Duration;
 
 use environment::Assigned;
 
-pub use agents::{AgentError, Node, Nodes};
+pub use agents::{AgentError, Node, NodeChange, Nodes};
 pub use binding::{BindTo, BindingError};
 pub use devices::{Devices, DevicesError};
 pub use error::{LaunchError, ProcessExit, RankFailure, Restart};
@@ -41,9 +43,9 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 /// Every rank inherits the launcher's environment and gets `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
 /// `LOCAL_WORLD_SIZE`, `GROUP_RANK` (also as `NODE_RANK`), `GROUP_WORLD_SIZE`, `MASTER_ADDR`,
 /// `MASTER_PORT` and `TORCHELASTIC_MAX_RESTARTS` as under torchrun, `COMM_JOB_ID` with a random
-/// nonzero number in hexadecimal, `COMM_STORE=launcher`, and `COMM_JOIN=0`. The launcher serves the
-/// store at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank. The standard input
-/// of ranks is empty.
+/// nonzero number in hexadecimal, `COMM_STORE=launcher`, `COMM_JOIN=0` and `COMM_JOIN_ID=0`. The
+/// launcher serves the store at `MASTER_ADDR:MASTER_PORT`, on a free port, and outlives every rank.
+/// The standard input of ranks is empty.
 ///
 /// Unless they are set, every rank also gets `COMM_SECRET` with a random secret that is new for
 /// each start (see [`Launch::random_secret`]), and `OMP_NUM_THREADS` and `RAYON_NUM_THREADS` with
@@ -80,6 +82,7 @@ pub struct Launch {
     ranks_min: usize,
     ranks_max: usize,
     on_loss: fn(&RankFailure),
+    on_node_change: fn(&NodeChange),
 }
 
 impl fmt::Debug for Launch {
@@ -129,6 +132,7 @@ impl Launch {
             ranks_min: usize::MAX,
             ranks_max: 0,
             on_loss: |_| {},
+            on_node_change: |_| {},
         }
     }
 
@@ -175,9 +179,11 @@ impl Launch {
     /// its own. Ranks are numbered by node rank, and hosts may have different numbers of them.
     ///
     /// When a rank fails, or a host or its launcher is lost, all launches terminate their ranks and
-    /// return the same cause; they also restart their ranks together. The agents and the ranks use
-    /// the secret in `COMM_SECRET`, which has to be the same on all hosts. Without one, anyone who
-    /// can reach the address can join.
+    /// return the same cause; they also restart their ranks together. With [`Launch::ranks_min`] or
+    /// [`Launch::ranks_max`] they go on instead, and another launch with the same node rank may
+    /// take the place of one that was lost, unless that was node 0, which serves the stores. The
+    /// agents and the ranks use the secret in `COMM_SECRET`, which has to be the same on all hosts.
+    /// Without one, anyone who can reach the address can join.
     pub fn nodes(mut self, nodes: Nodes) -> Self {
         self.nodes = Some(nodes);
         self
@@ -243,7 +249,8 @@ impl Launch {
     }
 
     /// Lets the other ranks go on after one has failed, as long as at least `ranks` have not
-    /// failed. By default a failure ends all ranks.
+    /// failed. By default a failure ends all ranks. On several hosts, this counts the ranks of all,
+    /// and a host may be lost with its ranks.
     ///
     /// A program for this continues with the ranks that remain, for example by
     /// [`Comm::shrink`](comm::Comm::shrink).
@@ -254,11 +261,14 @@ impl Launch {
 
     /// Starts another process for a rank that has failed, as long as fewer than `ranks` run and not
     /// more than [`Launch::max_restarts`] times in all. Then no failure restarts all ranks. By
-    /// default no process is replaced.
+    /// default no process is replaced. On several hosts, both limits count the ranks of all; the
+    /// process is started on the host of the failed rank.
     ///
-    /// The new process gets `COMM_JOIN=1`: with [`ElasticGroup`](comm::ElasticGroup) it joins the
-    /// group of the others, whose ranks it does not affect. Nothing is replaced once a rank has
-    /// exited with code 0, and processes that wait to join then end.
+    /// The new process gets `COMM_JOIN=1` and a `COMM_JOIN_ID`: with
+    /// [`ElasticGroup`](comm::ElasticGroup) it joins the group of the others, whose ranks it does
+    /// not affect. Nothing is replaced once a rank has exited with code 0, and processes that wait
+    /// to join then end. If no rank of the group is left that a process could join, the launch ends
+    /// with the first failure.
     pub fn ranks_max(mut self, ranks: usize) -> Self {
         self.ranks_max = ranks;
         self
@@ -267,6 +277,13 @@ impl Launch {
     /// Sets a function that is called when a rank has failed and the others go on.
     pub fn on_loss(mut self, report: fn(&RankFailure)) -> Self {
         self.on_loss = report;
+        self
+    }
+
+    /// Sets a function that is called when a host is lost and the others go on, and when a host
+    /// that was lost has come back.
+    pub fn on_node_change(mut self, report: fn(&NodeChange)) -> Self {
+        self.on_node_change = report;
         self
     }
 
@@ -312,8 +329,9 @@ impl Launch {
         if self.ranks == 0 {
             return Err(LaunchError::NoRanks);
         }
-        if self.nodes.is_some() && (self.ranks_max > 0 || self.ranks_min < self.ranks) {
-            return Err(AgentError::Elastic.into());
+        let restarts = self.ranks_max == 0 && self.max_restarts > 0;
+        if self.nodes.is_some() && self.is_elastic() && restarts {
+            return Err(AgentError::ElasticRestarts.into());
         }
         if self.devices.is_some() && self.env.iter().any(|(name, _)| name == devices::VISIBLE) {
             return Err(LaunchError::ReservedVariable(devices::VISIBLE));
@@ -321,6 +339,11 @@ impl Launch {
         self.env.iter().try_for_each(|(name, _)| environment::check_not_reserved(name))?;
         let (pipes, files) = (usize::from(self.is_relayed()) * 2, usize::from(self.log_dir.is_some()) * 2);
         limits::check(self.ranks, pipes + files)
+    }
+
+    /// Returns whether the others go on after a rank has failed.
+    fn is_elastic(&self) -> bool {
+        self.ranks_max > 0 || self.ranks_min < usize::MAX
     }
 
     /// Returns whether the launcher shows the output of ranks, line by line.

@@ -11,19 +11,25 @@ use std::thread;
 use comm::tcp::{StoreConfig, TcpStoreServer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::agents::{Agents, RankStore, Round, Share};
+use super::Launch;
+use super::agents::Absent;
+use super::elastic::{ElasticJob, Limits};
 use super::environment::{self, Assigned, Job, Place};
-use super::error::{LaunchError, RankFailure, system};
-use super::events::Replacements;
+use super::error::{LaunchError, system};
 use super::logs::RankLogs;
 use super::process::RankProcess;
 use super::relay::{Destination, Relay, Source};
-use super::running::{OtherNodes, Running};
+use super::running::Running;
 use super::signals::StopSignals;
+use super::store::JoinList;
 use super::supervisor::Supervisor;
-use super::{Launch, Nodes};
 
 impl Launch {
+    pub(super) fn limits(&self) -> Limits {
+        let Self { ranks_min, ranks_max, max_restarts: replacements, .. } = *self;
+        Limits { ranks_min, ranks_max, replacements }
+    }
+
     /// Starts all ranks on this host, and waits for their end.
     pub(super) fn run_alone(&self, restarts: usize, assigned: Assigned) -> Result<(), LaunchError> {
         let signals = StopSignals::catch().map_err(system("catch signals"))?;
@@ -39,85 +45,60 @@ impl Launch {
         let place = Place { node: 0, nodes: 1, first_rank: 0, world_size: ranks };
         let master = (address.ip().to_string(), address.port());
         let job = Job { ranks, place, restarts, max_restarts, master, id, secret, assigned };
-        let store = Some((address, config));
-        self.run_ranks(Running { launch: self, job: &job, relays: Vec::new(), store, others: None }, signals)
+        let state = ElasticJob::new(self.limits(), 0, [(String::new(), ranks)]);
+        let join_list = (self.ranks_max > 0).then(|| JoinList::new(address, config));
+        let relays = Vec::new();
+        let running =
+            Running { launch: self, job: &job, relays, state, join_list, checked: None, others: None };
+        self.run_ranks(running, None, signals).0
     }
 
-    /// Starts the ranks of this host together with those of all others, and waits for the end of
-    /// all.
-    pub(super) fn run_on_nodes(
+    /// Starts the ranks of this host, which join those of the others if they have `ids`, and waits
+    /// for their end. Returns the nodes that were lost in the meantime, too.
+    pub(super) fn run_ranks(
         &self,
-        restarts: usize,
-        assigned: Assigned,
-        agents: &mut Agents,
-    ) -> Result<(), LaunchError> {
-        let round = agents.open_round(restarts)?;
-        // Lives until all agents have agreed that the ranks have ended.
-        let mut server = None;
-        let own = self.run_round(restarts, assigned, (agents, &round), &mut server).err();
-        if let Some(error) = &own {
-            agents.publish(&round, error);
-        }
-        agents.end(round, own, self.grace)
+        mut running: Running<'_>,
+        ids: Option<Vec<u64>>,
+        signals: StopSignals,
+    ) -> (Result<(), LaunchError>, Absent) {
+        let outcome = self.supervise(&mut running, ids, signals);
+        let relays = std::mem::take(&mut running.relays);
+        let relayed = relays.into_iter().map(Relay::finish).fold(Ok(()), io::Result::and);
+        let outcome = outcome.map_err(|error| self.with_last_lines(error, &running));
+        (outcome.and(relayed.map_err(system("relay output"))), running.absent())
     }
 
-    fn run_round(
+    /// When this returns, the ranks have exited, only output is left to relay, and Ctrl-C has its
+    /// default effect again.
+    fn supervise(
         &self,
-        restarts: usize,
-        assigned: Assigned,
-        (agents, round): (&Agents, &Round),
-        server: &mut Option<TcpStoreServer>,
+        running: &mut Running<'_>,
+        ids: Option<Vec<u64>>,
+        signals: StopSignals,
     ) -> Result<(), LaunchError> {
-        let RankStore { job: id, port } = agents.agree_on_store(round, || {
-            let job = random_id().map_err(system("draw a job id"))?.get();
-            let bound = agents.serve(job)?;
-            let port = bound.local_addr().port();
-            *server = Some(bound);
-            Ok(RankStore { job, port })
-        })?;
-        let signals = StopSignals::catch().map_err(system("catch signals"))?;
-        let (first_rank, world_size) = agents.ranks();
-        let place = Place { node: agents.own().rank, nodes: agents.count(), first_rank, world_size };
-        let (ranks, max_restarts, secret) =
-            (self.ranks, self.max_restarts, self.given_env(environment::SECRET));
-        let master = (self.nodes.as_ref().map(Nodes::host).unwrap_or_default().to_owned(), port);
-        let id = NonZeroU64::new(id).unwrap_or(NonZeroU64::MAX);
-        let job = Job { ranks, place, restarts, max_restarts, master, id, secret, assigned };
-        let others = Some(OtherNodes { agents, round });
-        self.run_ranks(Running { launch: self, job: &job, relays: Vec::new(), store: None, others }, signals)
-    }
-
-    /// Meets the launchers of the other hosts.
-    pub(super) fn join(&self, nodes: &Nodes) -> Result<Agents, LaunchError> {
-        let secret = self.given_env(environment::SECRET);
-        let config = self.store_config(0, secret.as_ref()).map_err(|error| nodes.failed(error))?;
-        let share = Share { ranks: self.ranks, max_restarts: self.max_restarts };
-        Ok(Agents::join(nodes, share, config)?)
-    }
-
-    fn run_ranks(&self, mut running: Running<'_>, signals: StopSignals) -> Result<(), LaunchError> {
         let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
-        let replacements = Replacements { ranks_max: self.ranks_max, left: self.max_restarts };
-        supervisor.tolerate(self.ranks.saturating_sub(self.ranks_min), replacements, self.on_loss);
-        let outputs = self.start_all(running.job, &mut supervisor)?;
+        let ids = ids.map_or_else(|| vec![None; self.ranks], |ids| ids.into_iter().map(Some).collect());
+        let outputs = self.start_all(running.job, &mut supervisor, &ids)?;
         running.relay(outputs)?;
-        // When this returns, the ranks have exited, only output is left to relay, and Ctrl-C has
-        // its default effect again.
-        let outcome = supervisor.run(&mut running);
-        let relayed = running.relays.into_iter().map(Relay::finish).fold(Ok(()), io::Result::and);
-        let outcome = outcome.map_err(|error| self.with_last_lines(error, running.job));
-        outcome.and(relayed.map_err(system("relay output")))
+        supervisor.run(running)?;
+        running.own_outcome()
     }
 
     /// Adds the last lines of a rank of this host that has failed, if its output is in files.
-    fn with_last_lines(&self, error: LaunchError, job: &Job) -> LaunchError {
+    fn with_last_lines(&self, error: LaunchError, running: &Running<'_>) -> LaunchError {
         match error {
-            LaunchError::RankFailed(RankFailure { rank, pid, exit, node: None, .. }) => {
-                let last_lines = self.logs(job, rank).map(|logs| logs.last_lines()).unwrap_or_default();
-                LaunchError::RankFailed(RankFailure { rank, pid, exit, node: None, last_lines })
+            LaunchError::RankFailed(mut failure) if running.is_own(&failure) => {
+                let known = running.state.last_lines(&failure).filter(|lines| !lines.is_empty());
+                failure.last_lines = known.unwrap_or_else(|| self.last_lines(running.job, failure.rank));
+                LaunchError::RankFailed(failure)
             }
             other => other,
         }
+    }
+
+    /// Returns the last lines of a rank of this host, if its output is in files.
+    pub(super) fn last_lines(&self, job: &Job, rank: usize) -> Vec<String> {
+        self.logs(job, rank).map(|logs| logs.last_lines()).unwrap_or_default()
     }
 
     fn logs(&self, job: &Job, rank: usize) -> Option<RankLogs> {
@@ -125,7 +106,7 @@ impl Launch {
     }
 
     /// Returns the value of a variable that ranks would get from the caller or the environment.
-    fn given_env(&self, name: &str) -> Option<OsString> {
+    pub(super) fn given_env(&self, name: &str) -> Option<OsString> {
         let given = self.env.iter().rev().find(|(given, _)| given.as_os_str() == OsStr::new(name));
         given.map(|(_, value)| value.clone()).or_else(|| env::var_os(name))
     }
@@ -138,7 +119,7 @@ impl Launch {
     }
 
     /// Returns the configuration of the store, as the environment of the ranks describes it.
-    fn store_config(&self, job: u64, secret: Option<&OsString>) -> comm::Result<StoreConfig> {
+    pub(super) fn store_config(&self, job: u64, secret: Option<&OsString>) -> comm::Result<StoreConfig> {
         let secret = secret.map(|secret| (environment::SECRET.into(), secret.clone()));
         comm::Config::launcher_store(job, env::vars_os().chain(self.env.clone()).chain(secret))
     }
@@ -153,12 +134,18 @@ impl Launch {
         unset.map(move |name| (name, share.clone()))
     }
 
-    /// Starts every rank of this host under the supervisor, and returns the outputs to relay.
-    fn start_all(&self, job: &Job, supervisor: &mut Supervisor) -> Result<Vec<Source>, LaunchError> {
+    /// Starts a rank of this host for each id under the supervisor, and returns the outputs to
+    /// relay.
+    fn start_all(
+        &self,
+        job: &Job,
+        supervisor: &mut Supervisor,
+        ids: &[Option<u64>],
+    ) -> Result<Vec<Source>, LaunchError> {
         let mut outputs = Vec::new();
-        for local in 0..self.ranks {
+        for (local, join_id) in ids.iter().enumerate() {
             let rank = job.place.first_rank + local;
-            let (process, sources) = self.spawn(job, local, false)?;
+            let (process, sources) = self.spawn(job, local, *join_id)?;
             outputs.extend(sources);
             supervisor.add(rank, process).map_err(|source| self.not_started(rank, source))?;
         }
@@ -170,12 +157,12 @@ impl Launch {
         &self,
         job: &Job,
         local: usize,
-        joins: bool,
+        join_id: Option<u64>,
     ) -> Result<(RankProcess, impl Iterator<Item = Source> + use<>), LaunchError> {
         let rank = job.place.first_rank + local;
-        let mut command = self.command(job, local, joins);
+        let mut command = self.command(job, local, join_id);
         let [mut stdout, mut stderr] = match self.logs(job, rank) {
-            Some(logs) => logs.open(joins)?.map(Some),
+            Some(logs) => logs.open(join_id.is_some())?.map(Some),
             None => [None, None],
         };
         if self.is_relayed() {
@@ -191,7 +178,7 @@ impl Launch {
         Ok((process, stdout.into_iter().chain(stderr)))
     }
 
-    fn command(&self, job: &Job, local: usize, joins: bool) -> Command {
+    fn command(&self, job: &Job, local: usize, join_id: Option<u64>) -> Command {
         let mut command = Command::new(&self.program);
         // A rank is not in the foreground process group, so reading from the terminal would stop
         // it.
@@ -199,7 +186,7 @@ impl Launch {
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.envs(self.threads(job, local));
         command.envs(job.secret.iter().map(|secret| (environment::SECRET, secret)));
-        command.envs(job.variables(local, joins)).envs(job.device(local));
+        command.envs(job.variables(local, join_id)).envs(job.device(local));
         command
     }
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::error::{LaunchError, ProcessExit, RankFailure};
-use super::events::{Events, Replacements};
+use super::events::{Consequence, Events};
 use super::guard::Guard;
 use super::process::RankProcess;
 use super::signals::StopSignals;
@@ -31,10 +31,6 @@ pub(super) struct Supervisor {
     signals: StopSignals,
     epoll: OwnedFd,
     grace: Duration,
-    /// The number of further failures after which the other ranks go on.
-    tolerated: usize,
-    replacements: Replacements,
-    on_loss: fn(&RankFailure),
     /// Whether a rank has exited with code 0.
     has_succeeded: bool,
     ending: Option<Termination>,
@@ -46,7 +42,6 @@ pub(super) struct Supervisor {
 
 struct Member {
     rank: usize,
-    is_replacement: bool,
     process: RankProcess,
     state: State,
     /// Whether the rank had begun to exit when the first failure was detected.
@@ -67,8 +62,8 @@ enum State {
 enum Agreement {
     /// The ranks of this host run.
     Open,
-    /// The other hosts know that the ranks of this one have exited with code 0.
-    Succeeded,
+    /// The other hosts know that the ranks of this one have ended.
+    Ended,
     /// The other hosts know why the ranks of this one are terminated.
     Failed,
     /// The end of all ranks is known, or there are no other hosts.
@@ -91,34 +86,21 @@ impl Supervisor {
             signals,
             epoll,
             grace: grace.min(GRACE_MAX),
-            tolerated: 0,
-            replacements: Replacements::default(),
             has_succeeded: false,
-            on_loss: |_| {},
             ending: None,
             agreement: Agreement::Open,
             guard: Guard::start()?,
         })
     }
 
-    /// Lets the other ranks go on after so many failures for which there is no replacement. Each
-    /// failure is reported.
-    pub(super) fn tolerate(&mut self, failures: usize, replacements: Replacements, report: fn(&RankFailure)) {
-        (self.tolerated, self.replacements, self.on_loss) = (failures, replacements, report);
-    }
-
     /// Adds the next rank. Each rank must be added before another one starts, so that the order of
     /// exits is known.
     pub(super) fn add(&mut self, rank: usize, process: RankProcess) -> io::Result<()> {
-        self.add_member(rank, process, false)
-    }
-
-    fn add_member(&mut self, rank: usize, process: RankProcess, is_replacement: bool) -> io::Result<()> {
         let at = self.members.len() as u64;
         epoll::add(&self.epoll, &process, EventData::new_u64(at), EventFlags::IN)?;
         self.guard.watch(process.pid());
         let state = State::Running;
-        self.members.push(Member { rank, is_replacement, process, state, was_ending: false });
+        self.members.push(Member { rank, process, state, was_ending: false });
         Ok(())
     }
 
@@ -127,16 +109,16 @@ impl Supervisor {
     pub(super) fn run(mut self, launch: &mut dyn Events) -> Result<(), LaunchError> {
         let watching = |source| LaunchError::System { what: "watch the ranks", source };
         let mut events = Vec::with_capacity(self.members.len() + 2);
-        match launch.others() {
+        match launch.others().and_then(|others| others.descriptor()) {
             Some(others) => {
                 let readable = EventData::new_u64(OTHERS);
-                epoll::add(&self.epoll, others.descriptor(), readable, EventFlags::IN)
+                epoll::add(&self.epoll, others, readable, EventFlags::IN)
                     .map_err(|error| watching(error.into()))?;
             }
             None => self.agreement = Agreement::Reached,
         }
         while self.is_running() || self.agreement != Agreement::Reached {
-            let timeout = self.next_deadline().and_then(|limit| Timespec::try_from(limit).ok());
+            let timeout = self.next_deadline(launch).and_then(|limit| Timespec::try_from(limit).ok());
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(watching(error.into())),
@@ -151,6 +133,7 @@ impl Supervisor {
                 }
             }
             self.on_clock();
+            self.check_group(launch);
             self.tell_others(launch);
         }
         self.ending.map_or(Ok(()), |ending| Err(ending.cause))
@@ -160,29 +143,45 @@ impl Supervisor {
         self.members.iter().any(|member| !matches!(member.state, State::Gone))
     }
 
-    fn on_others(&mut self, launch: &dyn Events) -> io::Result<()> {
+    fn on_others(&mut self, launch: &mut dyn Events) -> io::Result<()> {
         let Some(others) = launch.others() else { return Ok(()) };
-        let Some(outcome) = others.outcome() else { return Ok(()) };
-        epoll::delete(&self.epoll, others.descriptor())?;
-        self.agreement = Agreement::Reached;
-        if let (Err(cause), None) = (outcome, &self.ending) {
+        let outcome = others.poll();
+        if outcome.is_some() {
+            others.descriptor().map_or(Ok(()), |others| epoll::delete(&self.epoll, others))?;
+            self.agreement = Agreement::Reached;
+        }
+        if let (Some(Err(cause)), None) = (outcome, &self.ending) {
             self.note_ending();
             self.end(Signal::TERM, cause);
         }
         Ok(())
     }
 
+    /// Ends the launch if the processes that wait to join the group wait in vain.
+    fn check_group(&mut self, launch: &mut dyn Events) {
+        if self.ending.is_none()
+            && launch.next_check().is_some_and(|left| left.is_zero())
+            && let Some(cause) = launch.check_group()
+        {
+            self.end(Signal::TERM, cause);
+        }
+    }
+
     /// Tells the other hosts how the ranks of this one end.
-    fn tell_others(&mut self, launch: &dyn Events) {
-        let Some(others) = launch.others() else { return };
+    fn tell_others(&mut self, launch: &mut dyn Events) {
+        let Some(others) = launch.others() else {
+            // There are none, or this host goes on without them.
+            self.agreement = Agreement::Reached;
+            return;
+        };
         match (self.agreement, &self.ending) {
-            (Agreement::Open | Agreement::Succeeded, Some(ending)) => {
+            (Agreement::Open | Agreement::Ended, Some(ending)) => {
                 others.failed(&ending.cause);
                 self.agreement = Agreement::Failed;
             }
             (Agreement::Open, None) if !self.is_running() => {
-                self.agreement = Agreement::Succeeded;
-                if let Err(error) = others.succeeded() {
+                self.agreement = Agreement::Ended;
+                if let Err(error) = others.ended() {
                     self.end(Signal::TERM, error);
                 }
             }
@@ -203,52 +202,30 @@ impl Supervisor {
         member.state = State::Leftovers { kill_at };
         let (rank, pid) = (member.rank, member.process.pid());
         let failure = RankFailure { rank, pid, exit, node: None, last_lines: Vec::new() };
-        if exit.is_success() {
-            if !std::mem::replace(&mut self.has_succeeded, true) {
-                launch.first_success();
-            }
-        } else if !self.replace(at, &failure, launch)? {
-            self.on_failure(at, failure);
+        if !exit.is_success() {
+            return self.on_failure(at, failure, launch);
+        }
+        if !std::mem::replace(&mut self.has_succeeded, true) {
+            launch.first_success();
         }
         Ok(())
     }
 
-    /// Returns whether the others go on without a loss: another process was started, or the rank
-    /// was itself a replacement that came too late.
-    fn replace(&mut self, at: usize, failure: &RankFailure, launch: &mut dyn Events) -> io::Result<bool> {
-        if self.ending.is_some() {
-            return Ok(false);
-        }
-        if self.has_succeeded {
-            return Ok(self.members[at].is_replacement);
-        }
-        let running = self.members.iter().filter(|member| matches!(member.state, State::Running)).count();
-        if self.replacements.left == 0 || running >= self.replacements.ranks_max {
-            return Ok(false);
-        }
-        (self.on_loss)(failure);
-        self.replacements.left -= 1;
-        match launch.replace(failure.rank) {
-            Ok(process) => self.add_member(failure.rank, process, true)?,
-            Err(error) => self.end(Signal::TERM, error),
-        }
-        Ok(true)
-    }
-
-    /// Records the first failure, with one exception: a peer may detect the death of a killed rank
+    /// Lets the launch decide what follows from a failure. While ranks are being terminated,
+    /// failures are consequences, with one exception: a peer may detect the death of a killed rank
     /// and exit before the killed rank becomes a zombie. So a rank that was killed, and had begun
     /// to exit before the launcher sent signals, replaces a rank that exited.
-    fn on_failure(&mut self, at: usize, failure: RankFailure) {
+    fn on_failure(&mut self, at: usize, failure: RankFailure, launch: &mut dyn Events) -> io::Result<()> {
         let was_ending = self.members[at].was_ending;
         match &mut self.ending {
-            None if self.tolerated > 0 => {
-                self.tolerated -= 1;
-                (self.on_loss)(&failure);
-            }
-            None => {
-                self.note_ending();
-                self.end(Signal::TERM, LaunchError::RankFailed(failure));
-            }
+            None => match launch.failed(failure) {
+                Consequence::GoOn => {}
+                Consequence::Replaced(process) => self.add(self.members[at].rank, process)?,
+                Consequence::End(cause) => {
+                    self.note_ending();
+                    self.end(Signal::TERM, cause);
+                }
+            },
             Some(Termination { cause: LaunchError::RankFailed(first), .. })
                 if was_ending
                     && matches!(first.exit, ProcessExit::Code(_))
@@ -258,6 +235,7 @@ impl Supervisor {
             }
             Some(_) => {}
         }
+        Ok(())
     }
 
     /// Notes the ranks that have begun to exit before the launcher sends signals.
@@ -329,11 +307,12 @@ impl Supervisor {
     }
 
     /// Returns the time to the next check, or `None` to wait for an event.
-    fn next_deadline(&self) -> Option<Duration> {
+    fn next_deadline(&self, launch: &dyn Events) -> Option<Duration> {
         if self.members.iter().any(|member| matches!(member.state, State::Leftovers { .. })) {
             return Some(LEFTOVERS_POLL);
         }
-        let ending = self.ending.as_ref().filter(|ending| !ending.killed && self.is_running())?;
-        Some(ending.kill_at.saturating_duration_since(Instant::now()))
+        let Some(ending) = &self.ending else { return launch.next_check() };
+        let is_due = !ending.killed && self.is_running();
+        is_due.then(|| ending.kill_at.saturating_duration_since(Instant::now()))
     }
 }

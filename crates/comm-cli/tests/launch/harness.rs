@@ -106,6 +106,12 @@ impl Launched {
         self.launcher.try_wait().expect("our own child").is_none()
     }
 
+    /// Waits until the launcher has written a text to its standard error.
+    pub(crate) fn await_message(&self, text: &str) {
+        let path = self.path("stderr");
+        wait_for(text, || fs::read_to_string(&path).ok().filter(|written| written.contains(text)));
+    }
+
     /// Waits for the end of the launcher.
     pub(crate) fn end(&mut self) -> Ended {
         let status = wait_for("the launcher's end", || self.launcher.try_wait().expect("our own child"));

@@ -5,6 +5,8 @@
 
 mod binding;
 mod collectives;
+mod elastic;
+mod elastic_nodes;
 mod environment;
 mod failure;
 mod harness;
@@ -16,5 +18,6 @@ mod output;
 #[path = "../../../comm/tests/common/port.rs"]
 mod port;
 mod signals;
+mod steps;
 #[path = "../common/wait.rs"]
 mod wait;

@@ -25,7 +25,7 @@ fn agent_on(hosts: &Hosts, host: usize, flags: &[&str]) -> (Command, Vec<String>
     agent_with(hosts, host, "2", flags)
 }
 
-fn agent_with(hosts: &Hosts, host: usize, ranks: &str, flags: &[&str]) -> (Command, Vec<String>) {
+pub(crate) fn agent_with(hosts: &Hosts, host: usize, ranks: &str, flags: &[&str]) -> (Command, Vec<String>) {
     let mut command = hosts.command(host);
     let inner = commctl();
     command.arg(inner.get_program()).args(inner.get_args());

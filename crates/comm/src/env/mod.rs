@@ -27,9 +27,9 @@ use self::launcher::{Kind, Launch};
 pub(crate) use self::port::introduced;
 use self::rendezvous::StoreLocation;
 use self::variables::{
-    ADVERTISE_ADDR, CHECKSUM, JOB_ID, JOIN, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT, PORT_RANGE,
-    RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S, TRANSPORT,
-    Variable,
+    ADVERTISE_ADDR, CHECKSUM, JOB_ID, JOIN, JOIN_ID, KEEPALIVE_TIMEOUT_S, LINKS, MASTER_ADDR, MASTER_PORT,
+    PORT_RANGE, RENDEZVOUS, RENDEZVOUS_TIMEOUT_S, SECRET, SOCKET_IFNAME, STORE, TCP_SOCKETS, TIMEOUT_S,
+    TRANSPORT, Variable,
 };
 use crate::{Config, StoreHost, TransportKind};
 
@@ -73,6 +73,7 @@ pub(crate) fn config(environment: &Environment) -> Result<Config> {
         None => alone(environment)?,
     };
     config.join = environment.number(&JOIN)? == Some(1);
+    config.join_id = environment.number(&JOIN_ID)?.filter(|id| *id > 0);
     set_options(&mut config, environment)?;
     Ok(config)
 }

@@ -221,6 +221,13 @@ pub(super) const JOIN: Variable = Variable::new(
     "1 if this process joins a group that runs already; `commctl run --elastic` sets it for a process that replaces a lost one",
 )
 .sets("join");
+pub(super) const JOIN_ID: Variable = Variable::new(
+    "COMM_JOIN_ID",
+    Values::Number { min: 0, max: u64::MAX },
+    "0, which is none",
+    "the number by which `commctl run --elastic` finds this process among those that wait to join",
+)
+.sets("join_id");
 pub(super) const TIMEOUT_S: Variable = Variable::new(
     "COMM_TIMEOUT_S",
     SECONDS,
@@ -291,10 +298,11 @@ const NCCL_PATH: Variable = Variable::new(
 .needs("nccl", cfg!(feature = "nccl"));
 
 /// Every variable whose name begins with `COMM_`, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 30] = [
+pub(crate) const ALL: [&Variable; 31] = [
     &RENDEZVOUS,
     &STORE,
     &JOIN,
+    &JOIN_ID,
     &JOB_ID,
     &SECRET,
     &CHECKSUM,

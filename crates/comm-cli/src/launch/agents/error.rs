@@ -17,11 +17,22 @@ pub enum AgentError {
         /// The number of nodes.
         nodes: usize,
     },
-    /// The others cannot go on without a rank, because ranks are numbered by host.
+    /// On several hosts, a launch either tolerates failures or restarts all ranks.
     #[error(
-        "ranks cannot be replaced on several hosts: leave out --elastic, and let --max-restarts restart all ranks"
+        "--elastic MIN on several hosts does not restart all ranks: leave out --max-restarts, or let --elastic MIN:MAX replace ranks"
     )]
-    Elastic,
+    ElasticRestarts,
+    /// An agent without a node rank has come to a job that runs.
+    #[error("the job runs already: to take the place of a host that was lost, start with its --node-rank")]
+    NodeRankMissing,
+    /// The agent of a node that was lost cannot join the ranks that run.
+    #[error("node rank {rank} cannot join the running job: {reason}")]
+    NotAdmitted {
+        /// The node rank.
+        rank: usize,
+        /// The reason.
+        reason: &'static str,
+    },
     /// The address of the rendezvous cannot be used.
     #[error("cannot use the rendezvous at {address}: {reason}")]
     Address {

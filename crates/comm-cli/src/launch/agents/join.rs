@@ -11,8 +11,9 @@ use comm::{Error, Invalid, Store};
 use serde::{Deserialize, Serialize};
 
 use super::AgentError;
-use super::round::{Round, alive_key};
+use super::round::{Round, START, alive_key, key};
 use super::{Agents, Entry, JOB, Node, Nodes, OPERATION_TIMEOUT, await_keys};
+use crate::launch::elastic::{ElasticJob, Limits};
 use crate::launch::start::random_id;
 
 /// The key of the settings that all agents have in common.
@@ -23,6 +24,8 @@ pub(super) const SETTINGS: &str = "settings";
 pub(super) struct AgentSettings {
     pub(super) nnodes: usize,
     max_restarts: usize,
+    /// The limits of `--elastic`; a maximum of 0 is none.
+    elastic: Option<[usize; 2]>,
 }
 
 /// The part of this host in a job.
@@ -30,6 +33,8 @@ pub(super) struct AgentSettings {
 pub(in crate::launch) struct Share {
     pub(in crate::launch) ranks: usize,
     pub(in crate::launch) max_restarts: usize,
+    /// The limits of a launch that tolerates failures.
+    pub(in crate::launch) elastic: Option<Limits>,
 }
 
 impl Agents {
@@ -64,28 +69,25 @@ impl Join<'_> {
         let store = TcpStore::connect_first(master.addresses(), self.config.clone(), left());
         let store = store.map_err(|error| self.failed(error))?;
         let own = Entry { host: hostname(), ranks: share.ranks, token: self.token()? };
-        let ours = AgentSettings { nnodes: self.nodes.count, max_restarts: share.max_restarts };
+        let elastic = share.elastic.map(|limits| [limits.ranks_min, limits.ranks_max]);
+        let ours = AgentSettings { nnodes: self.nodes.count, max_restarts: share.max_restarts, elastic };
         let rank = if server.is_some() {
             let rank = self.claim(&store, 0..1, &own)?;
             store.set(SETTINGS, &encode(&ours)).map_err(|error| self.failed(error))?;
             rank
         } else {
             self.compare_settings(&store, &ours)?;
+            if let Some(limits) = share.elastic
+                && store.check(&[&key(0, START)]).map_err(|error| self.failed(error))?
+            {
+                return self.rejoin(store, own, limits);
+            }
             let ranks = self.nodes.rank.map_or(1..self.nodes.count, |rank| rank..rank + 1);
             self.claim(&store, ranks, &own)?
         };
         let entries = vec![self.entry(&store, 0)?];
-        let mut agents = Agents {
-            answering: None,
-            store: Some(Arc::new(store)),
-            server,
-            config: self.config.clone(),
-            address: self.nodes.address(),
-            own: Node { rank, host: own.host },
-            entries,
-            last: None,
-            timeout: self.nodes.timeout,
-        };
+        let mut agents = self.agents(store, rank, own, entries);
+        agents.server = server;
         // The last will comes before the announcement that this agent is here.
         let first = Round::open(&agents, 0)?;
         let entries = self.await_all(&agents, &first);
@@ -94,6 +96,40 @@ impl Join<'_> {
         }
         agents.last = Some(first);
         agents.entries = entries?;
+        agents.answer();
+        Ok(agents)
+    }
+
+    fn agents(&self, store: TcpStore, rank: usize, own: Entry, entries: Vec<Entry>) -> Agents {
+        Agents {
+            answering: None,
+            store: Some(Arc::new(store)),
+            server: None,
+            config: self.config.clone(),
+            address: self.nodes.address(),
+            own: Node { rank, host: own.host },
+            token: own.token,
+            entries,
+            last: None,
+            rejoined: None,
+            timeout: self.nodes.timeout,
+        }
+    }
+
+    /// Joins a job that runs and tolerates failures, in place of an agent that was lost.
+    fn rejoin(&self, store: TcpStore, own: Entry, limits: Limits) -> Result<Agents, AgentError> {
+        let entries = (0..self.nodes.count).map(|rank| self.entry(&store, rank));
+        let entries = entries.collect::<Result<Vec<Entry>, AgentError>>()?;
+        let Some(rank) = self.nodes.rank else {
+            return Err(AgentError::NodeRankMissing);
+        };
+        if entries.get(rank).is_none_or(|before| before.ranks != own.ranks) {
+            let reason = "its former agent had another number of ranks (-n)";
+            return Err(AgentError::NotAdmitted { rank, reason });
+        }
+        let mut agents = self.agents(store, rank, own, entries);
+        let state = ElasticJob::new(limits, 0, agents.first_agents());
+        agents.rejoined = Some(agents.rejoin(state)?);
         agents.answer();
         Ok(agents)
     }
@@ -115,15 +151,14 @@ impl Join<'_> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let theirs = store.get(SETTINGS, left).map_err(|error| self.failed(error))?;
         let theirs: AgentSettings = self.decode(&theirs)?;
-        let differs = |setting: &str, ours: usize, theirs: usize| {
-            let [ours, theirs] = [ours, theirs].map(|value| value.to_string());
-            Err(AgentError::SettingDiffers { setting: setting.to_owned(), ours, theirs })
-        };
         if ours.nnodes != theirs.nnodes {
-            return differs("--nnodes", ours.nnodes, theirs.nnodes);
+            return Err(differs("--nnodes", ours.nnodes, theirs.nnodes));
         }
         if ours.max_restarts != theirs.max_restarts {
-            return differs("--max-restarts", ours.max_restarts, theirs.max_restarts);
+            return Err(differs("--max-restarts", ours.max_restarts, theirs.max_restarts));
+        }
+        if ours.elastic != theirs.elastic {
+            return Err(differs("--elastic", limits(ours.elastic), limits(theirs.elastic)));
         }
         Ok(())
     }
@@ -184,6 +219,20 @@ impl Join<'_> {
             Error::Invalid(Invalid::Setting { reason, .. }) => AgentError::Address { address, reason },
             other => self.failed(other),
         }
+    }
+}
+
+fn differs(setting: &str, ours: impl ToString, theirs: impl ToString) -> AgentError {
+    let [ours, theirs] = [ours.to_string(), theirs.to_string()];
+    AgentError::SettingDiffers { setting: setting.to_owned(), ours, theirs }
+}
+
+/// Formats the limits of `--elastic`.
+fn limits(limits: Option<[usize; 2]>) -> String {
+    match limits {
+        None => "not set".to_owned(),
+        Some([min, 0]) => min.to_string(),
+        Some([min, max]) => format!("{min}:{max}"),
     }
 }
 

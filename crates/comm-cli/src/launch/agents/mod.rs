@@ -11,12 +11,16 @@
 //! | assigns node ranks | `join.rs` |
 //! | one start of all ranks | `round.rs` |
 //! | asks agents from outside of the job | `query.rs` |
+//! | the events of a start that tolerates failures | `log.rs` |
+//! | an agent that comes back to such a start | `rejoin.rs` |
 //! | the end of a start, as agents tell it each other | `verdict.rs` |
 
 mod error;
 mod join;
+mod log;
 mod nodes;
 mod query;
+mod rejoin;
 mod round;
 mod verdict;
 
@@ -30,13 +34,15 @@ use comm::tcp::{StoreConfig, TcpStore, TcpStoreServer};
 use serde::{Deserialize, Serialize};
 
 pub use error::AgentError;
-pub use nodes::{Node, Nodes};
+pub use nodes::{Node, NodeChange, Nodes};
 
 pub(super) use join::Share;
-pub(super) use round::{RankStore, Round};
+pub(super) use log::EventLog;
+pub(super) use rejoin::Rejoined;
+pub(super) use round::{Absent, RankStore, Round};
+pub(super) use verdict::Verdict;
 
 use crate::observe::agent::{Answering, Hosts};
-use verdict::Verdict;
 
 /// The job id of the store in which agents meet. Ranks have another store for each start.
 const JOB: u64 = 0x00a9_e175;
@@ -57,9 +63,13 @@ pub(super) struct Agents {
     config: StoreConfig,
     address: String,
     own: Node,
+    /// Distinguishes this agent from an earlier one of the same node.
+    token: String,
     entries: Vec<Entry>,
     /// The last start and its presence, until the next one has begun.
     last: Option<Round>,
+    /// The start that this agent has joined while it runs, until it takes part in it.
+    rejoined: Option<Rejoined>,
     timeout: Duration,
 }
 
@@ -85,6 +95,32 @@ impl Agents {
     pub(super) fn ranks(&self) -> (usize, usize) {
         let sum = |entries: &[Entry]| entries.iter().map(|entry| entry.ranks).sum();
         (sum(self.entries.get(..self.own.rank).unwrap_or_default()), sum(&self.entries))
+    }
+
+    /// Returns the tokens of the agents with which the job has begun, and their numbers of ranks.
+    pub(super) fn first_agents(&self) -> impl Iterator<Item = (String, usize)> {
+        self.entries.iter().map(|entry| (entry.token.clone(), entry.ranks))
+    }
+
+    /// Returns the agent that serves the stores, and its token.
+    pub(super) fn store_node(&self) -> (Node, String) {
+        let token = self.entries.first().map_or_else(String::new, |entry| entry.token.clone());
+        (self.node(0), token)
+    }
+
+    /// Returns the address of a store of the ranks, and its configuration.
+    pub(super) fn rank_store_config(
+        &self,
+        store: RankStore,
+    ) -> Result<(SocketAddr, StoreConfig), AgentError> {
+        let mut config = self.config.clone();
+        (config.job, config.operation_timeout) = (store.job, OPERATION_TIMEOUT);
+        Ok((SocketAddr::new(self.store()?.server_addr().ip(), store.port), config))
+    }
+
+    /// Returns the start that runs, if this agent has joined one.
+    pub(super) fn take_rejoined(&mut self) -> Option<Rejoined> {
+        self.rejoined.take()
     }
 
     /// Serves a store for the ranks, on the address of that of the agents and a free port.

@@ -90,3 +90,39 @@ impl fmt::Display for Node {
         write!(f, "node {} ({})", self.rank, self.host.escape_debug())
     }
 }
+
+/// A change of the hosts of a launch that goes on, such as `node 1 (gpu7) is lost, and 4 ranks go
+/// on`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeChange {
+    /// The agent of a node was killed, or its host does not answer.
+    Lost {
+        /// The node.
+        node: Node,
+        /// The number of ranks that have not failed, as far as this host knows.
+        ranks_left: usize,
+    },
+    /// Another agent has come to a node that was lost.
+    Joined {
+        /// The node.
+        node: Node,
+        /// The number of ranks, with the new ones.
+        ranks_left: usize,
+    },
+}
+
+impl fmt::Display for NodeChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { node, ranks_left } if node.rank == 0 => write!(
+                f,
+                "{node} is lost, and {ranks_left} ranks go on; none is replaced any more, because node 0 serves the store"
+            ),
+            Self::Lost { node, ranks_left } => write!(f, "{node} is lost, and {ranks_left} ranks go on"),
+            Self::Joined { node, ranks_left } => {
+                write!(f, "{node} has joined again, with {ranks_left} ranks in all")
+            }
+        }
+    }
+}

@@ -24,10 +24,12 @@ impl Verdict {
     /// Returns the verdict of a node whose own ranks have ended with this error.
     pub(super) fn of(error: &LaunchError, node: Node) -> Self {
         match error {
-            LaunchError::RankFailed(RankFailure { rank, pid, exit, .. }) => {
+            LaunchError::RankFailed(RankFailure { rank, pid, exit, node: other, .. }) => {
+                let node = other.clone().unwrap_or(node);
                 Self::RankFailed { node, rank: *rank, pid: *pid, exit: *exit }
             }
             LaunchError::Interrupted { signal } => Self::Interrupted { node, signal: *signal },
+            LaunchError::Agents(AgentError::Lost { node }) => Self::Lost { node: node.clone() },
             other => Self::Failed { node, reason: crate::program::chain(other) },
         }
     }
