@@ -40,7 +40,7 @@ pub(super) trait Others {
     /// Readable when [`Others::poll`] may have something to do.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Takes note of changes on other hosts. Returns how the ranks of all hosts have ended, or why
+    /// Reads the changes on other hosts. Returns how the ranks of all hosts have ended, or why
     /// they are to be terminated, if that is known.
     fn poll(&mut self) -> Option<Result<(), LaunchError>>;
 

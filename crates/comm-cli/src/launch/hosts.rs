@@ -58,7 +58,8 @@ impl Launch {
         let Start { round, store, elastic, ids } = start;
         let (outcome, absent) = self.run_round(restarts, assigned, (agents, &round, store), (elastic, ids));
         let own = outcome.err();
-        if let Some(error) = &own {
+        // The others go on without a host that goes on alone.
+        if let (Some(error), Absent::None | Absent::Lost(_)) = (&own, &absent) {
             agents.publish(&round, error);
         }
         agents.end(round, (own, absent), self.grace)

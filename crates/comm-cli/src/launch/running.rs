@@ -125,10 +125,7 @@ impl Running<'_> {
         if others.is_alone {
             return;
         }
-        others.is_alone = true;
-        if let Some(log) = others.log.take() {
-            log.close();
-        }
+        (others.is_alone, others.log) = (true, None);
         let (node, token) = others.agents.store_node();
         self.join_list = None;
         self.state.stop_replacing();

@@ -190,7 +190,7 @@ fn a_rank_of_one_host_is_replaced_there_and_all_hosts_count_the_replacements() {
     pair[0].pid("joined.1.2");
     // There is no third replacement, and three ranks are enough.
     kill(replacement, Signal::KILL);
-    wait_until_dead(replacement);
+    pair[1].await_message(&format!("rank 2 (pid {replacement}) was killed"));
     pair.iter().for_each(|agent| std::fs::write(agent.path("go"), "").unwrap());
     for (agent, losses) in pair.iter_mut().zip([1, 2]) {
         let ended = agent.end();

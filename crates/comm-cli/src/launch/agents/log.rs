@@ -60,11 +60,6 @@ impl EventLog {
         self.ready.as_fd()
     }
 
-    /// Ends the log of a store that is gone.
-    pub(in crate::launch) fn close(self) {
-        drop(self);
-    }
-
     /// On agent 0, waits for the last will of the agent of a node.
     pub(in crate::launch) fn watch_agent(
         &mut self,
