@@ -138,6 +138,15 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
+    /// Returns whether communication failed in such a way that the communicator cannot be used any
+    /// more, for example because a rank was lost. The ranks that remain may go on in another group:
+    /// see [`ReplicatedOptimizer::rejoin`](crate::ReplicatedOptimizer::rejoin).
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        let Self::Ranks(error) = self else { return false };
+        matches!(error.root_cause(), comm_ddp::Error::Comm(error) if error.is_fatal())
+    }
+
     /// Returns the variable that the error concerns, if there is one.
     pub(crate) fn variable(&self) -> Option<&str> {
         match self {

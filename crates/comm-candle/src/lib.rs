@@ -53,6 +53,8 @@
 //! - **Optimizers have state that can be saved.** [`ReplicatedOptimizer`] and [`ZeroOptimizer`],
 //!   which divides the state among the ranks, update variables with the optimizers of `comm-ddp`;
 //!   [`checkpoint`] saves variables and state, which can be restored on any number of ranks.
+//! - **Ranks may come and go**: [`ReplicatedOptimizer::rejoin`] gives all ranks of another group
+//!   the variables and the state.
 //! - **Element types are kept**, and gradients may be strided. `f16`, `bf16`, `f32` and `f64` are
 //!   averaged; variables of integers take part in [`sync_model`].
 //! - **Models can be divided**: [`collectives`] on tensors have a backward, and
@@ -70,6 +72,7 @@
 //! | the gradients of one step, and backward in segments | `call.rs`, `segments.rs` |
 //! | averaging, per memory | `place.rs`, `host.rs`, `cuda.rs` |
 //! | optimizers and checkpoints | `replicated.rs`, `zero.rs`, `checkpoint.rs` |
+//! | continuing with another group of ranks | `replicated/rejoin.rs` |
 //! | the broadcast of rank 0's variables | `broadcast.rs`, `cuda.rs` |
 //! | collectives on tensors, and layers of a group | `collectives.rs`, `parallel.rs` |
 //! | access to the memory of a tensor | `memory.rs`, `cuda.rs` |

@@ -1,5 +1,7 @@
 //! An optimizer whose whole state is on every rank.
 
+mod rejoin;
+
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;

@@ -12,6 +12,7 @@ mod lost;
 mod optimizers;
 mod parallel;
 mod ranks;
+mod rejoin;
 mod segments;
 mod transformer;
 mod variables;
