@@ -2,8 +2,8 @@
 //! this rank.
 //!
 //! It has no thread of its own. A thread that opens a channel drives the acceptor for all channels
-//! while it waits: two threads that open two channels both drive it, and each notifies the other of
-//! connections for the other's channel.
+//! while it waits, and so does one that uses a channel to which peers may add connections: each
+//! notifies the others of connections for their channels.
 
 use std::collections::HashMap;
 use std::io;
@@ -51,11 +51,11 @@ impl<P: Protocol> AcceptQueue<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a thread that opens a channel.
-    pub(crate) fn register(&self, key: P::Key) -> Result<Registration<'_, P>> {
+    /// Registers a channel that is about to be opened.
+    pub(crate) fn register(self: &Arc<Self>, protocol: &Arc<P>, key: P::Key) -> Result<Registration<P>> {
         let notify = Arc::new(Notify::new()?);
         self.lock().openers.push((key, Arc::clone(&notify)));
-        Ok(Registration { queue: self, key, notify })
+        Ok(Registration { queue: Arc::clone(self), protocol: Arc::clone(protocol), key, notify })
     }
 }
 
@@ -65,34 +65,92 @@ impl<P: Protocol> AsFd for AcceptQueue<P> {
     }
 }
 
-/// A thread that opens a channel. Dropping it closes the connections of the channel that it did not
-/// take.
+/// A channel for which connections are accepted: first those of its members, and once it is open
+/// those that they add ([`Destination::index`] above zero). Dropping it closes the connections of
+/// the channel that it did not take.
 #[derive(Debug)]
-pub(crate) struct Registration<'a, P: Protocol> {
-    queue: &'a AcceptQueue<P>,
+pub struct Registration<P: Protocol> {
+    queue: Arc<AcceptQueue<P>>,
+    protocol: Arc<P>,
     key: P::Key,
     /// Becomes readable when another thread has accepted a connection for this channel.
     notify: Arc<Notify>,
 }
 
-impl<P: Protocol> Registration<'_, P> {
+/// A connection that a member has added to an open channel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Added<C> {
+    /// The member's rank in the world.
+    pub world_rank: usize,
+    /// The number that the member has given to the connection.
+    pub index: u8,
+    /// The connection.
+    pub connection: C,
+}
+
+impl<P: Protocol> Registration<P> {
+    /// The protocol of the transport.
+    #[must_use]
+    pub fn protocol(&self) -> &P {
+        &self.protocol
+    }
+
+    /// The key of the channel.
+    #[must_use]
+    pub const fn key(&self) -> P::Key {
+        self.key
+    }
+
     /// Accepts connections without blocking, and takes the expected ones of the channel that have
     /// arrived.
-    pub(crate) fn accept(&self, protocol: &P, expected: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
-        // Cleared before the state is read, or a notification that arrives in between would be
-        // lost.
-        self.notify.clear();
-        let mut state = self.queue.lock();
-        state.turn(protocol).map_err(|error| Error::io("accept a connection", error))?;
+    pub(crate) fn accept(&self, expected: &[ConnId]) -> Result<Vec<(ConnId, P::Accepted)>> {
+        let mut state = self.turn()?;
         let take = |id: &ConnId| {
-            let destination = Destination { key: self.key, world_rank: id.world_rank, index: id.index };
+            let destination = Destination { key: self.key, world_rank: id.world_rank, index: 0 };
             Some((*id, state.accepted.remove(&destination)?))
         };
         Ok(expected.iter().filter_map(take).collect())
     }
 
-    /// The descriptors that become readable when [`Registration::accept`] can make progress.
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+    /// Accepts connections without blocking, and takes those that members have added to the channel
+    /// since it was opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has no memory left.
+    pub fn accept_added(&self) -> Result<Vec<Added<P::Connection>>> {
+        let added: Vec<_> = {
+            let mut state = self.turn()?;
+            let is_added = |to: &Destination<P::Key>| to.key == self.key && to.index > 0;
+            state.accepted.extract_if(|to, _| is_added(to)).collect()
+        };
+        let establish = |(to, accepted): (Destination<P::Key>, _)| {
+            let Destination { world_rank, index, .. } = to;
+            match self.protocol.establish(self.key, accepted) {
+                Ok(connection) => Some(Added { world_rank, index, connection }),
+                Err(error) => {
+                    tracing::debug!(world_rank, index, %error, "cannot use an added connection");
+                    None
+                }
+            }
+        };
+        Ok(added.into_iter().filter_map(establish).collect())
+    }
+
+    /// Lets the acceptor make progress.
+    fn turn(&self) -> Result<MutexGuard<'_, QueueState<P>>> {
+        // Cleared before the state is read, or a notification that arrives in between would be
+        // lost.
+        self.notify.clear();
+        let mut state = self.queue.lock();
+        state.turn(&self.protocol).map_err(|error| Error::io("accept a connection", error))?;
+        Ok(state)
+    }
+
+    /// The descriptors that become readable when connections can be accepted or were accepted for
+    /// this channel.
+    #[must_use]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.queue.as_fd(), self.notify.as_fd()]
     }
 
@@ -109,7 +167,7 @@ impl<P: Protocol> Registration<'_, P> {
     }
 }
 
-impl<P: Protocol> Drop for Registration<'_, P> {
+impl<P: Protocol> Drop for Registration<P> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));

@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 use comm_core::{Error, Result};
 use rustix::event::PollFd;
 
-/// Identifies one connection of a channel.
+/// Identifies the connection of a channel to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     /// The peer's rank on the channel, which errors name.
     pub rank: usize,
     /// The peer's rank in the world, which identifies its process.
     pub world_rank: usize,
-    /// The index of the connection among those of the channel to this peer.
-    pub index: u8,
 }
 
 /// An outgoing connection, from the first attempt until the peer has accepted it.

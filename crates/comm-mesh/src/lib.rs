@@ -14,7 +14,8 @@
 //! [`Opening`] is a channel that is being opened; [`complete`] waits for one, or for two together
 //! as a tuple.
 //!
-//! This crate starts no thread: the threads that open channels accept connections for each other.
+//! This crate starts no thread: the threads that open channels accept connections for each other,
+//! and so do those that use a channel whose transport keeps its [`Registration`].
 //!
 //! | question | file |
 //! |---|---|
@@ -38,10 +39,11 @@ mod rate_limit;
 #[cfg(test)]
 mod testing;
 
+pub use accept_queue::{Added, Registration};
 pub use acceptor::{Accept, Acceptor, HandshakeState, Limits, PendingConn};
 pub use coarse_clock::CoarseClock;
 pub use connect::{Backoff, ConnId, Connect, LivenessProbe};
-pub use mesh::{Destination, Mesh, Protocol};
+pub use mesh::{ConnectedChannel, Destination, Mesh, Protocol};
 pub use opening::{Opening, complete};
 pub use pending::{descriptor_limit, pending_max};
 pub use poll::{deadline_after, timespec, wait, wait_for};

@@ -3,11 +3,12 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{ChannelId, Group, Result};
 
-use crate::accept_queue::AcceptQueue;
+use crate::accept_queue::{AcceptQueue, Registration};
 use crate::acceptor::Accept;
 use crate::connect::{ConnId, Connect, LivenessProbe};
 use crate::opening::{MeshOpening, Opening};
@@ -28,12 +29,7 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     /// The key of a channel between these members.
     fn key(&self, channel: ChannelId, members: &[usize]) -> Self::Key;
 
-    /// The number of connections per peer.
-    fn connections_per_peer(&self, _key: Self::Key) -> u8 {
-        1
-    }
-
-    /// The most connections that a channel can have.
+    /// The most connections that peers make to a channel.
     fn connections_max(&self) -> usize;
 
     /// Begins to connect to a peer. `peers` is the number of peers that the channel connects.
@@ -51,17 +47,25 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     /// The reason why the connection cannot be used. The peer is expected to connect again.
     fn establish(&self, key: Self::Key, accepted: Self::Accepted) -> io::Result<Self::Connection>;
 
-    /// Makes a channel from its connections. `peers` holds the rank of each peer on the channel and
-    /// the connections to it, in ascending order of rank and index.
+    /// Makes a channel from its connections.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
-    fn channel(
-        &self,
-        key: Self::Key,
-        group: Group,
-        peers: Vec<(usize, Vec<Self::Connection>)>,
-    ) -> Result<Self::Channel>;
+    fn channel(&self, connected: ConnectedChannel<Self>) -> Result<Self::Channel>;
+}
+
+/// The connections of a channel to all its members.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ConnectedChannel<P: Protocol> {
+    /// The key of the channel.
+    pub key: P::Key,
+    /// The group, with this rank's number in it.
+    pub group: Group,
+    /// The connection to each peer, in ascending order of rank.
+    pub peers: Vec<(ConnId, P::Connection)>,
+    /// Accepts connections that members add to the channel. `None` if this rank has no listener.
+    pub registration: Option<Registration<P>>,
 }
 
 /// The channel and the peer to which a connection belongs.
@@ -71,7 +75,8 @@ pub struct Destination<K> {
     pub key: K,
     /// The peer's rank in the world.
     pub world_rank: usize,
-    /// The index of the connection among those of the channel to this peer.
+    /// Zero for the connection with which the channel is opened, and the number of one that the
+    /// peer adds later.
     pub index: u8,
 }
 
@@ -79,9 +84,9 @@ pub struct Destination<K> {
 #[derive(Debug)]
 pub struct Mesh<P: Protocol> {
     group: Group,
-    protocol: P,
+    protocol: Arc<P>,
     /// `None` in a world of one rank, and for a rank without a listener.
-    queue: Option<AcceptQueue<P>>,
+    queue: Option<Arc<AcceptQueue<P>>>,
 }
 
 impl<P: Protocol> Mesh<P> {
@@ -90,7 +95,8 @@ impl<P: Protocol> Mesh<P> {
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
     pub fn new(group: Group, protocol: P, listener: Option<P::Listener>) -> Result<Self> {
-        Ok(Self { group, protocol, queue: listener.map(AcceptQueue::new).transpose()? })
+        let queue = listener.map(AcceptQueue::new).transpose()?.map(Arc::new);
+        Ok(Self { group, protocol: Arc::new(protocol), queue })
     }
 
     /// The group of all ranks.
@@ -101,7 +107,7 @@ impl<P: Protocol> Mesh<P> {
 
     /// The protocol of the transport.
     #[must_use]
-    pub const fn protocol(&self) -> &P {
+    pub fn protocol(&self) -> &P {
         &self.protocol
     }
 
@@ -110,19 +116,19 @@ impl<P: Protocol> Mesh<P> {
     ///
     /// # Errors
     /// As [`Fabric::open_among`](comm_core::Fabric::open_among), for an invalid list of members.
-    pub fn begin<'a>(
-        &'a self,
+    pub fn begin(
+        &self,
         channel: ChannelId,
         members: &[usize],
         reaches: &dyn Fn(usize) -> bool,
-    ) -> Result<impl Opening<Channel = P::Channel> + use<'a, P>> {
+    ) -> Result<impl Opening<Channel = P::Channel> + use<P>> {
         let group = self.group.subgroup(channel.group, members)?;
         let key = self.protocol.key(channel, members);
         let is_reached = |(_, world_rank): &(usize, usize)| {
             self.queue.is_some() && *world_rank != self.group.rank() && reaches(*world_rank)
         };
         let peers: Vec<(usize, usize)> = members.iter().copied().enumerate().filter(is_reached).collect();
-        let queue = self.queue.as_ref().map(|queue| queue.register(key)).transpose()?;
-        Ok(MeshOpening::new((&self.protocol, queue), key, (group, self.group.rank()), &peers))
+        let queue = self.queue.as_ref().map(|queue| queue.register(&self.protocol, key)).transpose()?;
+        Ok(MeshOpening::new((Arc::clone(&self.protocol), queue), key, (group, self.group.rank()), &peers))
     }
 }

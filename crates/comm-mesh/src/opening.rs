@@ -4,6 +4,7 @@
 //! World ranks decide which side connects, because they identify processes. Errors name members by
 //! their ranks on the channel.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{During, Error, Group, Result, Until};
@@ -12,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::accept_queue::Registration;
 use crate::connect::{ConnId, Connect, LivenessProbe};
-use crate::mesh::Protocol;
+use crate::mesh::{ConnectedChannel, Protocol};
 use crate::poll::wait;
 
 /// A channel that is being opened. Dropping it abandons the attempt.
@@ -110,8 +111,8 @@ pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Wat
 
 /// A channel of one mesh that is being opened.
 #[derive(Debug)]
-pub(crate) struct MeshOpening<'a, P: Protocol> {
-    protocol: &'a P,
+pub(crate) struct MeshOpening<P: Protocol> {
+    protocol: Arc<P>,
     key: P::Key,
     group: Group,
     began: Instant,
@@ -120,33 +121,30 @@ pub(crate) struct MeshOpening<'a, P: Protocol> {
     expected: Vec<ConnId>,
     probe: P::Probe,
     /// `None` if this rank has no listener.
-    queue: Option<Registration<'a, P>>,
+    queue: Option<Registration<P>>,
     open: Vec<(ConnId, P::Connection)>,
 }
 
-impl<'a, P: Protocol> MeshOpening<'a, P> {
+impl<P: Protocol> MeshOpening<P> {
     /// Begins to open a channel to `peers`, each given by its ranks on the channel and in the
     /// world. `own_rank` is the local rank in the world.
     pub(crate) fn new(
-        (protocol, queue): (&'a P, Option<Registration<'a, P>>),
+        (protocol, queue): (Arc<P>, Option<Registration<P>>),
         key: P::Key,
         (group, own_rank): (Group, usize),
         peers: &[(usize, usize)],
     ) -> Self {
-        let indices = 0..protocol.connections_per_peer(key);
-        let ids = peers.iter().flat_map(|&(rank, world_rank)| {
-            indices.clone().map(move |index| ConnId { rank, world_rank, index })
-        });
+        let ids = peers.iter().map(|&(rank, world_rank)| ConnId { rank, world_rank });
         let (below, expected): (Vec<ConnId>, Vec<ConnId>) = ids.partition(|id| id.world_rank < own_rank);
         let connect = |id: ConnId| (id, protocol.connect(key, id, peers.len()));
         let began = Instant::now();
         Self {
-            protocol,
             key,
             group,
             began,
             connecting: below.into_iter().map(connect).collect(),
             probe: protocol.probe(began, &expected),
+            protocol,
             expected,
             queue,
             open: Vec::new(),
@@ -169,7 +167,7 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
 
     fn accept(&mut self) -> Result<()> {
         let Some(queue) = &self.queue else { return Ok(()) };
-        for (id, accepted) in queue.accept(self.protocol, &self.expected)? {
+        for (id, accepted) in queue.accept(&self.expected)? {
             match self.protocol.establish(self.key, accepted) {
                 Ok(connection) => {
                     self.expected.retain(|other| *other != id);
@@ -183,7 +181,7 @@ impl<'a, P: Protocol> MeshOpening<'a, P> {
     }
 }
 
-impl<P: Protocol> Opening for MeshOpening<'_, P> {
+impl<P: Protocol> Opening for MeshOpening<P> {
     type Channel = P::Channel;
 
     fn advance(&mut self) -> Result<bool> {
@@ -217,20 +215,13 @@ impl<P: Protocol> Opening for MeshOpening<'_, P> {
         let connecting = self.connecting.iter().map(|(id, _)| id.rank);
         let mut waiting_for: Vec<usize> = connecting.chain(self.expected.iter().map(|id| id.rank)).collect();
         waiting_for.sort_unstable();
-        waiting_for.dedup();
         Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Connect }
     }
 
     fn finish(mut self) -> Result<P::Channel> {
         self.open.sort_unstable_by_key(|(id, _)| *id);
-        let mut peers: Vec<(usize, Vec<P::Connection>)> = Vec::new();
-        for (id, connection) in self.open {
-            match peers.last_mut() {
-                Some((rank, connections)) if *rank == id.rank => connections.push(connection),
-                _ => peers.push((id.rank, vec![connection])),
-            }
-        }
-        self.protocol.channel(self.key, self.group, peers)
+        let Self { protocol, key, group, open: peers, queue: registration, .. } = self;
+        protocol.channel(ConnectedChannel { key, group, peers, registration })
     }
 }
 

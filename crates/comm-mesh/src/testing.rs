@@ -12,7 +12,8 @@ use comm_core::{ChannelId, ChannelKind, During, Error, Group, GroupId, Loss, Mem
 use rustix::event::{PollFd, PollFlags};
 
 use crate::{
-    Accept, ConnId, Connect, Destination, HandshakeState, Limits, LivenessProbe, Mesh, PendingConn, Protocol,
+    Accept, ConnId, Connect, ConnectedChannel, Destination, HandshakeState, Limits, LivenessProbe, Mesh,
+    PendingConn, Protocol, Registration,
 };
 
 /// Longer than any wait of a test that passes.
@@ -47,12 +48,11 @@ pub(crate) fn is_closed(mut stream: &UnixStream) -> bool {
 }
 
 /// The mesh of each rank of a world.
-pub(crate) fn meshes(size: usize, connections: u8) -> Vec<Mesh<TestProtocol>> {
+pub(crate) fn meshes(size: usize) -> Vec<Mesh<TestProtocol>> {
     let (listeners, addresses): (Vec<_>, Vec<_>) = (0..size).map(|_| listen()).unzip();
     let mesh = |(rank, listener)| {
         let group = Group::new(GroupId::WORLD, Membership { rank, size }).unwrap();
-        let protocol =
-            TestProtocol { rank, connections, addresses: addresses.clone(), ..TestProtocol::default() };
+        let protocol = TestProtocol { rank, addresses: addresses.clone(), ..TestProtocol::default() };
         Mesh::new(group, protocol, Some(listener)).unwrap()
     };
     listeners.into_iter().enumerate().map(mesh).collect()
@@ -61,7 +61,6 @@ pub(crate) fn meshes(size: usize, connections: u8) -> Vec<Mesh<TestProtocol>> {
 #[derive(Debug)]
 pub(crate) struct TestProtocol {
     pub(crate) rank: usize,
-    pub(crate) connections: u8,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) limits: Limits,
     /// Whether the system has no descriptor left.
@@ -74,7 +73,6 @@ impl Default for TestProtocol {
     fn default() -> Self {
         Self {
             rank: 0,
-            connections: 1,
             addresses: Vec::new(),
             limits: Limits { pending_max: 8, handshake_timeout: None },
             is_exhausted: AtomicBool::new(false),
@@ -101,13 +99,13 @@ pub(crate) struct TestAccepted {
 pub(crate) struct TestConnection {
     pub(crate) stream: UnixStream,
     pub(crate) world_rank: usize,
-    pub(crate) index: u8,
 }
 
 #[derive(Debug)]
 pub(crate) struct TestChannel {
     pub(crate) group: Group,
-    pub(crate) peers: Vec<(usize, Vec<TestConnection>)>,
+    pub(crate) peers: Vec<(ConnId, TestConnection)>,
+    pub(crate) registration: Option<Registration<TestProtocol>>,
 }
 
 impl AsFd for TestConn {
@@ -178,16 +176,12 @@ impl Protocol for TestProtocol {
         channel.kind as u8
     }
 
-    fn connections_per_peer(&self, _key: u8) -> u8 {
-        self.connections
-    }
-
     fn connections_max(&self) -> usize {
         self.addresses.len()
     }
 
     fn connect(&self, key: u8, to: ConnId, _peers: usize) -> TestConnect {
-        let hello = [GREETING, key, u8::try_from(self.rank).unwrap(), to.index];
+        let hello = [GREETING, key, u8::try_from(self.rank).unwrap(), 0];
         TestConnect { to, hello, address: self.addresses[to.world_rank].clone(), stream: None }
     }
 
@@ -200,20 +194,15 @@ impl Protocol for TestProtocol {
     }
 
     fn establish(&self, key: u8, accepted: TestAccepted) -> io::Result<TestConnection> {
-        let TestAccepted { mut stream, destination: Destination { key: accepted, world_rank, index } } =
-            accepted;
-        assert_eq!(key, accepted);
+        let TestAccepted { mut stream, destination } = accepted;
+        assert_eq!(key, destination.key);
         stream.write_all(&[ANSWER])?;
-        Ok(TestConnection { stream, world_rank, index })
+        Ok(TestConnection { stream, world_rank: destination.world_rank })
     }
 
-    fn channel(
-        &self,
-        _key: u8,
-        group: Group,
-        peers: Vec<(usize, Vec<TestConnection>)>,
-    ) -> Result<TestChannel> {
-        Ok(TestChannel { group, peers })
+    fn channel(&self, connected: ConnectedChannel<Self>) -> Result<TestChannel> {
+        let ConnectedChannel { group, peers, registration, .. } = connected;
+        Ok(TestChannel { group, peers, registration })
     }
 }
 
@@ -236,8 +225,8 @@ impl TestConnect {
         };
         match stream.read(&mut [0]) {
             Ok(1) => {
-                let ConnId { world_rank, index, .. } = self.to;
-                return Ok(Some(TestConnection { stream, world_rank, index }));
+                let ConnId { world_rank, .. } = self.to;
+                return Ok(Some(TestConnection { stream, world_rank }));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.stream = Some(stream),
             // The peer has closed the connection: the next step connects again.

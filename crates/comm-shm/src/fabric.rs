@@ -123,7 +123,7 @@ impl SharedMemoryFabric {
             && host(rank) == host(self.mesh.group().rank())
     }
 
-    const fn config(&self) -> &SharedMemoryConfig {
+    fn config(&self) -> &SharedMemoryConfig {
         &self.mesh.protocol().config
     }
 

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{ChannelId, ChannelKind, Group, Result};
-use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, pending_max};
+use comm_core::{ChannelId, ChannelKind, Result};
+use comm_mesh::{
+    Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, pending_max,
+};
 
 use crate::config::SharedMemoryConfig;
 use crate::connect::Connector;
@@ -144,12 +146,8 @@ impl Protocol for SharedMemoryProtocol {
         Ok(Connection { socket, process, segment, outgoing: Direction::Back })
     }
 
-    fn channel(
-        &self,
-        key: ChannelKey,
-        group: Group,
-        peers: Vec<(usize, Vec<Connection>)>,
-    ) -> Result<SharedMemoryTransport> {
+    fn channel(&self, connected: ConnectedChannel<Self>) -> Result<SharedMemoryTransport> {
+        let ConnectedChannel { key, group, peers, .. } = connected;
         // Senders on other channels do not wait for the release of each piece before they reuse its
         // memory.
         let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
@@ -157,9 +155,7 @@ impl Protocol for SharedMemoryProtocol {
             bytes_min: self.config.region_bytes_min(),
             cma_bytes_min: self.config.cma_bytes_min(),
         });
-        let connections = peers.into_iter().flat_map(|(rank, connections)| {
-            connections.into_iter().map(move |connection| (rank, connection))
-        });
+        let connections = peers.into_iter().map(|(id, connection)| (id.rank, connection));
         SharedMemoryTransport::new(group, connections, export.as_ref())
     }
 }

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use comm_core::{ChannelKind, Error, Result};
 
+use crate::growth::Sockets;
 use crate::keepalive::Keepalive;
-use crate::stripes::Stripes;
 use crate::tls::Tls;
+
+/// The maximum of `stripe_bytes`.
+const STRIPE_BYTES_MAX: usize = 64 << 20;
 
 /// Settings of the sockets of channels. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,14 +21,17 @@ pub struct TcpConfig {
     /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size
     /// it. Smaller values than [`TcpConfig::BUFFER_BYTES_MIN`] are raised to it.
     pub recv_buffer: Option<usize>,
-    /// The number of sockets per peer on channels that carry data, from 1 to
-    /// [`TcpConfig::SOCKETS_MAX`]. The setting of rank 0 applies to all ranks. Several sockets are
-    /// faster if the network limits the rate of one connection, but not if the processors are the
-    /// limit, as within one host.
-    pub sockets_per_peer: usize,
-    /// The number of consecutive bytes of a stream that go through one socket before the next
-    /// socket is used, at least 1. Messages within one stripe need no more system calls than over
-    /// one socket. The setting of rank 0 applies to all ranks.
+    /// The number of sockets that carry what this rank sends to a peer on a channel of data, from 1
+    /// to [`TcpConfig::SOCKETS_MAX`]. More than one is faster if the network limits the rate of one
+    /// connection.
+    ///
+    /// `None` means one to a peer on this host, and as many as the network needs to another one, up
+    /// to 32: the rank adds sockets to a stream whose rate the network limits, and uses them as
+    /// long as that increases the rate. Otherwise it adds them, besides the one with which the
+    /// channel was opened, as soon as it sends something.
+    pub sockets_per_peer: Option<usize>,
+    /// The number of consecutive bytes of a stream that go through one of several sockets, from 1
+    /// to 64 MiB.
     pub stripe_bytes: usize,
     /// The congestion control of outgoing bytes.
     pub congestion: Congestion,
@@ -74,8 +80,17 @@ impl TcpConfig {
     /// The maximum number of sockets per peer and channel.
     pub const SOCKETS_MAX: usize = 64;
 
-    /// Returns an error if a setting that is not about stripes is invalid.
+    /// Returns an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<()> {
+        let refused = |name, value: usize, reason: String| Error::setting(name, value.to_string(), reason);
+        if let Some(sockets) = self.sockets_per_peer.filter(|n| !(1..=Self::SOCKETS_MAX).contains(n)) {
+            let reason = format!("it must be from 1 to {}", Self::SOCKETS_MAX);
+            return Err(refused("sockets_per_peer", sockets, reason));
+        }
+        if !(1..=STRIPE_BYTES_MAX).contains(&self.stripe_bytes) {
+            let reason = format!("it must be from 1 to {STRIPE_BYTES_MAX}");
+            return Err(refused("stripe_bytes", self.stripe_bytes, reason));
+        }
         let valid = Duration::from_secs(1)..=Self::KEEPALIVE_TIMEOUT_MAX;
         if let Some(timeout) = self.keepalive_timeout.filter(|timeout| !valid.contains(timeout)) {
             let reason = format!("it must be from {:?} to {:?}", valid.start(), valid.end());
@@ -102,17 +117,14 @@ impl TcpConfig {
         timeout.map(Keepalive::new)
     }
 
-    /// Returns the stripes, or an error if a setting is invalid.
-    pub(crate) fn stripes(&self) -> Result<Stripes> {
-        let refused = |name, value: usize, reason: &str| Error::setting(name, value.to_string(), reason);
-        if !(1..=Self::SOCKETS_MAX).contains(&self.sockets_per_peer) {
-            let reason = format!("it must be from 1 to {}", Self::SOCKETS_MAX);
-            return Err(refused("sockets_per_peer", self.sockets_per_peer, &reason));
+    /// Returns the number of sockets of streams to a peer.
+    pub(crate) fn sockets(&self, kind: ChannelKind, is_on_this_host: bool) -> Sockets {
+        match self.sockets_per_peer {
+            _ if kind == ChannelKind::Control => Sockets::One,
+            Some(sockets) => Sockets::Fixed(sockets),
+            None if is_on_this_host => Sockets::One,
+            None => Sockets::Tuned,
         }
-        if self.stripe_bytes == 0 {
-            return Err(refused("stripe_bytes", 0, "it must be at least 1"));
-        }
-        Ok(Stripes { sockets: self.sockets_per_peer as u8, bytes: self.stripe_bytes as u64 })
     }
 }
 
@@ -121,7 +133,7 @@ impl Default for TcpConfig {
         Self {
             send_buffer: None,
             recv_buffer: None,
-            sockets_per_peer: 1,
+            sockets_per_peer: None,
             stripe_bytes: 64 * 1024,
             congestion: Congestion::Auto,
             read_ahead: 128 * 1024,

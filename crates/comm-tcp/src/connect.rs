@@ -176,6 +176,14 @@ impl Connector {
         Some(PollFd::from_borrowed_fd(socket.as_fd(), flags))
     }
 
+    /// The socket of the attempt that is being made.
+    pub(crate) const fn socket(&self) -> Option<&Socket> {
+        match &self.state {
+            ConnectState::Waiting(_) => None,
+            ConnectState::Connecting(socket) | ConnectState::Handshaking(socket, _) => Some(socket),
+        }
+    }
+
     /// The time of the next attempt, if the connector waits for one.
     pub(crate) const fn next_attempt(&self) -> Option<Instant> {
         match &self.state {

@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use comm_core::Corruption;
@@ -129,6 +130,12 @@ impl Layer {
     }
 }
 
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Connection {
     pub(crate) fn new(established: Established, read_ahead: usize) -> Self {
         let Established { socket, protection, tls } = established;
@@ -157,6 +164,25 @@ impl Connection {
         self.just_read_all &= !self.readable;
         self.just_filled &= !self.writable;
         change
+    }
+
+    /// Makes it known that the connection may be readable and writable, before the first event.
+    pub(crate) const fn assume_ready(mut self) -> Self {
+        (self.readable, self.writable) = (true, true);
+        self
+    }
+
+    /// The kernel's state of the connection.
+    pub(crate) fn info(&self) -> Option<TcpInfo> {
+        TcpInfo::of(&self.socket).ok()
+    }
+
+    /// Limits the bytes that the kernel has accepted but not sent, so that they do not wait for
+    /// this connection while another one could send them.
+    pub(crate) fn limit_unsent(&self, bytes: u32) {
+        if let Err(error) = self.socket.set_tcp_notsent_lowat(bytes) {
+            tracing::debug!(%error, "cannot limit the unsent bytes of a socket");
+        }
     }
 
     /// Whether its packets stay on this machine.
@@ -194,6 +220,11 @@ impl Connection {
     /// Whether bytes that were read from the socket wait for the caller.
     fn has_received(&self) -> bool {
         self.layer.as_ref().is_some_and(Layer::is_ready)
+    }
+
+    /// Whether the connection is broken in both directions.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Whether a write would move bytes or fail, as far as is known.

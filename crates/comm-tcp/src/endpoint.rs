@@ -41,7 +41,6 @@ impl TcpEndpoint {
     /// [`Error::Io`] if a port cannot be bound.
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
-        let stripes = config.tcp.stripes()?;
         let (listen, publish) = addresses(config)?;
         let listener = listen_in(config, listen, &Options::channel(&config.tcp, None))?;
         let local = socket::local_address(&listener)?;
@@ -54,7 +53,7 @@ impl TcpEndpoint {
             );
         }
         let address = SocketAddr::new(publish, local.port());
-        let own = Record { process: random_number()?, address, stripes };
+        let own = Record { process: random_number()?, address };
         let (job, protection) = (config.member.job, config.protection());
         Ok(Self { group, config: config.tcp.clone(), listener, job, protection, own })
     }

@@ -20,15 +20,15 @@ use crate::transport::TcpTransport;
 
 /// Opens channels between ranks of a job over TCP.
 ///
-/// Each channel is a full mesh of its own sockets, [`TcpConfig::sockets_per_peer`] for each pair of
-/// ranks: a rank connects to the members with lower ranks in the world, and accepts connections
-/// from those with higher ranks. A connection for a channel that this rank has not opened yet waits
-/// until it does, so ranks may open channels in any order and from several threads. Each channel
-/// can be opened once.
+/// Each channel is a full mesh of its own sockets, one for each pair of ranks: a rank connects to
+/// the members with lower ranks in the world, and accepts connections from those with higher ranks.
+/// Later both may add sockets ([`TcpConfig::sockets_per_peer`]). A connection for a channel that
+/// this rank has not opened yet waits until it does, so ranks may open channels in any order and
+/// from several threads. Each channel can be opened once.
 ///
 /// There is no background thread: connections, including those for other channels, are accepted
-/// while a channel is being opened. Connections from processes that are not members are rejected
-/// with a warning, and do not delay any rank.
+/// while a channel is being opened, and while one that carries data waits. Connections from
+/// processes that are not members are rejected with a warning, and do not delay any rank.
 #[derive(Debug)]
 pub struct TcpFabric {
     mesh: Mesh<TcpProtocol>,
@@ -91,12 +91,12 @@ impl TcpFabric {
     ///
     /// # Errors
     /// As [`Fabric::open_among`], for an invalid list of members.
-    pub fn begin<'a>(
-        &'a self,
+    pub fn begin(
+        &self,
         channel: ChannelId,
         members: &[usize],
         reaches: &dyn Fn(usize) -> bool,
-    ) -> Result<impl Opening<Channel = TcpTransport> + use<'a>> {
+    ) -> Result<impl Opening<Channel = TcpTransport> + use<>> {
         self.mesh.begin(channel, members, reaches)
     }
 }

@@ -9,7 +9,7 @@ use crate::secret::PROOF_BYTES;
 /// like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of all that this crate sends on a connection.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 pub(crate) const GREETING_BYTES: usize = 48;
 pub(crate) const HELLO_BYTES: usize = 48;
@@ -121,10 +121,9 @@ pub(crate) struct Hello {
     pub(crate) process: u64,
     /// The process that is dialed, which distinguishes it from a later one on the same port.
     pub(crate) to_process: u64,
-    /// The number of this socket among those of the channel between the two, zero for a store.
+    /// Zero for a store and for the socket with which a channel is opened, and otherwise the number
+    /// of a socket that the dialer adds to its stream.
     pub(crate) socket: u8,
-    /// The number of sockets of the channel between the two, zero for a store.
-    pub(crate) sockets: u8,
 }
 
 impl Hello {
@@ -142,7 +141,6 @@ impl Hello {
             process: 0,
             to_process: 0,
             socket: 0,
-            sockets: 0,
         }
     }
 
@@ -152,10 +150,7 @@ impl Hello {
             Purpose::Channel(channel) => (Self::CHANNEL, channel.kind as u8, channel.group.0),
         };
         let mut to = Writer::new();
-        to.put([kind, channel_kind, self.socket, self.sockets])
-            .put(self.rank)
-            .put(self.to)
-            .put(self.world_size);
+        to.put([kind, channel_kind, self.socket, 0]).put(self.rank).put(self.to).put(self.world_size);
         to.put(self.job).put(group).put(self.process).put(self.to_process);
         to.into_array()
     }
@@ -163,7 +158,7 @@ impl Hello {
     /// Reads a hello. An unknown purpose is an error.
     pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> wire::Result<Self> {
         wire::decode(bytes, |r| {
-            let [kind, channel_kind, socket, sockets] = r.get()?;
+            let [kind, channel_kind, socket, _reserved] = r.get()?;
             let (rank, to, world_size, job) = (r.get()?, r.get()?, r.get()?, r.get()?);
             let group = GroupId(r.get()?);
             let purpose = match (kind, ChannelKind::from_code(channel_kind)) {
@@ -172,7 +167,7 @@ impl Hello {
                 _ => return Err(WireError::Unknown { what: "purpose", value: kind.into() }),
             };
             let (process, to_process) = (r.get()?, r.get()?);
-            Ok(Self { purpose, job, rank, to, world_size, process, to_process, socket, sockets })
+            Ok(Self { purpose, job, rank, to, world_size, process, to_process, socket })
         })
     }
 }
@@ -227,7 +222,6 @@ mod tests {
         process: 0x1111,
         to_process: 0x2222,
         socket: 1,
-        sockets: 4,
     };
 
     comm_sim::hostile_bytes!(greetings_are_read_as_they_were_written:
@@ -283,9 +277,9 @@ mod tests {
             role: Role::Acceptor,
             nonce: [0xee; 32],
         };
-        let prefix = "93636f6d6d0d0a1a0300010201000000";
+        let prefix = "93636f6d6d0d0a1a0400010201000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
-        let words = ["02020104", "03000000", "02000000", "05000000", "0201000000000000"];
+        let words = ["02020100", "03000000", "02000000", "05000000", "0201000000000000"];
         let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];
         assert_eq!(hex(&HELLO.encode()), words.concat() + &rest.concat());
         let verdict = Verdict(Err(Refusal::WorldSize { ours: 8, theirs: 5 }));

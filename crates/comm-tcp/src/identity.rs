@@ -3,10 +3,10 @@
 use comm_core::{ChannelId, ChannelKind, Refusal};
 use comm_mesh::Destination;
 
+use crate::config::TcpConfig;
 use crate::hello::{Hello, Purpose};
 use crate::protection::ProtectionConfig;
 use crate::record::Record;
-use crate::stripes::Stripes;
 
 /// The identity of this rank and of its peers.
 #[derive(Debug)]
@@ -19,16 +19,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Returns the stripes of a channel: those of rank 0, except on control channels, whose frames
-    /// are few and short.
-    pub(crate) fn stripes(&self, channel: ChannelId) -> Stripes {
-        match channel.kind {
-            ChannelKind::Control => Stripes::NONE,
-            _ => self.members.first().map_or(Stripes::NONE, |first| first.stripes),
-        }
-    }
-
-    /// Returns the hello for a connection to a member.
+    /// Returns the hello for a connection to a member: that with which the channel is opened, or
+    /// one of another number that is added to a stream.
     pub(crate) fn hello(&self, to: usize, channel: ChannelId, socket: u8) -> Hello {
         Hello {
             purpose: Purpose::Channel(channel),
@@ -39,11 +31,12 @@ impl Identity {
             process: self.members[self.rank].process,
             to_process: self.members[to].process,
             socket,
-            sockets: self.stripes(channel).sockets,
         }
     }
 
-    /// Authorizes a member with a higher rank whose hello is for this rank.
+    /// Authorizes a member whose hello is for this rank. The higher rank connects to the lower one;
+    /// either may add sockets to its stream, except on control channels, whose frames are few and
+    /// short.
     pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<ChannelId>, Refusal> {
         let Purpose::Channel(channel) = hello.purpose else { return Err(Refusal::NotAPeer) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
@@ -54,9 +47,8 @@ impl Identity {
             Err(Refusal::WorldSize { ours, theirs })
         } else if hello.to_process != self.members[self.rank].process
             || hello.to != wire(self.rank)
-            || dialer <= self.rank
-            || hello.sockets != self.stripes(channel).sockets
-            || hello.socket >= hello.sockets
+            || dialer == self.rank
+            || !may_connect(channel.kind, dialer > self.rank, hello.socket)
         {
             Err(Refusal::NotAPeer)
         } else if self.members.get(dialer).is_none_or(|member| member.process != hello.process) {
@@ -64,6 +56,14 @@ impl Identity {
         } else {
             Ok(Destination { key: channel, world_rank: dialer, index: hello.socket })
         }
+    }
+}
+
+/// Whether a rank connects to a lower one, or to a higher one, with the socket of this number.
+fn may_connect(kind: ChannelKind, to_lower: bool, socket: u8) -> bool {
+    match socket {
+        0 => to_lower,
+        added => kind != ChannelKind::Control && usize::from(added) <= TcpConfig::SOCKETS_MAX,
     }
 }
 
@@ -79,12 +79,8 @@ mod tests {
     use super::*;
 
     fn identity(rank: usize) -> Identity {
-        let member = |rank: u8| Record {
-            process: u64::from(rank) + 100,
-            address: "127.0.0.1:1".parse().unwrap(),
-            // Only the setting of rank 0 counts.
-            stripes: Stripes { sockets: 3 + rank, bytes: 10 },
-        };
+        let member =
+            |rank: u8| Record { process: u64::from(rank) + 100, address: "127.0.0.1:1".parse().unwrap() };
         Identity { rank, job: 7, protection: ProtectionConfig::NONE, members: (0..2).map(member).collect() }
     }
 
@@ -93,19 +89,18 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_has_the_sockets_that_rank_zero_has_configured() {
-        let (dialer, acceptor) = (identity(1), identity(0));
-        for (kind, sockets) in
-            [(ChannelKind::Control, 1), (ChannelKind::Collective, 3), (ChannelKind::PointToPoint, 3)]
-        {
-            for socket in 0..5 {
-                let hello = dialer.hello(0, channel(kind), socket);
-                assert_eq!(hello.sockets, sockets);
-                let authorized = Destination { key: channel(kind), world_rank: 1, index: socket };
-                let expected = if socket < sockets { Ok(authorized) } else { Err(Refusal::NotAPeer) };
-                assert_eq!(acceptor.authorize(&hello), expected);
-                let other = Hello { sockets: 4, ..hello };
-                assert_eq!(acceptor.authorize(&other), Err(Refusal::NotAPeer));
+    fn the_higher_rank_connects_and_both_add_sockets_to_channels_of_data() {
+        use ChannelKind::{Collective, Control, PointToPoint};
+        for (dialer, acceptor) in [(0, 1), (1, 0)] {
+            for kind in [Control, Collective, PointToPoint] {
+                for socket in [0, 1, 64, 65, 255] {
+                    let hello = identity(dialer).hello(acceptor, channel(kind), socket);
+                    let authorized = Destination { key: channel(kind), world_rank: dialer, index: socket };
+                    let is_added = kind != Control && (1..=64).contains(&socket);
+                    let expected = is_added || socket == 0 && dialer > acceptor;
+                    let expected = if expected { Ok(authorized) } else { Err(Refusal::NotAPeer) };
+                    assert_eq!(identity(acceptor).authorize(&hello), expected, "{dialer} {kind:?} {socket}");
+                }
             }
         }
     }

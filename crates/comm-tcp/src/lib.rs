@@ -23,7 +23,8 @@
 //! | when does a connect time out or try again | `connect.rs` |
 //! | what do ranks publish | `rendezvous.rs`, `endpoint.rs`, `record.rs`, `interface.rs` |
 //! | how is a channel connected | `fabric.rs`, `mesh.rs`, `accept.rs`, `connect.rs`, `probe.rs`, `identity.rs`, and `comm-mesh` |
-//! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes.rs`, `read_ahead.rs` |
+//! | how do bytes move | `transport.rs`, `peer.rs`, `connection.rs`, `stripes/`, `read_ahead.rs` |
+//! | how does a stream get more sockets | `growth.rs`, `outgoing.rs`, `added.rs` |
 //! | how are bytes checked | `protection/` |
 //! | how are bytes encrypted | `tls/` |
 //! | how is a socket set up | `config.rs`, `socket.rs` |
@@ -64,12 +65,14 @@
 //! ```
 
 mod accept;
+mod added;
 mod config;
 mod congestion;
 mod connect;
 mod connection;
 mod endpoint;
 mod fabric;
+mod growth;
 mod handshake;
 mod hello;
 mod identity;
@@ -77,6 +80,7 @@ mod interface;
 mod keepalive;
 mod mesh;
 mod message;
+mod outgoing;
 mod peer;
 mod probe;
 mod protection;

@@ -3,11 +3,14 @@
 use std::io;
 use std::time::Instant;
 
-use comm_core::{ChannelId, ChannelKind, Group, Result};
-use comm_mesh::{Accept, ConnId, Destination, HandshakeState, Limits, Protocol, pending_max};
+use comm_core::{ChannelId, ChannelKind, Result};
+use comm_mesh::{
+    Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, pending_max,
+};
 use socket2::Socket;
 
 use crate::accept::{Accepted, Handshaking, accept};
+use crate::added::AddedSockets;
 use crate::config::TcpConfig;
 use crate::connect::{ChannelConnector, Connector};
 use crate::identity::Identity;
@@ -31,6 +34,15 @@ pub(crate) struct TcpProtocol {
 impl TcpProtocol {
     fn options(&self, channel: ChannelId) -> Options {
         Options::channel(&self.config, self.config.keepalive(channel.kind))
+    }
+
+    /// Begins to connect the socket of this number to a rank of the world.
+    pub(crate) fn connector(&self, channel: ChannelId, world_rank: usize, number: u8) -> Connector {
+        let Identity { members, protection, .. } = &self.identity;
+        let hello = self.identity.hello(world_rank, channel, number);
+        // A rank listens before it publishes its address.
+        Connector::new(members[world_rank].address, hello, protection.clone(), self.options(channel))
+            .reached_before()
     }
 }
 
@@ -65,30 +77,18 @@ impl Protocol for TcpProtocol {
         channel
     }
 
-    fn connections_per_peer(&self, channel: ChannelId) -> u8 {
-        self.identity.stripes(channel).sockets
-    }
-
+    /// Peers add sockets only to channels that are open on this rank, at most to a few at a time.
     fn connections_max(&self) -> usize {
-        let sockets = self.identity.members.first().map_or(1, |first| first.stripes.sockets);
-        self.identity.members.len() * usize::from(sockets)
+        self.identity.members.len()
     }
 
     fn connect(&self, channel: ChannelId, to: ConnId, _peers: usize) -> ChannelConnector {
-        let Identity { members, protection, .. } = &self.identity;
-        let hello = self.identity.hello(to.world_rank, channel, to.index);
-        let address = members[to.world_rank].address;
-        // A rank listens before it publishes its address.
-        let connector =
-            Connector::new(address, hello, protection.clone(), self.options(channel)).reached_before();
-        ChannelConnector { rank: to.rank, connector }
+        ChannelConnector { rank: to.rank, connector: self.connector(channel, to.world_rank, 0) }
     }
 
     fn probe(&self, now: Instant, expected: &[ConnId]) -> Probe {
         let address = |id: &ConnId| (id.rank, self.identity.members[id.world_rank].address);
-        let mut peers: Vec<_> = expected.iter().map(address).collect();
-        peers.dedup();
-        Probe::new(peers, Options::channel(&self.config, None), now)
+        Probe::new(expected.iter().map(address).collect(), Options::channel(&self.config, None), now)
     }
 
     fn destination(&self, accepted: &Self::Accepted) -> Destination<ChannelId> {
@@ -100,18 +100,23 @@ impl Protocol for TcpProtocol {
         Ok(accepted.established)
     }
 
-    fn channel(
-        &self,
-        channel: ChannelId,
-        group: Group,
-        peers: Vec<(usize, Vec<Established>)>,
-    ) -> Result<TcpTransport> {
-        let read_ahead = match channel.kind {
-            ChannelKind::Control => self.config.read_ahead.min(CONTROL_READ_AHEAD),
-            _ => self.config.read_ahead,
-        };
-        let transport = TcpTransport::new(group, peers, self.identity.stripes(channel), read_ahead)?;
-        match self.config.keepalive(channel.kind) {
+    fn channel(&self, connected: ConnectedChannel<Self>) -> Result<TcpTransport> {
+        let ConnectedChannel { key: ChannelId { kind, .. }, group, peers, registration, .. } = connected;
+        let mut config = self.config.clone();
+        if kind == ChannelKind::Control {
+            config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
+        }
+        let mut world_ranks = vec![usize::MAX; group.size()];
+        peers.iter().for_each(|(id, _)| world_ranks[id.rank] = id.world_rank);
+        let sockets = peers.into_iter().map(|(id, socket)| (id.rank, socket));
+        let mut transport = TcpTransport::new(group, sockets, &config)?;
+        if let Some(registration) = registration.filter(|_| kind != ChannelKind::Control) {
+            transport = transport.with_added_sockets(
+                AddedSockets::new(registration, world_ranks, config.read_ahead),
+                |peer| config.sockets(kind, !peer.is_on_another_host()),
+            )?;
+        }
+        match self.config.keepalive(kind) {
             Some(keepalive) => transport.detect_lost_hosts(keepalive, Peer::is_on_another_host),
             None => Ok(transport),
         }

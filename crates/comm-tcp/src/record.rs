@@ -3,11 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::TcpConfig;
-use crate::stripes::Stripes;
-
 /// The first field of every record: the version of the format.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// The process of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,14 +13,12 @@ pub(crate) struct Record {
     pub(crate) process: u64,
     /// The address on which it listens.
     pub(crate) address: SocketAddr,
-    /// The configured assignment of streams to sockets.
-    pub(crate) stripes: Stripes,
 }
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, address, stripes: Stripes { sockets, bytes } } = self;
-        write!(f, "{VERSION} {process:016x} {address} {sockets} {bytes}")
+        let Self { process, address } = self;
+        write!(f, "{VERSION} {process:016x} {address}")
     }
 }
 
@@ -34,11 +29,8 @@ impl Record {
         let version = fields.next()?;
         let process = u64::from_str_radix(fields.next()?, 16).ok()?;
         let address = fields.next()?.parse().ok()?;
-        let stripes = Stripes { sockets: fields.next()?.parse().ok()?, bytes: fields.next()?.parse().ok()? };
-        let usable =
-            (1..=TcpConfig::SOCKETS_MAX).contains(&usize::from(stripes.sockets)) && stripes.bytes > 0;
-        let whole = version == VERSION && fields.next().is_none() && usable;
-        whole.then_some(Self { process, address, stripes })
+        let whole = version == VERSION && fields.next().is_none();
+        whole.then_some(Self { process, address })
     }
 }
 
@@ -47,8 +39,7 @@ mod tests {
     use super::*;
 
     fn member(address: &str) -> Record {
-        let stripes = Stripes { sockets: 4, bytes: 65536 };
-        Record { process: 0xfeed, address: address.parse().unwrap(), stripes }
+        Record { process: 0xfeed, address: address.parse().unwrap() }
     }
 
     comm_sim::hostile_bytes!(records_are_read_as_they_were_written:
@@ -57,20 +48,18 @@ mod tests {
 
     #[test]
     fn a_record_has_the_text_of_the_format() {
-        assert_eq!(member("10.0.0.1:4000").to_string(), "2 000000000000feed 10.0.0.1:4000 4 65536");
+        assert_eq!(member("10.0.0.1:4000").to_string(), "3 000000000000feed 10.0.0.1:4000");
     }
 
     #[test]
     fn other_texts_are_refused() {
         for text in [
             "",
-            "2 feed 10.0.0.1:4000 1",
-            "2 feed 10.0.0.1:4000 1 65536 5",
-            "2 feed nowhere 1 65536",
-            "2 feed 10.0.0.1:4000 0 65536",
-            "2 feed 10.0.0.1:4000 65 65536",
-            "2 feed 10.0.0.1:4000 1 0",
-            "3 feed 10.0.0.1:4000 1 65536",
+            "3 feed",
+            "3 feed 10.0.0.1:4000 1",
+            "3 feed nowhere",
+            "3 feet 10.0.0.1:4000",
+            "2 feed 10.0.0.1:4000 1 65536",
         ] {
             assert_eq!(Record::parse(text), None, "{text:?}");
         }

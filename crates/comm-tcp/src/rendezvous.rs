@@ -117,10 +117,9 @@ pub(crate) fn check_reach(members: &[Record]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stripes::Stripes;
 
     fn members(addresses: &[&str]) -> Vec<Record> {
-        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap(), stripes: Stripes::NONE };
+        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap() };
         addresses.iter().map(member).collect()
     }
 

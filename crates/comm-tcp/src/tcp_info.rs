@@ -5,13 +5,28 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// The length of the part of `struct tcp_info` that is used.
-const BYTES: usize = 60;
+const BYTES: usize = 192;
 /// The offsets of its fields, which never change: `tcpi_retransmits`, `tcpi_probes`,
-/// `tcpi_last_data_recv` and `tcpi_last_ack_recv`.
+/// `tcpi_last_data_recv`, `tcpi_last_ack_recv`, `tcpi_rtt`, `tcpi_bytes_acked`, `tcpi_busy_time`
+/// and `tcpi_rwnd_limited`. An older kernel leaves the last ones zero.
 const RETRANSMITS: usize = 2;
 const PROBES: usize = 3;
 const LAST_DATA_RECV: usize = 52;
 const LAST_ACK_RECV: usize = 56;
+const RTT: usize = 68;
+const BYTES_ACKED: usize = 120;
+const BUSY_TIME: usize = 168;
+const RWND_LIMITED: usize = 176;
+
+/// The number of bytes that were sent on a connection and are not acknowledged, and of those that
+/// wait to be sent; zero if it is not known.
+#[expect(unsafe_code, reason = "rustix and socket2 lack this request")]
+pub(crate) fn queued(socket: impl AsFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one `int`, to which the pointer leads.
+    let failed = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if failed == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
 
 /// The kernel's state of a connection.
 #[derive(Debug)]
@@ -41,9 +56,36 @@ impl TcpInfo {
         self.millis(LAST_DATA_RECV).min(self.millis(LAST_ACK_RECV))
     }
 
+    /// The number of bytes that the peer has acknowledged.
+    pub(crate) fn bytes_acked(&self) -> u64 {
+        self.u64(BYTES_ACKED)
+    }
+
+    /// The time for which bytes were on their way to the peer.
+    pub(crate) fn busy(&self) -> Duration {
+        Duration::from_micros(self.u64(BUSY_TIME))
+    }
+
+    /// The part of that time in which the peer had no space for more bytes.
+    pub(crate) fn window_limited(&self) -> Duration {
+        Duration::from_micros(self.u64(RWND_LIMITED))
+    }
+
+    /// The smoothed time of a round trip.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.u32(RTT).into())
+    }
+
     fn millis(&self, at: usize) -> Duration {
-        let field = self.0[at..].first_chunk().copied().unwrap_or_default();
-        Duration::from_millis(u32::from_ne_bytes(field).into())
+        Duration::from_millis(self.u32(at).into())
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.0[at..].first_chunk().copied().unwrap_or_default())
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.0[at..].first_chunk().copied().unwrap_or_default())
     }
 }
 
@@ -72,5 +114,19 @@ mod tests {
         });
         assert!(is_fresh);
         assert!(TcpInfo::of(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+
+    #[test]
+    fn bytes_are_queued_until_the_peer_has_acknowledged_them() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        // The peer does not read.
+        while near.write(&[1; 65536]).is_ok() {}
+        assert!(queued(&near) > 65536);
+        let info = TcpInfo::of(&near).unwrap();
+        assert!(info.bytes_acked() > 0 && info.busy() >= info.window_limited(), "{info:?}");
+        assert_eq!(queued(&listener), 0);
     }
 }

@@ -14,24 +14,31 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::added::{AddedSockets, IncomingSocket};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
+use crate::growth::Sockets;
 use crate::keepalive::{CheckTimer, Keepalive};
-use crate::peer::Peer;
+use crate::peer::{Peer, Slot};
 use crate::protection::Established;
-use crate::stripes::Stripes;
 
-/// The epoll token of the abort signal; see [`token`] for those of sockets.
+/// The epoll token of the abort signal; see [`Token`] for those of sockets.
 const ABORT: u64 = u64::MAX;
 /// The epoll token of the timer of checks for lost hosts.
 const CHECK_TIMER: u64 = u64::MAX - 1;
+/// The epoll token of sockets that peers add.
+const ACCEPT: u64 = u64::MAX - 2;
+/// The events of sockets.
+const EVENTS: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 /// The maximum number of events that are handled before the abort signal is checked.
 const EVENTS_PER_TURN: usize = 64;
 
 /// One or more sockets to every other member of a group.
 ///
 /// Sockets are watched in edge-triggered mode, so a send, a receive or an arm makes at most one
-/// system call. Nothing is allocated except the memory for reading ahead, once per peer.
+/// system call. Nothing is allocated except the memory for reading ahead, once per peer, and for
+/// the sockets that are added to a stream.
 ///
 /// Dropping the transport ends its streams in an orderly way, without blocking. Accepted bytes
 /// still arrive, unless the peer was at the same time sending bytes that were not received, or they
@@ -43,53 +50,113 @@ pub struct TcpTransport {
     /// By rank; `None` for this rank.
     peers: Vec<Option<Peer>>,
     epoll: OwnedFd,
-    /// Whether bytes are sent in frames or in TLS.
-    is_protected: bool,
+    /// Whether sockets may hold bytes: of frames, of TLS or of stripes.
+    holds_bytes: bool,
     /// Whether a stream has ended since the transport was last armed.
     has_unreported_end: bool,
     abort: Arc<AbortSignal>,
     /// The timer of checks for lost hosts, if there are any.
     check_timer: Option<CheckTimer>,
+    /// The sockets that are being added to streams, if some can be.
+    added: Option<AddedSockets>,
     clock: CoarseClock,
     /// The process that owns the streams.
     process: Process,
 }
 
 impl TcpTransport {
-    /// Creates a transport from the connected sockets of each peer, one per socket of `stripes`, in
-    /// order.
+    /// Creates a transport from the connected socket of each peer.
     pub(crate) fn new(
         group: Group,
-        sockets: impl IntoIterator<Item = (usize, Vec<Established>)>,
-        stripes: Stripes,
-        read_ahead: usize,
+        sockets: impl IntoIterator<Item = (usize, Established)>,
+        config: &TcpConfig,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            is_protected: false,
+            holds_bytes: false,
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
             check_timer: None,
+            added: None,
             clock: CoarseClock::default(),
             process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
-        epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
-        let read_ahead = read_ahead.max(TcpConfig::READ_AHEAD_MIN);
-        for (rank, sockets) in sockets {
-            let events = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            for (at, socket) in sockets.iter().enumerate() {
-                transport.is_protected |= socket.protection.is_some() || socket.tls.is_some();
-                let data = EventData::new_u64(token(rank, at));
-                epoll::add(epoll, &socket.socket, data, events).map_err(failed)?;
-            }
-            let connections = sockets.into_iter().map(|socket| Connection::new(socket, read_ahead)).collect();
-            transport.peers[rank] = Some(Peer::new(rank, connections, stripes, read_ahead));
+        epoll::add(epoll, abort, Token::Abort.data(), EventFlags::IN).map_err(failed)?;
+        let read_ahead = config.read_ahead.max(TcpConfig::READ_AHEAD_MIN);
+        for (rank, socket) in sockets {
+            transport.holds_bytes |= socket.protection.is_some() || socket.tls.is_some();
+            let data = Token::Socket(rank, Slot::First).data();
+            epoll::add(epoll, &socket.socket, data, EVENTS).map_err(failed)?;
+            let connection = Connection::new(socket, read_ahead);
+            transport.peers[rank] = Some(Peer::new(rank, connection, config.stripe_bytes, read_ahead));
         }
         Ok(transport)
+    }
+
+    /// Lets this rank and its peers add sockets to streams.
+    pub(crate) fn with_added_sockets(
+        mut self,
+        added: AddedSockets,
+        sockets: impl Fn(&Peer) -> Sockets,
+    ) -> Result<Self> {
+        let failed = |errno: Errno| Error::io("watch the listener of a channel", errno.into());
+        added.watch(&self.epoll, Token::Accept.data()).map_err(failed)?;
+        self.added = Some(added);
+        for peer in self.peers.iter_mut().flatten() {
+            let sockets = sockets(peer);
+            peer.outgoing().set_sockets(sockets);
+        }
+        // Some may have been accepted before anything was watched.
+        self.accept_added()?;
+        Ok(self)
+    }
+
+    /// Takes the sockets that peers have added to their streams.
+    fn accept_added(&mut self) -> Result<()> {
+        let Some(added) = &self.added else { return Ok(()) };
+        for incoming in added.accept()? {
+            self.add_incoming(incoming);
+        }
+        Ok(())
+    }
+
+    /// Adds a socket to the stream from a peer. One that cannot be added is closed.
+    fn add_incoming(&mut self, incoming: IncomingSocket) {
+        let IncomingSocket { rank, number, connection } = incoming;
+        let data = Token::Socket(rank, Slot::Incoming(number)).data();
+        let Some(Some(peer)) = self.peers.get_mut(rank) else { return };
+        let watched = epoll::add(&self.epoll, &connection, data, EVENTS);
+        if let Err(error) = watched {
+            tracing::warn!(rank, number, %error, "cannot watch a socket that a rank has added");
+        } else if !peer.add_incoming(number, connection) {
+            tracing::warn!(rank, number, "a rank has added the same socket twice");
+        }
+    }
+
+    /// Adds sockets to the stream to a peer if it needs some.
+    fn grow(&mut self, to: usize) {
+        let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(to)) else { return };
+        let now = Instant::now();
+        for number in peer.grow(now) {
+            if !added.connect(&self.epoll, (to, number), Token::Connecting(to, number).data()) {
+                peer.outgoing().add(None, now);
+            }
+        }
+    }
+
+    /// Continues to connect a socket.
+    fn resume(&mut self, rank: usize, number: u8) {
+        let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(rank)) else { return };
+        let Some(connection) = added.resume(rank, number) else { return };
+        let token = Token::Socket(rank, Slot::Outgoing(peer.outgoing().count())).data();
+        let connection =
+            connection.filter(|connection| epoll::modify(&self.epoll, connection, token, EVENTS).is_ok());
+        self.holds_bytes |= connection.is_some();
+        peer.outgoing().add(connection, Instant::now());
     }
 
     /// Makes the transport detect which of these peers have hosts that do not answer.
@@ -105,7 +172,7 @@ impl TcpTransport {
         peers.for_each(|peer| peer.detect_lost_host(keepalive));
         let start = || {
             let timer = CheckTimer::start(keepalive)?;
-            epoll::add(&self.epoll, &timer, EventData::new_u64(CHECK_TIMER), EventFlags::IN)?;
+            epoll::add(&self.epoll, &timer, Token::CheckTimer.data(), EventFlags::IN)?;
             Ok(timer)
         };
         let failed = |errno: Errno| Error::io("start a timer for a channel", errno.into());
@@ -123,9 +190,14 @@ impl TcpTransport {
 
     /// Sends the rest of frames that sockets have accepted in part.
     fn flush(&mut self) {
-        if self.is_protected {
+        if self.holds_bytes {
             self.peers.iter_mut().flatten().for_each(Peer::flush);
         }
+    }
+
+    /// Whether one of several sockets to a peer holds bytes until it is writable.
+    fn waits_to_flush(&self) -> bool {
+        self.holds_bytes && self.peers.iter().flatten().any(Peer::holds_stripes)
     }
 
     fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
@@ -151,13 +223,16 @@ impl TcpTransport {
                 Err(errno) => return Err(Error::io("poll the sockets of a channel", errno.into())),
             };
             for event in &*events {
-                if event.data.u64() == CHECK_TIMER {
-                    self.check_hosts();
-                    continue;
-                }
-                let (rank, socket) = rank_and_socket(event.data.u64());
-                if let Some(Some(peer)) = self.peers.get_mut(rank) {
-                    self.has_unreported_end |= peer.handle_event(socket, event.flags);
+                match Token::from(event.data.u64()) {
+                    Token::Abort => {}
+                    Token::CheckTimer => self.check_hosts(),
+                    Token::Accept => self.accept_added()?,
+                    Token::Connecting(rank, number) => self.resume(rank, number),
+                    Token::Socket(rank, slot) => {
+                        if let Some(Some(peer)) = self.peers.get_mut(rank) {
+                            self.has_unreported_end |= peer.handle_event(slot, event.flags);
+                        }
+                    }
                 }
             }
             self.abort.check()?;
@@ -168,13 +243,47 @@ impl TcpTransport {
     }
 }
 
-/// The epoll token of a socket: its index and the rank of the peer, in 32 bits each.
-const fn token(rank: usize, socket: usize) -> u64 {
-    (socket as u64) << 32 | rank as u64
+/// The descriptor that an event of epoll is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Abort,
+    CheckTimer,
+    /// Sockets that peers add.
+    Accept,
+    /// A socket of a peer.
+    Socket(usize, Slot),
+    /// A socket of this number that is being connected to a peer.
+    Connecting(usize, u8),
 }
 
-const fn rank_and_socket(token: u64) -> (usize, usize) {
-    ((token & 0xffff_ffff) as usize, (token >> 32) as usize)
+impl Token {
+    /// Encodes the token of a socket: its kind and number in 16 bits each, and the rank of the
+    /// peer in 32.
+    fn data(self) -> EventData {
+        let (kind, number, rank) = match self {
+            Self::Abort => return EventData::new_u64(ABORT),
+            Self::CheckTimer => return EventData::new_u64(CHECK_TIMER),
+            Self::Accept => return EventData::new_u64(ACCEPT),
+            Self::Socket(rank, Slot::First) => (0, 0, rank),
+            Self::Socket(rank, Slot::Outgoing(index)) => (1, index as u64, rank),
+            Self::Socket(rank, Slot::Incoming(number)) => (2, number.into(), rank),
+            Self::Connecting(rank, number) => (3, number.into(), rank),
+        };
+        EventData::new_u64(kind << 48 | number << 32 | rank as u64)
+    }
+
+    const fn from(token: u64) -> Self {
+        let (number, rank) = ((token >> 32) as u8, (token & 0xffff_ffff) as usize);
+        match (token, token >> 48) {
+            (ABORT, _) => Self::Abort,
+            (CHECK_TIMER, _) => Self::CheckTimer,
+            (ACCEPT, _) => Self::Accept,
+            (_, 0) => Self::Socket(rank, Slot::First),
+            (_, 1) => Self::Socket(rank, Slot::Outgoing(number as usize)),
+            (_, 2) => Self::Socket(rank, Slot::Incoming(number)),
+            (_, _) => Self::Connecting(rank, number),
+        }
+    }
 }
 
 impl Transport for TcpTransport {
@@ -191,7 +300,16 @@ impl Transport for TcpTransport {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        self.peer(to)?.try_send(bytes)
+        let peer = self.peer(to)?;
+        let mut sent = peer.try_send(bytes)?;
+        if sent == 0 && peer.sends_by_events() {
+            self.poll_events()?;
+            sent = self.peer(to)?.try_send(bytes)?;
+        }
+        if self.peer(to)?.may_grow() {
+            self.grow(to);
+        }
+        Ok(sent)
     }
 
     fn released(&self, to: usize) -> u64 {
@@ -199,11 +317,32 @@ impl Transport for TcpTransport {
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        self.peer(from)?.try_recv(into)
+        let peer = self.peer(from)?;
+        let mut received = peer.try_recv(into)?;
+        if received == 0 && peer.receives_by_events() {
+            self.poll_events()?;
+            received = self.peer(from)?.try_recv(into)?;
+        }
+        let peer = self.peer(from)?;
+        if !peer.take_unconfirmed_end() {
+            return Ok(received);
+        }
+        self.accept_added()?;
+        if received > 0 { Ok(received) } else { self.peer(from)?.try_recv(into) }
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        self.peer(from)?.fill_buf(at_most)
+        let peer = self.peer(from)?;
+        if peer.fill(at_most)? == 0 && peer.receives_by_events() {
+            self.poll_events()?;
+            self.peer(from)?.fill(at_most)?;
+        }
+        let peer = self.peer(from)?;
+        if peer.take_unconfirmed_end() {
+            self.accept_added()?;
+            self.peer(from)?.fill(at_most)?;
+        }
+        Ok(self.peer(from)?.filled(at_most))
     }
 
     fn fill_buf_copies(&mut self, _from: usize) -> bool {
@@ -220,7 +359,8 @@ impl Transport for TcpTransport {
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.abort.check()?;
         self.flush();
-        if self.is_ready(interest) {
+        // One of several sockets may have become writable, while another one still is.
+        if self.is_ready(interest) && !self.waits_to_flush() {
             return Ok(Armed::Ready);
         }
         self.poll_events()?;
@@ -241,7 +381,9 @@ impl Transport for TcpTransport {
 impl Drop for TcpTransport {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Shutting down a socket here would end the stream of the parent.
+            // Shutting down a socket here would end the stream of the parent, and another thread
+            // may have held the lock of the queue.
+            std::mem::forget(self.added.take());
             return;
         }
         self.peers.iter_mut().flatten().for_each(Peer::close);

@@ -17,6 +17,8 @@ use common::process::{self, Rank};
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The documented time in which a lost host is named by a rank that is in a call.
 const LOST_WITHIN: Duration = Duration::from_millis(3500);
+/// The rate of one connection in the test of streams over several.
+const CONNECTION_MEGABITS: u32 = 60;
 /// The delay with which the kernel may send a probe. A host that is cut off in the meantime has
 /// been silent for that much longer already.
 const PROBE_DELAY: Duration = Duration::from_millis(500);
@@ -42,6 +44,7 @@ fn rank() {
         "small calls" => call_until_lost(&comm, 10),
         "large calls" => call_until_lost(&comm, 1_000_000),
         "sleep" => sleep_until_resumed(&comm),
+        "broadcasts" => broadcast_until_fast(&comm),
         "one message" => await_one_message(&comm),
         "messages" => exchange_until_lost(&comm),
         "calls until resumed" => call_until_resumed(&comm),
@@ -120,6 +123,25 @@ fn call_until_lost(comm: &Comm, len: usize) {
         // Leaves the processors to others.
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Broadcasts until that is more than twice as fast as one connection is allowed to be.
+fn broadcast_until_fast(comm: &Comm) {
+    let (began, mut buffer) = (Instant::now(), vec![0_u8; 1_000_000]);
+    let mut fastest = 0.0_f64;
+    while buffer[0] == 0 {
+        let round = Instant::now();
+        (0..4).for_each(|_| comm.broadcast(0, &mut buffer).unwrap());
+        fastest = fastest.max(4.0 * 8.0 * 1e6 / round.elapsed().as_secs_f64());
+        let is_fast = fastest > 2.2e6 * f64::from(CONNECTION_MEGABITS);
+        buffer[0] = u8::from(comm.rank() == 0 && (is_fast || began.elapsed() > Duration::from_secs(60)));
+        comm.broadcast(0, &mut buffer).unwrap();
+        if comm.rank() == 0 && buffer[0] == 1 {
+            println!("report: fast: {is_fast}");
+        }
+    }
+    println!("{} Mbit/s after {:?}", fastest / 1e6, began.elapsed());
+    comm.barrier().unwrap();
 }
 
 /// Makes no calls until there is input, and then one.
@@ -308,6 +330,18 @@ fn a_rank_that_fails_in_a_message_and_leaves_is_not_named_in_place_of_the_vanish
     hosts.cut_off(2);
     for (at, ranks) in jobs.iter_mut().enumerate() {
         assert_named_in_time(&mut ranks[..4], &[4, 5], cut_off, &format!("job {at}"));
+    }
+}
+
+#[test]
+fn a_stream_is_faster_than_the_network_lets_one_connection_be() {
+    let Some(hosts) = Hosts::new(2, 1) else { return };
+    if !hosts.limit_connections(0, CONNECTION_MEGABITS) {
+        return;
+    }
+    for variables in [vec![], vec![("COMM_CHECKSUM", "crc32c".into())]] {
+        let mut ranks = hosts.start(&Job { ranks_per_host: 1, variables, ..Job::new("broadcasts", 29_500) });
+        assert_eq!(ranks[0].report().as_deref(), Some("fast: true"));
     }
 }
 

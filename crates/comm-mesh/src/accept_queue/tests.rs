@@ -9,36 +9,42 @@ use super::*;
 use crate::poll::{deadline_after, wait, wait_for};
 use crate::testing::{GREETING, SOON, TestProtocol, connect, is_closed, listen};
 
-fn queue() -> (AcceptQueue<TestProtocol>, impl Fn(&[u8]) -> UnixStream) {
+fn queue() -> (Arc<AcceptQueue<TestProtocol>>, impl Fn(&[u8]) -> UnixStream) {
     let (listener, address) = listen();
-    (AcceptQueue::new(listener).unwrap(), move |bytes: &[u8]| connect(&address, bytes))
+    (Arc::new(AcceptQueue::new(listener).unwrap()), move |bytes: &[u8]| connect(&address, bytes))
 }
 
 const fn id(world_rank: usize) -> ConnId {
-    ConnId { rank: world_rank, world_rank, index: 0 }
+    ConnId { rank: world_rank, world_rank }
 }
 
-fn accept(registration: &Registration<'_, TestProtocol>, expected: &[ConnId]) -> Vec<ConnId> {
-    let accepted = registration.accept(&TestProtocol::default(), expected).unwrap();
+fn register(queue: &Arc<AcceptQueue<TestProtocol>>, key: u8) -> Registration<TestProtocol> {
+    queue.register(&Arc::default(), key).unwrap()
+}
+
+fn accept(registration: &Registration<TestProtocol>, expected: &[ConnId]) -> Vec<ConnId> {
+    let accepted = registration.accept(expected).unwrap();
     accepted.into_iter().map(|(id, _)| id).collect()
 }
 
 #[test]
 fn a_connection_is_handed_to_the_channel_and_rank_that_it_names() {
     let (queue, connect) = queue();
-    let channel = queue.register(2).unwrap();
+    let channel = register(&queue, 2);
     let _peers = [[GREETING, 2, 5, 0], [GREETING, 2, 6, 1], [GREETING, 1, 5, 0]].map(|hello| connect(&hello));
-    wait_for(&queue, PollFlags::IN, deadline_after(SOON)).unwrap();
+    wait_for(&*queue, PollFlags::IN, deadline_after(SOON)).unwrap();
     assert_eq!(accept(&channel, &[id(4), id(5), id(6)]), [id(5)]);
-    assert_eq!(accept(&channel, &[ConnId { index: 1, ..id(6) }]), [ConnId { index: 1, ..id(6) }]);
-    assert_eq!(accept(&queue.register(1).unwrap(), &[id(5)]), [id(5)]);
+    let added = channel.accept_added().unwrap();
+    assert_eq!(added.iter().map(|added| (added.world_rank, added.index)).collect::<Vec<_>>(), [(6, 1)]);
+    assert!(channel.accept_added().unwrap().is_empty());
+    assert_eq!(accept(&register(&queue, 1), &[id(5)]), [id(5)]);
 }
 
 #[test]
 fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
     let (queue, connect) = queue();
-    let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
-    let is_ready = |registration: &Registration<'_, _>| {
+    let (one, two) = (register(&queue, 1), register(&queue, 2));
+    let is_ready = |registration: &Registration<_>| {
         let descriptors = registration.descriptors();
         let mut descriptors = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         wait(&mut descriptors, Some(Instant::now())).unwrap()
@@ -53,11 +59,11 @@ fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
 #[test]
 fn a_later_connection_replaces_an_earlier_one() {
     let (queue, connect) = queue();
-    let channel = queue.register(1).unwrap();
+    let channel = register(&queue, 1);
     let [given_up, current] = [(); 2].map(|()| connect(&[GREETING, 1, 5, 0]));
     assert_eq!(accept(&channel, &[]), []);
     assert!(is_closed(&given_up));
-    let accepted = channel.accept(&TestProtocol::default(), &[id(5)]).unwrap();
+    let accepted = channel.accept(&[id(5)]).unwrap();
     current.set_nonblocking(true).unwrap();
     assert_eq!((&current).read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     drop(accepted);
@@ -66,7 +72,7 @@ fn a_later_connection_replaces_an_earlier_one() {
 #[test]
 fn connections_that_a_channel_did_not_take_are_closed_with_it() {
     let (queue, connect) = queue();
-    let (one, two) = (queue.register(1).unwrap(), queue.register(2).unwrap());
+    let (one, two) = (register(&queue, 1), register(&queue, 2));
     let [mine, other] = [[GREETING, 1, 5, 0], [GREETING, 2, 5, 0]].map(|hello| connect(&hello));
     assert!(accept(&one, &[]).is_empty());
     drop(one);
@@ -78,7 +84,7 @@ fn connections_that_a_channel_did_not_take_are_closed_with_it() {
 #[test]
 fn no_connection_stays_pending_when_no_channel_is_being_opened() {
     let (queue, connect) = queue();
-    let [one, two] = [(); 2].map(|()| queue.register(1).unwrap());
+    let [one, two] = [(); 2].map(|()| register(&queue, 1));
     let _silent: Vec<_> = (0..5).map(|_| connect(&[])).collect();
     assert!(accept(&one, &[]).is_empty());
     drop(one);

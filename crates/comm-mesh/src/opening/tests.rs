@@ -9,7 +9,7 @@ use comm_core::ChannelKind;
 use super::*;
 use crate::Mesh;
 use crate::poll::deadline_after;
-use crate::testing::{SOON, TestChannel, TestProtocol, channel, lost, meshes};
+use crate::testing::{GREETING, SOON, TestChannel, TestProtocol, channel, lost, meshes};
 
 fn any_rank(_: usize) -> bool {
     true
@@ -28,61 +28,76 @@ fn drive<O: Opening>(openings: &mut [O]) {
     }
 }
 
-/// Sends the ranks and the index that the sender knows over each connection, and checks that the
-/// receiver knows the same.
-fn check(channels: &mut [TestChannel], members: &[usize], connections: u8) {
+/// Sends the ranks that the sender knows over each connection, and checks that the receiver knows
+/// the same.
+fn check(channels: &mut [TestChannel], members: &[usize]) {
     for channel in channels.iter_mut() {
         let own = u8::try_from(members[channel.group.rank()]).unwrap();
-        let ranks: Vec<usize> = channel.peers.iter().map(|(rank, _)| *rank).collect();
+        let ranks: Vec<usize> = channel.peers.iter().map(|(id, _)| id.rank).collect();
         assert_eq!(ranks, channel.group.peers().collect::<Vec<_>>());
-        for (rank, peer) in &mut channel.peers {
-            let indices: Vec<u8> = peer.iter().map(|connection| connection.index).collect();
-            assert_eq!(indices, (0..connections).collect::<Vec<_>>());
-            for connection in peer {
-                assert_eq!(connection.world_rank, members[*rank]);
-                let to = u8::try_from(connection.world_rank).unwrap();
-                connection.stream.write_all(&[own, to, connection.index]).unwrap();
-            }
+        for (id, connection) in &mut channel.peers {
+            assert_eq!([connection.world_rank, id.world_rank], [members[id.rank]; 2]);
+            let to = u8::try_from(connection.world_rank).unwrap();
+            connection.stream.write_all(&[own, to]).unwrap();
         }
     }
     for channel in channels {
         let own = u8::try_from(members[channel.group.rank()]).unwrap();
-        for connection in channel.peers.iter_mut().flat_map(|(_, peer)| peer) {
-            let mut received = [0; 3];
+        for (_, connection) in &mut channel.peers {
+            let mut received = [0; 2];
             connection.stream.set_nonblocking(false).unwrap();
             connection.stream.read_exact(&mut received).unwrap();
-            assert_eq!(received, [u8::try_from(connection.world_rank).unwrap(), own, connection.index]);
+            assert_eq!(received, [u8::try_from(connection.world_rank).unwrap(), own]);
         }
     }
 }
 
-fn open(meshes: &[Mesh<TestProtocol>], members: &[usize], connections: u8) {
+fn open(meshes: &[Mesh<TestProtocol>], members: &[usize]) -> Vec<TestChannel> {
     let begin =
         |rank: &usize| meshes[*rank].begin(channel(ChannelKind::Collective), members, &any_rank).unwrap();
     let mut openings: Vec<_> = members.iter().map(begin).collect();
     drive(&mut openings);
     let mut channels: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
-    check(&mut channels, members, connections);
+    check(&mut channels, members);
+    channels
 }
 
 #[test]
 fn every_pair_of_members_is_connected() {
     for size in [1, 2, 3, 5, 8] {
-        for connections in [1, 3] {
-            let meshes = meshes(size, connections);
-            let forward: Vec<usize> = (0..size).collect();
-            let backward: Vec<usize> = (0..size).rev().collect();
-            let some: Vec<usize> = (0..size).rev().step_by(2).collect();
-            for members in [forward, backward, some] {
-                open(&meshes, &members, connections);
-            }
+        let meshes = meshes(size);
+        let forward: Vec<usize> = (0..size).collect();
+        let backward: Vec<usize> = (0..size).rev().collect();
+        let some: Vec<usize> = (0..size).rev().step_by(2).collect();
+        for members in [forward, backward, some] {
+            open(&meshes, &members);
         }
     }
 }
 
 #[test]
+fn a_member_adds_connections_to_an_open_channel() {
+    let meshes = meshes(2);
+    let channels = open(&meshes, &[0, 1]);
+    let address = &meshes[0].protocol().addresses[0];
+    let key = ChannelKind::Collective as u8;
+    let _added = [3, 1].map(|index| crate::testing::connect(address, &[GREETING, key, 1, index]));
+    let registration = channels[0].registration.as_ref().unwrap();
+    let mut indices = Vec::new();
+    while indices.len() < 2 {
+        let descriptors = registration.descriptors();
+        let mut descriptors = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        assert!(wait(&mut descriptors, Some(deadline_after(SOON))).unwrap());
+        let added = registration.accept_added().unwrap();
+        indices.extend(added.into_iter().map(|added| added.index));
+    }
+    indices.sort_unstable();
+    assert_eq!(indices, [1, 3]);
+}
+
+#[test]
 fn ranks_open_channels_in_any_order() {
-    let meshes = meshes(2, 1);
+    let meshes = meshes(2);
     let begin = |rank: usize, kind| meshes[rank].begin(channel(kind), &[0, 1], &any_rank).unwrap();
     let (early, late) = (ChannelKind::Collective, ChannelKind::Control);
     let mut waits = begin(1, late);
@@ -95,20 +110,21 @@ fn ranks_open_channels_in_any_order() {
 
 #[test]
 fn members_out_of_reach_are_left_out() {
-    let meshes = meshes(3, 1);
+    let meshes = meshes(3);
     let begin = |rank: usize| {
         meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1, 2], &|other| rank + other == 2).unwrap()
     };
     let mut openings = [0, 1, 2].map(begin);
     drive(&mut openings);
-    let peers = openings
-        .map(|opening| opening.finish().unwrap().peers.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>());
+    let peers = openings.map(|opening| {
+        opening.finish().unwrap().peers.into_iter().map(|(id, _)| id.rank).collect::<Vec<_>>()
+    });
     assert_eq!(peers, [vec![2], vec![], vec![0]]);
 }
 
 #[test]
 fn two_channels_are_opened_together() {
-    let meshes = meshes(2, 1);
+    let meshes = meshes(2);
     let begin = |rank: usize| {
         let begin = |kind| meshes[rank].begin(channel(kind), &[0, 1], &any_rank).unwrap();
         (begin(ChannelKind::Collective), begin(ChannelKind::Control))
@@ -119,14 +135,14 @@ fn two_channels_are_opened_together() {
         let channels = complete(begin(0), until(), None).unwrap();
         let other = other.join().unwrap();
         for mut pair in [[channels.0, other.0], [channels.1, other.1]] {
-            check(&mut pair, &[0, 1], 1);
+            check(&mut pair, &[0, 1]);
         }
     });
 }
 
 #[test]
 fn a_member_to_connect_to_that_has_exited_is_named() {
-    let mut meshes = meshes(3, 1);
+    let mut meshes = meshes(3);
     drop(meshes.remove(0));
     let opening = meshes[1].begin(channel(ChannelKind::Collective), &[1, 2, 0], &any_rank).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(SOON)), None);
@@ -136,7 +152,7 @@ fn a_member_to_connect_to_that_has_exited_is_named() {
 #[test]
 fn an_awaited_member_that_has_exited_is_named() {
     let (listener, _) = crate::testing::listen();
-    let group = meshes(3, 1)[0].group();
+    let group = meshes(3)[0].group();
     let protocol = TestProtocol { exited: Some(2), ..TestProtocol::default() };
     let mesh = Mesh::new(group, protocol, Some(listener)).unwrap();
     let opening = mesh.begin(channel(ChannelKind::Collective), &[2, 0, 1], &any_rank).unwrap();
@@ -146,7 +162,7 @@ fn an_awaited_member_that_has_exited_is_named() {
 
 #[test]
 fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_channel() {
-    let meshes = meshes(4, 2);
+    let meshes = meshes(4);
     let opening = meshes[1].begin(channel(ChannelKind::Collective), &[3, 1, 0, 2], &any_rank).unwrap();
     let outcome = complete(opening, Until::from(deadline_after(Duration::from_millis(20))), None);
     let Err(Error::Timeout { waiting_for, during: During::Connect, .. }) = outcome else {
@@ -157,7 +173,7 @@ fn a_timeout_names_the_awaited_members_by_their_ranks_on_the_channel() {
 
 #[test]
 fn a_listener_that_cannot_accept_is_the_reason_of_a_timeout() {
-    let meshes = meshes(2, 1);
+    let meshes = meshes(2);
     meshes[0].protocol().is_exhausted.store(true, Ordering::Relaxed);
     let begin =
         |rank: usize| meshes[rank].begin(channel(ChannelKind::Collective), &[0, 1], &any_rank).unwrap();

@@ -25,9 +25,7 @@ pub(crate) use self::check::{FrameBytes, FrameCheck, HEAD_BYTES_MAX, PartialChec
 use self::gmac::GmacKey;
 pub(crate) use self::gmac::KEY_BYTES;
 pub(crate) use self::receiver::{ProtectedReceiver, Read, RecvError};
-#[cfg(feature = "tls")]
-pub(crate) use self::sender::cut;
-pub(crate) use self::sender::{PIECES_MAX, ProtectedSender};
+pub(crate) use self::sender::{PIECES_MAX, ProtectedSender, cut};
 pub(crate) use self::stream::ByteStream;
 use crate::hello::Role;
 use crate::secret::Secret;

@@ -16,28 +16,19 @@ mod stripes;
 
 /// Rank 0 of a world whose other ranks are sockets.
 fn world(size: usize, config: &TcpConfig) -> (TcpTransport, Vec<TcpStream>) {
-    let (transport, peers) = striped_world(size, Stripes::NONE, config);
-    (transport, peers.into_iter().flatten().collect())
+    let (ours, theirs): (Vec<Established>, _) = (1..size).map(|_| connect()).unzip();
+    let group = Group::new(GroupId::WORLD, Membership { rank: 0, size }).unwrap();
+    (TcpTransport::new(group, (1..size).zip(ours), config).unwrap(), theirs)
 }
 
-/// Rank 0 of a world whose other ranks have the sockets of `stripes`.
-fn striped_world(size: usize, stripes: Stripes, config: &TcpConfig) -> (TcpTransport, Vec<Vec<TcpStream>>) {
+/// Both ends of a connection.
+fn connect() -> (Established, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let connect = |_| {
-        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        peer.set_nodelay(true).unwrap();
-        let (socket, _) = listener.accept().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        (Socket::from(socket).into(), peer)
-    };
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for rank in 1..size {
-        let (sockets, peers): (Vec<Established>, _) = (0..stripes.sockets).map(connect).unzip();
-        ours.push((rank, sockets));
-        theirs.push(peers);
-    }
-    let group = Group::new(GroupId::WORLD, Membership { rank: 0, size }).unwrap();
-    (TcpTransport::new(group, ours, stripes, config.read_ahead).unwrap(), theirs)
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    peer.set_nodelay(true).unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    (Socket::from(socket).into(), peer)
 }
 
 fn pair() -> (TcpTransport, TcpStream) {

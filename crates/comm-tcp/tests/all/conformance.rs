@@ -48,7 +48,7 @@ fn with_tiny_buffers(n: usize) -> Vec<TcpFabric> {
 
 /// Several sockets per peer, and stripes that cut elements.
 fn striped(n: usize, sockets: usize, stripe: usize, mut tcp: TcpConfig) -> Vec<TcpFabric> {
-    (tcp.sockets_per_peer, tcp.stripe_bytes) = (sockets, stripe);
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (Some(sockets), stripe);
     rendezvous(n, &tcp)
 }
 
@@ -67,7 +67,7 @@ fn with_secret(n: usize, tcp: &TcpConfig) -> Vec<TcpFabric> {
 /// Frames that are as short as stripes.
 fn striped_with_secret(n: usize) -> Vec<TcpFabric> {
     let mut tcp = tiny_buffers();
-    (tcp.sockets_per_peer, tcp.stripe_bytes) = (3, 1000);
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (Some(3), 1000);
     with_secret(n, &tcp)
 }
 

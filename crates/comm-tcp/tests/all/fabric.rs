@@ -168,7 +168,7 @@ fn settings_that_cannot_be_used_are_refused_immediately() {
     invalid(&|config| config.member.rank = 2);
     assert!(invalid(&|config| config.interface = Some("=nothing".into())).contains("lo (127.0.0.1)"));
     for sockets in [0, TcpConfig::SOCKETS_MAX + 1] {
-        assert!(invalid(&|config| config.tcp.sockets_per_peer = sockets).contains("from 1 to 64"));
+        assert!(invalid(&|config| config.tcp.sockets_per_peer = Some(sockets)).contains("from 1 to 64"));
     }
     invalid(&|config| config.tcp.stripe_bytes = 0);
     invalid(&|config| config.tcp.congestion = comm_tcp::Congestion::Named("nothing".into()));

@@ -42,7 +42,7 @@ fn tiny_buffers() -> TcpConfig {
 
 fn striped() -> TcpConfig {
     let mut tcp = tiny_buffers();
-    (tcp.sockets_per_peer, tcp.stripe_bytes) = (3, 1000);
+    (tcp.sockets_per_peer, tcp.stripe_bytes) = (Some(3), 1000);
     tcp
 }
 

@@ -104,9 +104,7 @@ fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     config.interface = environment.text(&SOCKET_IFNAME)?.map(str::to_owned);
     config.advertise = environment.text(&ADVERTISE_ADDR)?.map(advertised).transpose()?;
     config.ports = environment.ports(&PORT_RANGE)?;
-    if let Some(sockets) = environment.size(&TCP_SOCKETS)? {
-        config.tcp.sockets_per_peer = sockets;
-    }
+    config.tcp.sockets_per_peer = environment.size(&TCP_SOCKETS)?;
     if let Some(seconds) = environment.number(&KEEPALIVE_TIMEOUT_S)? {
         config.tcp.keepalive_timeout = Some(Duration::from_secs(seconds));
     }

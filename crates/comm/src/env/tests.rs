@@ -62,10 +62,10 @@ fn the_rendezvous_determines_the_store() {
 }
 
 #[test]
-fn streams_use_one_socket_unless_configured_otherwise() {
+fn the_number_of_sockets_is_tuned_unless_it_is_configured() {
     let with = |count| from(&[&TORCH[..], &[("COMM_TCP_SOCKETS", count)]].concat()).unwrap();
-    assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, 1);
-    assert_eq!(with("4").tcp.sockets_per_peer, 4);
+    assert_eq!(from(&TORCH).unwrap().tcp.sockets_per_peer, None);
+    assert_eq!(with("4").tcp.sockets_per_peer, Some(4));
 }
 
 #[test]

@@ -183,8 +183,8 @@ pub(super) const PORT_RANGE: Variable = Variable::new(
 pub(super) const TCP_SOCKETS: Variable = Variable::new(
     "COMM_TCP_SOCKETS",
     Values::Number { min: 1, max: comm_tcp::TcpConfig::SOCKETS_MAX as u64 },
-    "1",
-    "the number of sockets per peer over which each stream is striped; rank 0's value applies to all ranks",
+    "1 within a host, and as many as the network needs to another one",
+    "the number of sockets that carry what the rank sends to a peer over TCP",
 );
 pub(super) const KEEPALIVE_TIMEOUT_S: Variable = Variable::new(
     "COMM_KEEPALIVE_TIMEOUT_S",

@@ -83,7 +83,7 @@ fn every_collective_over_several_sockets() {
     for ranks in 2..=9 {
         let striped = |config: &mut Config| {
             (config.tcp.send_buffer, config.tcp.recv_buffer) = (Some(4096), Some(4096));
-            (config.tcp.sockets_per_peer, config.tcp.stripe_bytes) = (4, 61 * ranks);
+            (config.tcp.sockets_per_peer, config.tcp.stripe_bytes) = (Some(4), 61 * ranks);
         };
         world_with(ranks, striped, |comm| {
             for len in [0, 1, ranks, 1000, 30_000] {

@@ -1,0 +1,119 @@
+//! Decisions about networks that are simulated in steps of a look.
+
+use super::*;
+
+/// A network, and a sender that offers bytes for a part of the time.
+struct Network {
+    per_flow: f64,
+    link: f64,
+    /// The part of the time in which bytes are on their way.
+    busy: f64,
+    /// The part of that time in which the receiver has no space.
+    window_limited: f64,
+}
+
+const GIGABIT: f64 = 1e9 / 8.0;
+
+const LIMITED: Network =
+    Network { per_flow: 0.5 * GIGABIT, link: 2.0 * GIGABIT, busy: 1.0, window_limited: 0.0 };
+
+/// Lets a stream grow for some seconds. Returns the numbers of sockets that carried it, with the
+/// times at which they changed.
+fn grow(network: &Network, seconds: f64) -> Vec<(f64, usize)> {
+    let mut growth = Growth::new(Sockets::Tuned);
+    let start = Instant::now();
+    let (mut elapsed, mut sent, mut used, mut connected) = (0.0, 0_u64, 1_usize, 1_usize);
+    let mut sample = Sample::default();
+    let mut history = vec![(0.0, 1)];
+    while elapsed < seconds {
+        let rate = (network.per_flow * used as f64).min(network.link);
+        let step = LOOK_BYTES as f64 / rate / network.busy;
+        elapsed += step;
+        sent += LOOK_BYTES;
+        let busy = Duration::from_secs_f64(step * network.busy) * used as u32;
+        sample.acked += LOOK_BYTES;
+        sample.busy += busy;
+        sample.window_limited += busy.mul_f64(network.window_limited);
+        sample.sockets = used as u32;
+        let now = start + Duration::from_secs_f64(elapsed);
+        if !growth.is_due(sent) {
+            continue;
+        }
+        if let Some(wanted) = growth.look(now, sent, || sample) {
+            connected = connected.max(wanted);
+            if growth.end_connecting(now, wanted.min(connected)) && wanted != used {
+                used = wanted;
+                history.push((elapsed, used));
+            }
+        }
+    }
+    history
+}
+
+#[test]
+fn a_stream_uses_as_many_sockets_as_fill_the_link() {
+    let history = grow(&LIMITED, 2.0);
+    let (at, sockets) = *history.last().unwrap();
+    assert_eq!(sockets, 4, "{history:?}");
+    assert!(at < 1.5, "{history:?}");
+    let used: Vec<usize> = history.iter().map(|(_, sockets)| *sockets).collect();
+    assert_eq!(used, [1, 2, 4, 8, 4]);
+    let wide = Network { link: 25.0 * GIGABIT, per_flow: 5.0 * GIGABIT, ..LIMITED };
+    assert_eq!(grow(&wide, 2.0).last().unwrap().1, 8);
+}
+
+#[test]
+fn one_socket_that_fills_the_link_stays_alone() {
+    let network = Network { per_flow: 2.0 * GIGABIT, ..LIMITED };
+    let history = grow(&network, 2.0);
+    let used: Vec<usize> = history.iter().map(|(_, sockets)| *sockets).collect();
+    assert_eq!(used, [1, 2, 1]);
+    // It tries again from time to time, ever more seldom.
+    let tries = grow(&network, 60.0).iter().filter(|(_, sockets)| *sockets == 2).count();
+    assert!((2..=6).contains(&tries), "{tries}");
+}
+
+#[test]
+fn a_stream_that_the_network_does_not_limit_tries_nothing() {
+    for network in [Network { busy: 0.3, ..LIMITED }, Network { window_limited: 0.8, ..LIMITED }] {
+        assert_eq!(grow(&network, 10.0), [(0.0, 1)]);
+    }
+}
+
+#[test]
+fn a_fixed_number_of_sockets_is_connected_once() {
+    let mut growth = Growth::new(Sockets::Fixed(3));
+    let now = Instant::now();
+    assert!(!growth.is_due(0) && growth.is_due(1));
+    assert_eq!(growth.look(now, 1, Sample::default), Some(3));
+    assert_eq!(growth.look(now, 1 << 30, Sample::default), None, "they are being connected");
+    // Two of three could be connected.
+    assert!(growth.end_connecting(now, 2));
+    assert_eq!(growth.look(now + 2 * RETRY_MAX, 1 << 40, Sample::default), None);
+    for one in [Sockets::One, Sockets::Fixed(1)] {
+        assert!(!Growth::new(one).is_due(1 << 40));
+    }
+}
+
+#[test]
+fn sockets_that_cannot_be_connected_are_tried_again_later() {
+    let mut growth = Growth::new(Sockets::Tuned);
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let sample = |millis, acked| Sample {
+        acked,
+        busy: Duration::from_millis(millis),
+        sockets: 1,
+        ..Sample::default()
+    };
+    assert_eq!(growth.look(at(0), LOOK_BYTES, || sample(0, 0)), None);
+    assert_eq!(growth.look(at(100), 2 * LOOK_BYTES, || sample(100, LOOK_BYTES)), Some(2));
+    assert!(!growth.end_connecting(at(100), 0));
+    for (millis, wanted) in [(1000, None), (5200, None), (5300, None), (5400, Some(2))] {
+        assert_eq!(
+            growth.look(at(millis), 3 * LOOK_BYTES, || sample(millis, millis << 10)),
+            wanted,
+            "{millis}"
+        );
+    }
+}
