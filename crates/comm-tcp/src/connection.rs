@@ -207,14 +207,23 @@ impl Connection {
     }
 
     /// Checks, without memory for them, whether there are bytes to read. If there are none, and no
-    /// end or error either, then the next event of epoll reports the first ones.
-    pub(crate) fn is_silent(&mut self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let is_silent = !self.ended
-            && !self.has_received()
-            && matches!(rustix::net::recv(&self.socket, &mut [0], flags), Err(Errno::AGAIN));
-        self.readable &= !is_silent;
-        is_silent
+    /// end either, then the next event of epoll reports the first ones.
+    ///
+    /// # Errors
+    /// The error of the socket, which the kernel reports only once: a later read would find the end
+    /// of the stream instead.
+    pub(crate) fn is_silent(&mut self) -> rustix::io::Result<bool> {
+        if self.ended || self.has_received() {
+            return Ok(false);
+        }
+        match rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(true)
+            }
+            Ok(_) | Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Whether bytes that were read from the socket wait for the caller.

@@ -437,7 +437,7 @@ impl Peer {
             return Ok(0);
         }
         // Most ranks of a large group never send anything on most streams.
-        if !self.ahead.is_allocated() && self.connection.is_silent() {
+        if !self.ahead.is_allocated() && self.connection.is_silent().map_err(Fault::Socket)? {
             return Ok(0);
         }
         match self.connection.read(into, self.ahead.spare_for(into.len()))? {

@@ -163,6 +163,18 @@ fn the_end_of_the_stream_within_an_element_is_an_error() {
 }
 
 #[test]
+fn a_stream_that_breaks_before_its_first_byte_has_not_ended_in_order() {
+    let (mut transport, peer) = pair();
+    Socket::from(peer).set_linger(Some(Duration::ZERO)).unwrap();
+    // The transport has seen no event of the socket yet, and the first receive finds the reset.
+    let broken = |error: &Error| matches!(error, Error::PeerLost { loss: Loss::Io(_), .. });
+    let error = transport.try_recv(1, &mut [0; 8]).unwrap_err();
+    assert!(broken(&error), "{error}");
+    let error = transport.try_recv(1, &mut [0; 8]).unwrap_err();
+    assert!(broken(&error), "{error}");
+}
+
+#[test]
 fn bytes_before_a_reset_are_delivered_first() {
     let (mut transport, mut peer) = pair();
     transport.try_send(1, &[IoSlice::new(b"unread")]).unwrap();
