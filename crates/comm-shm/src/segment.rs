@@ -193,12 +193,11 @@ impl Segment {
             Access::Write => Advice::LinuxPopulateWrite,
         };
         let address = self.ring(direction).wrapping_byte_add(begin).cast();
-        // SAFETY: the range is mapped for this segment; populating pages does not change bytes.
-        match unsafe { rustix::mm::madvise(address, end - begin, advice) } {
-            // Older kernels: all memory was allocated when the segment was created.
-            Ok(()) | Err(Errno::INVAL) => self.present[direction as usize] = end,
-            Err(errno) => return Err(errno.into()),
+        if *CAN_POPULATE {
+            // SAFETY: the range is mapped for this segment; populating pages does not change bytes.
+            unsafe { rustix::mm::madvise(address, end - begin, advice) }?;
         }
+        self.present[direction as usize] = end;
         Ok(())
     }
 
@@ -286,14 +285,16 @@ fn file_bytes(capacity: usize) -> u64 {
     (rustix::param::page_size() + 2 * capacity) as u64
 }
 
+/// Whether the kernel can allocate memory of a mapping and report a shortage. Linux can since 5.14.
+static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
+    let page = rustix::param::page_size() as *mut c_void;
+    // SAFETY: no memory is accessed. The kernel checks the advice before the length.
+    unsafe { rustix::mm::madvise(page, 0, Advice::LinuxPopulateWrite) }.is_ok()
+});
+
 /// The bytes that are allocated when a segment is created: the page of the positions, or all if
-/// this kernel cannot allocate the rings later and report a shortage.
+/// the rings cannot be allocated later.
 fn allocated_bytes(capacity: usize) -> u64 {
-    static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
-        let nothing = rustix::param::page_size() as *mut c_void;
-        // SAFETY: no memory is accessed. The kernel checks the advice first.
-        unsafe { rustix::mm::madvise(nothing, 0, Advice::LinuxPopulateWrite) }.is_ok()
-    });
     if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
 }
 
