@@ -266,7 +266,9 @@ mod tests {
         let found = comm::threads::run(plan.ranks, |comm| {
             let mut buffers = RankBuffers::<T>::new(plan, &comm, count).unwrap();
             let mut right = 0;
-            for _ in 0..=buffers.copies {
+            assert_eq!(buffers.copies > 1, plan.rotated_bytes > count * size_of::<T>());
+            for call in 0..=buffers.copies {
+                assert_eq!(buffers.turn, call % buffers.copies);
                 right += buffers.check(&comm).unwrap();
                 buffers.rotate();
             }
