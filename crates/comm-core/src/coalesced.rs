@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use bytemuck::cast_slice_mut;
 
 use crate::call::check_len;
-use crate::{Comm, Element, Host, ReduceOp, Result, Signature};
+use crate::{Comm, Element, Host, ReduceOp, Result, Signature, copy};
 
 /// The largest amount of memory, in bytes, that is kept for the next call. Calls that need more are
 /// rare, because coalescing is for small buffers.
@@ -129,13 +129,13 @@ impl Comm<Host> {
         self.packed(&lengths, share * ranks, |comm, packed: &mut [T]| {
             let own = &mut packed[rank * share..][..share];
             for (send, at) in sends.iter().zip(ranges(&lengths)) {
-                own[at].copy_from_slice(send.as_ref());
+                copy(&mut own[at], send.as_ref());
             }
             comm.all_gather_in_place(&mut *packed)?;
             for (recv, at) in recvs.iter_mut().zip(ranges(&lengths)) {
                 let blocks = recv.as_mut().chunks_exact_mut(at.len().max(1));
                 for (rank, block) in blocks.enumerate() {
-                    block.copy_from_slice(&packed[rank * share..][at.clone()]);
+                    copy(block, &packed[rank * share..][at.clone()]);
                 }
             }
             Ok(())
@@ -163,7 +163,7 @@ impl Comm<Host> {
         self.packed(&lengths, share * ranks, |comm, packed: &mut [T]| {
             for (send, at) in sends.iter().zip(ranges(&lengths)) {
                 for (rank, block) in send.as_ref().chunks_exact(at.len().max(1)).enumerate() {
-                    packed[rank * share..][at.clone()].copy_from_slice(block);
+                    copy(&mut packed[rank * share..][at.clone()], block);
                 }
             }
             comm.reduce_scatter_in_place(&mut *packed, op)?;
@@ -211,7 +211,7 @@ fn pack_mut<T: Copy, B: AsMut<[T]>>(buffers: &mut [B], mut packed: &mut [T]) {
     for buffer in buffers {
         let buffer = buffer.as_mut();
         let (into, rest) = packed.split_at_mut(buffer.len());
-        into.copy_from_slice(buffer);
+        copy(into, buffer);
         packed = rest;
     }
 }
@@ -220,7 +220,7 @@ fn unpack<T: Copy, B: AsMut<[T]>>(mut packed: &[T], buffers: &mut [B]) {
     for buffer in buffers {
         let buffer = buffer.as_mut();
         let (from, rest) = packed.split_at(buffer.len());
-        buffer.copy_from_slice(from);
+        copy(buffer, from);
         packed = rest;
     }
 }

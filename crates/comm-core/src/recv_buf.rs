@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use crate::copy_raw;
+
 /// A view of received bytes in the transport's memory, which can be copied or reduced from there.
 ///
 /// A `RecvBuf` cannot be viewed as a slice: the memory may be shared with another process, which
@@ -89,7 +91,7 @@ impl<'a> RecvBuf<'a> {
         // SAFETY: `start` is readable for `len` bytes for the life of `self`, `into` is writable
         // for them, and the two cannot overlap because `into` is borrowed mutably while `start` is
         // only read.
-        unsafe { std::ptr::copy_nonoverlapping(self.start, into.as_mut_ptr(), len) };
+        unsafe { copy_raw(self.start, into.as_mut_ptr(), len) };
         len
     }
 }

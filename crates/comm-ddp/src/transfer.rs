@@ -76,7 +76,7 @@ impl Transfer<'_> {
             let parts = parts_mut(into, own, &piece).ok_or_else(inconsistent)?;
             for array in arrays_mut(parts, &piece.elements) {
                 let (values, others) = rest.split_at_checked(array.len()).ok_or_else(inconsistent)?;
-                array.copy_from_slice(values);
+                comm_core::copy(array, values);
                 rest = others;
             }
         }

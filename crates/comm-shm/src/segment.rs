@@ -12,10 +12,10 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+use std::ptr::{NonNull, null_mut};
 use std::sync::LazyLock;
 
-use comm_core::RecvBuf;
+use comm_core::{RecvBuf, copy_raw};
 use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -240,7 +240,7 @@ impl Segment {
         let len = bytes.len().min(self.capacity);
         // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not
         // overlap, because the mapping belongs to `self`, which never makes a slice of it.
-        unsafe { copy_nonoverlapping(bytes.as_ptr(), self.address(direction, position), len) };
+        unsafe { copy_raw(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
     /// Copies like [`Segment::copy_in`], with non-temporal stores.

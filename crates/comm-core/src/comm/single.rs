@@ -1,6 +1,6 @@
 //! Calls without a result buffer: on single values, and on data that only the root owns.
 
-use crate::{AsView, Comm, Element, Host, HostViewMut, ReduceOp, Result, Shape};
+use crate::{AsView, Comm, Element, Host, HostViewMut, ReduceOp, Result, Shape, copy};
 
 impl Comm<Host> {
     /// Combines one value from each rank; every rank gets the result. [`Comm::all_reduce`] without
@@ -67,7 +67,7 @@ impl Comm<Host> {
     pub fn broadcast_from_here(&self, data: &(impl AsView + ?Sized)) -> Result<()> {
         let data = data.as_view()?;
         self.packing().with(data.bytes().len(), |packed: &mut [u8]| {
-            packed.copy_from_slice(data.bytes());
+            copy(packed, data.bytes());
             // The kept memory is aligned for every element type and holds whole elements.
             match HostViewMut::from_bytes(packed, data.dtype()) {
                 Some(mut packed) => self.broadcast(self.rank(), &mut packed),

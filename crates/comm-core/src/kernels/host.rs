@@ -10,6 +10,7 @@ use super::{ErasedBuffer, Kernels};
 use crate::call::check_len;
 use crate::{
     Comm, DType, Host, HostView, HostViewMut, Invalid, RecvBuf, ReduceOp, Reduction, Result, Shape, Widening,
+    copy,
 };
 
 /// The number of elements that are converted at a time, by way of `f32` on the stack.
@@ -33,13 +34,13 @@ impl Kernels for Host {
     fn write(_: &Comm, into: HostViewMut<'_>, bytes: &[u8]) -> Result<()> {
         let size = into.dtype().size();
         check_len("the slice of bytes", bytes.len(), into.len() * size)?;
-        into.into_bytes().copy_from_slice(bytes);
+        copy(into.into_bytes(), bytes);
         Ok(())
     }
 
     fn read(_: &Comm, from: HostView<'_>, bytes: &mut [u8]) -> Result<()> {
         check_len("the buffer for bytes", bytes.len(), from.bytes().len())?;
-        bytes.copy_from_slice(from.bytes());
+        copy(bytes, from.bytes());
         Ok(())
     }
 
@@ -51,7 +52,7 @@ impl Kernels for Host {
     fn copy(_: &Comm, into: HostViewMut<'_>, from: HostView<'_>) -> Result<()> {
         check_len("the copied buffer", from.len(), into.len())?;
         if into.dtype() == from.dtype() {
-            into.into_bytes().copy_from_slice(from.bytes());
+            copy(into.into_bytes(), from.bytes());
             Ok(())
         } else {
             convert(into, from, 1.0)

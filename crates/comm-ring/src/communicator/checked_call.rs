@@ -2,7 +2,7 @@
 
 use comm_core::{
     Accumulate, Collective, Counts, DType, Group, Host, HostViewMut, Layout, Operands, Partition, ReduceOp,
-    ReduceOrder, Reduction, Result, Signature, Widening,
+    ReduceOrder, Reduction, Result, Signature, Widening, copy,
 };
 
 use crate::choose::CallShape;
@@ -215,7 +215,7 @@ impl<'a> Bytes<'a> {
     /// Moves the contribution into the output.
     #[inline]
     pub(super) fn copy_in(&mut self) {
-        self.output.copy_from_slice(self.input);
+        copy(self.output, self.input);
         (self.input, self.in_place) = (&[], true);
     }
 }

@@ -15,7 +15,7 @@ mod window;
 use std::borrow::Borrow;
 use std::io::IoSlice;
 
-use comm_core::{Action, Error, Interest, Lengths, RecvBuf, Reduction, Result, Transport};
+use comm_core::{Action, Error, Interest, Lengths, RecvBuf, Reduction, Result, Transport, copy};
 
 pub use lower::{LoweredStep, lower};
 use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
@@ -396,7 +396,7 @@ fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()>
             if dst.len() != src.len() {
                 return Err(Error::Internal("a schedule copies blocks to blocks of a different size".into()));
             }
-            dst.copy_from_slice(src);
+            copy(dst, src);
         }
         Action::Reduce { with } => {
             let (dst, src) = regions.pair(step, with)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comm_core::{
     CallOptions, Error, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom, Result, SendTo, Shape,
-    Source, TagMatch, Transport,
+    Source, TagMatch, Transport, copy,
 };
 
 use super::engine::{
@@ -161,7 +161,7 @@ impl<T: Transport> Messenger<T> {
         if let (Some(outcome), Some((_, buffer))) = (&received, recv)
             && let Some(start) = buffer.get_mut(..outcome.staged.len())
         {
-            start.copy_from_slice(&outcome.staged);
+            copy(start, &outcome.staged);
         }
         let mut result = Ok(None);
         for outcome in [sent, received, probed].into_iter().flatten() {

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{DType, Error, Group, Interest, Invalid, Loss, Received, Result, Transport};
+use comm_core::{DType, Error, Group, Interest, Invalid, Loss, Received, Result, Transport, copy};
 
 use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
@@ -333,7 +333,7 @@ impl ProgressEngine {
         };
         match recv.bytes_mut(receive, 0..bytes.len(), caller) {
             Ok(dst) => {
-                dst.copy_from_slice(bytes);
+                copy(dst, bytes);
                 self.end_received(receive);
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Error, Invalid, Loss, Received, Result, Source};
+use comm_core::{Error, Invalid, Loss, Received, Result, Source, copy};
 
 use super::operation::{Kind, Operation, awaiting};
 use super::peer::{FrameBody, IncomingTransfer, OnSent, QueuedFrame};
@@ -258,7 +258,7 @@ impl ProgressEngine {
         if let RecvBuffer::Staged(bytes) = &recv.dst
             && let Some(start) = buffer.get_mut(..bytes.len())
         {
-            start.copy_from_slice(bytes);
+            copy(start, bytes);
             recv.dst = RecvBuffer::Caller;
         }
     }
