@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::Limit;
 
 const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
-const THREADS: [usize; 2] = [1, 2];
+/// The numbers of threads, as far as there are as many cores; two are measured everywhere.
+const THREADS: [usize; 4] = [1, 2, 4, 8];
 const TRIES: usize = 7;
 /// The minimum duration of a try.
 const LEAST: Duration = Duration::from_millis(20);
@@ -35,9 +36,10 @@ fn add(to: &mut [f32], from: &[f32]) {
 
 /// Measures the bytes of the counted arrays per second, summed over all threads.
 pub(crate) fn limits() -> Vec<Limit> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut limits = Vec::new();
     for (name, pass, arrays) in PASSES {
-        for threads in THREADS {
+        for threads in THREADS.into_iter().filter(|threads| *threads <= cores.max(2)) {
             // The triad shows the bandwidth of memory.
             for (bytes, size) in SIZES.into_iter().skip(if arrays > 1 { 2 } else { 0 }) {
                 let seconds = (0..TRIES).map(|_| seconds(pass, bytes, threads)).fold(f64::INFINITY, f64::min);

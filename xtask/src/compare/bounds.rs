@@ -1,5 +1,7 @@
 //! The least times of calls that the measured limits of a machine allow.
 
+use std::collections::BTreeMap;
+
 use super::collective::Collective;
 use super::record::{Case, Limit};
 
@@ -16,10 +18,10 @@ const EMPTY: usize = 4;
 const STREAMED: usize = 1 << 20;
 
 /// The limits of one machine that bound times.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Bounds {
-    /// The bandwidth of memory with all cores in 10^9 bytes per second.
-    memory: Option<f64>,
+    /// The bandwidth of memory in 10^9 bytes per second, by the number of threads that use it.
+    memory: BTreeMap<usize, f64>,
     /// The round trip of a flag in microseconds.
     flag: Option<f64>,
     /// The speed of each direction of a TCP connection over loopback that carries both at once, in
@@ -34,7 +36,7 @@ impl Bounds {
         let largest = |known: Option<f64>, value: f64| Some(known.map_or(value, |known| known.max(value)));
         for Limit { limit, detail, value, .. } in limits {
             match (&**limit, &**detail) {
-                ("triad (f32)", _) => bounds.memory = largest(bounds.memory, *value),
+                ("triad (f32)", detail) => drop(bounds.memory.insert(threads(detail), *value)),
                 ("flag in memory, round trip", "spinning") => bounds.flag = Some(*value),
                 ("TCP over loopback, both ways", _) => bounds.duplex = largest(bounds.duplex, *value),
                 _ => {}
@@ -51,7 +53,11 @@ impl Bounds {
             Collective::AllReduce | Collective::Barrier if ranks == 2 && bytes <= EMPTY => self.flag,
             Collective::Barrier => None,
             _ if bytes < FROM_MEMORY => None,
-            _ => Some(bytes_through_memory(collective, ranks) as f64 * bytes as f64 / self.memory? * 1e-3),
+            _ => {
+                // Ranks that outnumber cores use the bandwidth of all cores.
+                let (_, bandwidth) = self.memory.range(..=ranks).next_back()?;
+                Some(bytes_through_memory(collective, ranks) as f64 * bytes as f64 / bandwidth * 1e-3)
+            }
         }
     }
 
@@ -61,6 +67,12 @@ impl Bounds {
         let is_bounded = case.collective == Collective::AllReduce && case.ranks == 2 && bytes >= STREAMED;
         Some(bytes as f64 / self.duplex.filter(|_| is_bounded)? * 1e-3)
     }
+}
+
+/// Returns the number of threads in the detail of a limit, such as `64 MiB, 2 threads`.
+fn threads(detail: &str) -> usize {
+    let words = detail.rsplit_once(", ").map_or(detail, |(_, words)| words);
+    words.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(1)
 }
 
 /// Returns the bytes that all ranks together read from memory or write to it at least, divided by
@@ -90,8 +102,9 @@ mod tests {
     #[test]
     fn an_all_reduce_moves_each_buffer_through_memory_twice() {
         let limits = [
-            limit("triad (f32)", "2 threads", 40.0),
-            limit("triad (f32)", "1 thread", 20.0),
+            limit("triad (f32)", "64 MiB, 1 thread", 20.0),
+            limit("triad (f32)", "64 MiB, 2 threads", 40.0),
+            limit("triad (f32)", "64 MiB, 8 threads", 80.0),
             limit("flag in memory, round trip", "spinning", 0.25),
             limit("flag in memory, round trip", "sched_yield", 0.5),
             limit("TCP over loopback, both ways", "cubic", 4.0),
@@ -100,6 +113,7 @@ mod tests {
         let bounds = Bounds::of(limits.iter());
         let size = 40_000_000;
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 4), size), Some(8000.0));
+        assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 8), size), Some(8000.0));
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 2), 4), Some(0.25));
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 2), 1 << 20), None);
         assert_eq!(bounds.shared_memory(case(Collective::Barrier, 4), 0), None);
