@@ -14,6 +14,8 @@ mod bruck_all_to_all;
 mod chain_broadcast;
 mod chain_exscan;
 mod chain_scan;
+mod circulant_all_reduce;
+mod circulant_reduce_scatter;
 mod cost;
 mod direct_all_gather;
 mod direct_all_reduce;
@@ -281,6 +283,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("recursive_doubling", AllReduce, Whole, Traits::IN_ORDER, recursive_doubling),
     row!("ring", AllReduce, PerRank, Traits::SEGMENTED, ring_all_reduce),
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
+    row!("circulant", AllReduce, PerRank, Traits::PLAIN, circulant_all_reduce),
     row!("direct", AllReduce, PerRank, Traits::SEGMENTED_IN_ORDER, direct_all_reduce),
     row!("one_shot", AllReduce, Whole, Traits::IN_ORDER, one_shot_all_reduce),
     row!("linear", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, linear_all_reduce),
@@ -293,6 +296,7 @@ pub static TABLE: &[Algorithm] = &[
     ),
     row!("staged", AllReduce, PerRank, Traits::STAGED, staged_all_reduce),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
+    row!("circulant", ReduceScatter, PerRank, Traits::EQUAL, circulant_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
     row!("linear", ReduceScatter, PerRank, Traits::EQUAL, linear_reduce_scatter),
     row!("ring", AllGather, PerRank, Traits::SEGMENTED, ring_all_gather),

@@ -234,6 +234,15 @@ fn steps_and_bytes_match_the_papers() {
                 assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == passes * (ranks - 1)));
             }
         }
+        let logarithm = ranks.next_power_of_two().ilog2();
+        for stats in prove(row(Collective::ReduceScatter, "circulant"), &world(ranks)) {
+            assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == ranks - 1));
+            assert_eq!(stats.rounds, logarithm);
+        }
+        for stats in prove(row(Collective::AllReduce, "circulant"), &world(ranks)) {
+            assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == 2 * (ranks - 1)));
+            assert!(stats.rounds <= 2 * logarithm);
+        }
         for name in [Collective::AllGather, Collective::ReduceScatter] {
             for stats in prove(row(name, "ring"), &world(ranks)) {
                 assert!(stats.ranks.iter().all(|rank| rank.blocks_sent == ranks - 1));
