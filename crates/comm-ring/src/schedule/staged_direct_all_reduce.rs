@@ -1,0 +1,70 @@
+//! Staged direct all-reduce: every rank copies its data to a buffer that the other ranks of the
+//! host read in place, and combines its chunk of all of them; then all ranks read the complete sums
+//! there.
+//!
+//! It sends the messages of the direct all-reduce. If they are read in place, the data of a rank
+//! passes through one buffer, which is reused in every pass and so stays in the cache, instead of a
+//! channel for each receiver; and a complete sum is written once instead of n-1 times. Latency is
+//! paid twice for any number of ranks if messages are buffered, as staged ones are, and n times by
+//! the staged all-reduce, which in return copies no data that is only to be combined.
+
+use std::ops::Range;
+
+use comm_core::{Place, Step};
+
+use super::{Cost, Pacing, Params, Steps, direct_all_reduce, staged_all_gather};
+
+pub(super) fn slots(p: &Params) -> usize {
+    if p.ranks > 1 { p.slots(p.ranks) } else { 0 }
+}
+
+pub(super) fn cost(p: &Params) -> Cost {
+    // A rank combines one contribution after the other, and so receives them without buffering.
+    Cost { rounds: if p.ranks > 1 { p.ranks } else { 0 }, ..direct_all_reduce::cost(p) }
+}
+
+pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
+    let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
+    let gather = staged_all_gather::time(p, pacing);
+    match pace.reading() {
+        // Staging a block takes as long as reading one.
+        Some(pace) => messages as f64 * pace.block + pace.pipeline(1, messages, true) + gather,
+        None => pace.pipeline(1, messages, true) + gather,
+    }
+}
+
+pub(super) fn steps(params: &Params) -> Steps {
+    let p = *params;
+    Box::new(p.passes().flat_map(move |segments| pass(&p, segments)))
+}
+
+/// Reduces and gathers some segments of every chunk.
+fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> + use<> {
+    let p = *params;
+    let reducing = segments.clone().flat_map(move |segment| reduce(&p, segment));
+    reducing.chain(segments.flat_map(move |segment| gather(&p, segment)))
+}
+
+/// Exchanges a segment of every chunk, and combines that of this rank.
+fn reduce(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<> {
+    let p = *params;
+    let own = p.block(p.rank, segment);
+    let exchanges = (1..p.ranks).flat_map(move |distance| {
+        let (to, from) = (p.ahead(distance), p.behind(distance));
+        let (staged, theirs) = (p.slot(distance, segment), p.block(to, segment));
+        [
+            Step::copy(staged, Place::Output, theirs),
+            Step::send(to, staged, theirs),
+            Step::recv_reduce(from, Place::Output, Place::Output, own),
+        ]
+    });
+    exchanges.chain([Step::finish(Place::Output, own)])
+}
+
+/// Lets all ranks read the complete segment of this one, and reads theirs.
+fn gather(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<> {
+    let p = *params;
+    let (own, staged) = (p.block(p.rank, segment), p.slot(0, segment));
+    let stage = (p.ranks > 1).then_some(Step::copy(staged, Place::Output, own));
+    stage.into_iter().chain(staged_all_gather::exchange(&p, segment, staged, 0))
+}
