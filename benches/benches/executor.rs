@@ -58,7 +58,13 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 continue;
             }
             let Rank { executor, data, scratch, .. } = rank;
-            let job = Job { reduction: reduction(), ranks: RANKS, sequence, fingerprint: 0xfeed };
+            let job = Job {
+                reduction: reduction(),
+                ranks: RANKS,
+                sequence,
+                fingerprint: 0xfeed,
+                bypasses_caches: false,
+            };
             let mut buffers = Regions { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {
                 Ok(progress) => done[at] = progress == Progress::Done,

@@ -78,7 +78,7 @@ pub use channel::{ChannelId, ChannelKind, Fabric, Until};
 pub use collective::Collective;
 pub use comm::Comm;
 pub use communicator::{CallOptions, Communicator, DEFAULT_TIMEOUT, HostCommunicator, ReduceOrder};
-pub use copy::{copy, copy_raw};
+pub use copy::{copy, copy_non_temporal, copy_raw, copy_raw_non_temporal};
 pub use dtype::{DType, Element, Plain, PlainType};
 pub use error::{Corruption, Desync, During, Error, IntegrityCheck, Invalid, Lengths, Loss, Result};
 pub use failure::Failure;

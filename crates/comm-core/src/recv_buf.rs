@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::copy_raw;
+use crate::{copy_raw, copy_raw_non_temporal};
 
 /// A view of received bytes in the transport's memory, which can be copied or reduced from there.
 ///
@@ -94,6 +94,14 @@ impl<'a> RecvBuf<'a> {
         unsafe { copy_raw(self.start, into.as_mut_ptr(), len) };
         len
     }
+
+    /// Copies as many bytes as fit with stores that bypass the caches, and returns their number.
+    pub fn copy_to_non_temporal(&self, into: &mut [u8]) -> usize {
+        let len = self.len.min(into.len());
+        // SAFETY: as in `copy_to`.
+        unsafe { copy_raw_non_temporal(self.start, into.as_mut_ptr(), len) };
+        len
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +114,8 @@ mod tests {
         let mut into = [0; 4];
         assert_eq!(buffer.copy_to(&mut into), 4);
         assert_eq!(&into, b"abcd");
+        into = [0; 4];
+        assert_eq!((buffer.copy_to_non_temporal(&mut into), &into), (4, b"abcd"));
         assert_eq!(buffer.first(2).copy_to(&mut into), 2);
         assert_eq!(buffer.first(9).len(), 6);
         assert!(buffer.first(0).is_empty());

@@ -56,6 +56,14 @@ pub trait Transport: Send {
         RegistrationSizes::any()
     }
 
+    /// Returns the number of bytes of a result that stay in the caches of the host, if every rank
+    /// receives as many. Longer ones that this rank does not read again are best received with
+    /// [`RecvBuf::copy_to_non_temporal`]. A transport whose received bytes the kernel copies has no
+    /// use for that.
+    fn cached_bytes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Receives as many bytes as have arrived and fit into `into`. Returns their number, which may
     /// be zero.
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize>;

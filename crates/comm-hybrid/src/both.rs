@@ -42,6 +42,10 @@ impl Both {
         self.is_over_tcp.get(peer).copied().unwrap_or(false)
     }
 
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.shm.cached_bytes()
+    }
+
     pub(crate) const fn shm(&mut self) -> &mut SharedMemoryTransport {
         &mut self.shm
     }

@@ -114,6 +114,10 @@ impl Transport for HybridTransport {
         SharedMemoryTransport::REGISTRATION_SIZES
     }
 
+    fn cached_bytes(&self) -> usize {
+        whole!(&self.inner, channel => channel.cached_bytes())
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }

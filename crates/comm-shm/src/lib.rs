@@ -26,7 +26,7 @@
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is read in place | `regions.rs`, `region.rs`, `descriptors.rs`, `exporter.rs`, `region_cache.rs` |
 //! | which memory is read by cross-memory attach | `registered.rs`, `cma.rs`, `peer/cma.rs` |
-//! | are bytes copied with ordinary or non-temporal stores | `copy_path.rs`, `non_temporal.rs` |
+//! | are bytes copied with ordinary or non-temporal stores | `copy_path.rs` |
 //! | how is a sleeper woken | `wakeup.rs`; `positions/interleavings.rs` tests every interleaving of both sides |
 //!
 //! # Example
@@ -52,6 +52,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod cache;
 mod cma;
 mod config;
 mod connect;
@@ -67,7 +68,6 @@ mod identity;
 mod inline;
 mod membarrier;
 mod mesh;
-mod non_temporal;
 mod peer;
 mod positions;
 mod probe;

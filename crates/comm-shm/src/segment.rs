@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::LazyLock;
 
-use comm_core::{RecvBuf, copy_raw};
+use comm_core::{RecvBuf, copy_raw, copy_raw_non_temporal};
 use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -23,7 +23,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
-use crate::non_temporal;
 use crate::positions::Control;
 
 /// No process may change the size of the file, or the seals.
@@ -247,7 +246,7 @@ impl Segment {
     pub(crate) fn copy_in_non_temporal(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let len = bytes.len().min(self.capacity);
         // SAFETY: as in `copy_in`.
-        unsafe { non_temporal::copy(bytes.as_ptr(), self.address(direction, position), len) };
+        unsafe { copy_raw_non_temporal(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
     /// Returns bytes from a position of a ring, at most its capacity.

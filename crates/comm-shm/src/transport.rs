@@ -15,6 +15,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::cache::last_level_cache_bytes;
 use crate::exporter::ExportConfig;
 use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
@@ -243,6 +244,11 @@ impl Transport for SharedMemoryTransport {
 
     fn registration_sizes(&self) -> RegistrationSizes {
         Self::REGISTRATION_SIZES
+    }
+
+    fn cached_bytes(&self) -> usize {
+        let ranks = 1 + self.peers.iter().flatten().count();
+        last_level_cache_bytes() / ranks
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {

@@ -95,6 +95,10 @@ where
         self.transport.registration_sizes()
     }
 
+    fn cached_bytes(&self) -> usize {
+        self.transport.cached_bytes()
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         self.transport.try_recv(from, into)
     }

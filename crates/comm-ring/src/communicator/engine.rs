@@ -189,7 +189,8 @@ impl<T: Transport> Runner<T> {
         let sequence = session.history.push(&program.signature, fingerprint, now, is_exact);
         let _span = tracing::enabled!(target: CALL_TARGET, tracing::Level::TRACE)
             .then(|| call_span(&program.signature, session.group, sequence).entered());
-        let job = Job { reduction, ranks: session.group.size(), sequence, fingerprint };
+        let bypasses_caches = program.has_final_receives() && output.len() > session.cached_bytes;
+        let job = Job { reduction, ranks: session.group.size(), sequence, fingerprint, bypasses_caches };
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
         let mut buffers = Regions { input, output, scratch };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];

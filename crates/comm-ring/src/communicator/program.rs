@@ -69,6 +69,12 @@ impl Program {
         self.algorithm.traits.staged
     }
 
+    /// Returns whether what is received or copied into the output is not read again.
+    #[inline]
+    pub(super) const fn has_final_receives(&self) -> bool {
+        self.params.ranks <= self.algorithm.traits.final_ranks_max
+    }
+
     /// Returns the steps, if they are cached.
     #[inline]
     pub(super) fn kept(&self) -> Option<&[LoweredStep]> {

@@ -22,6 +22,8 @@ pub(super) struct Session<T> {
     pub(super) group: Group,
     pub(super) config: RingConfig,
     pub(super) data: T,
+    /// The number of bytes of a result that stay in the caches of the host.
+    pub(super) cached_bytes: usize,
     pub(super) control: Control<T>,
     pub(super) history: History,
     pub(super) events: Vec<Event>,
@@ -53,6 +55,7 @@ impl<T: Transport> Session<T> {
             waiter: data.waiter(config.yield_max),
             slept_for: Vec::with_capacity(group.size()),
             config,
+            cached_bytes: data.cached_bytes(),
             data,
             control: Control::new(control),
             history,

@@ -15,10 +15,14 @@ mod window;
 use std::borrow::Borrow;
 use std::io::IoSlice;
 
-use comm_core::{Action, Error, Interest, Lengths, RecvBuf, Reduction, Result, Transport, copy};
+use comm_core::{
+    Action, Error, Interest, Lengths, Place, RecvBuf, Reduction, Result, Transport, copy, copy_non_temporal,
+};
 
 pub use lower::{LoweredStep, lower};
-use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
+use recv::{
+    recv_available, recv_bypassing, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements,
+};
 pub use regions::Regions;
 use window::{EntryState, Window};
 
@@ -43,6 +47,9 @@ pub struct Job {
     pub sequence: u64,
     /// The fingerprint of the call.
     pub fingerprint: u64,
+    /// Whether the output is too large for the caches, and what is received or copied into it is
+    /// not read again.
+    pub bypasses_caches: bool,
 }
 
 impl Job {
@@ -321,6 +328,7 @@ impl Executor {
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
         let before = entry.moved;
+        let is_output = entry.lowered.place == Place::Output;
         let (payload, addend) = regions.recv(&entry.lowered)?;
         let reduction = job.reduction_in(&entry.lowered)?;
         if before == 0 && Header::BYTES + payload.len() <= EAGER_BYTES {
@@ -347,6 +355,9 @@ impl Executor {
             let turn_bytes = reduction.map_or(TURN_BYTES, |reduction| whole_elements(TURN_BYTES, reduction));
             let end = payload.len().min(done + turn_bytes);
             entry.moved += match (reduction, addend) {
+                (None, _) if job.bypasses_caches && is_output => {
+                    recv_bypassing(transport, from, &mut payload[done..end])?
+                }
                 (None, _) => recv_available(transport, from, &mut payload[done..end])?,
                 (Some(reduction), Some(addend))
                     if !done.is_multiple_of(reduction.dtype().size())
@@ -396,7 +407,11 @@ fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()>
             if dst.len() != src.len() {
                 return Err(Error::Internal("a schedule copies blocks to blocks of a different size".into()));
             }
-            copy(dst, src);
+            if job.bypasses_caches && step.place == Place::Output {
+                copy_non_temporal(dst, src);
+            } else {
+                copy(dst, src);
+            }
         }
         Action::Reduce { with } => {
             let (dst, src) = regions.pair(step, with)?;

@@ -45,6 +45,22 @@ pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &
     Ok(done)
 }
 
+/// Receives into `rest` until nothing more has arrived, with stores that bypass the caches if the
+/// bytes can be copied from where they are. Returns the number of bytes received.
+pub(super) fn recv_bypassing(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < rest.len() && !transport.fill_buf_copies(from) {
+        let filled = transport.fill_buf(from, rest.len() - done)?;
+        if filled.is_empty() {
+            return Ok(done);
+        }
+        let copied = filled.copy_to_non_temporal(&mut rest[done..]);
+        transport.consume(from, copied)?;
+        done += copied;
+    }
+    Ok(done + recv_available(transport, from, &mut rest[done..])?)
+}
+
 /// Combines the bytes that have arrived with the addend into `rest`, directly from the memory of
 /// the transport. Returns the number of bytes written.
 pub(super) fn recv_reduce_available(

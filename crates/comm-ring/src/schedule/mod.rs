@@ -236,6 +236,9 @@ pub struct Traits {
     pub hierarchical: bool,
     /// Whether its scratch should lie in a buffer that the other ranks of the host read in place.
     pub staged: bool,
+    /// The largest number of ranks with which everything that it receives or copies into the output
+    /// is final, so that no later step uses it; 0 if that is never so.
+    pub final_ranks_max: usize,
     /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], which is
     /// that of [`combinations`].
     ///
@@ -251,16 +254,22 @@ impl Traits {
         equal: false,
         hierarchical: false,
         staged: false,
+        final_ranks_max: 0,
         keeps_order: false,
     };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
+    /// An algorithm in which ranks pass on what they receive, if there are more than two.
+    const FORWARDING: Self = Self { final_ranks_max: 2, ..Self::SEGMENTED };
     /// An algorithm that moves whole chunks of one length.
     const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
     /// An algorithm that moves whole chunks, in the deterministic order.
     const IN_ORDER: Self = Self { keeps_order: true, ..Self::PLAIN };
     const SEGMENTED_IN_ORDER: Self = Self { segmented: true, ..Self::IN_ORDER };
-    /// An algorithm that sends segments from a buffer which several ranks read.
-    const STAGED: Self = Self { staged: true, ..Self::SEGMENTED };
+    /// An algorithm that sends segments from a buffer which several ranks read, and receives
+    /// results from such buffers.
+    const STAGED: Self = Self { staged: true, final_ranks_max: usize::MAX, ..Self::SEGMENTED };
+    /// An algorithm that receives whole chunks from the ranks that have them.
+    const DIRECT: Self = Self { final_ranks_max: usize::MAX, ..Self::PLAIN };
 }
 
 /// A row with the functions of a module.
@@ -282,10 +291,16 @@ macro_rules! row {
 /// All algorithms.
 pub static TABLE: &[Algorithm] = &[
     row!("recursive_doubling", AllReduce, Whole, Traits::IN_ORDER, recursive_doubling),
-    row!("ring", AllReduce, PerRank, Traits::SEGMENTED, ring_all_reduce),
+    row!("ring", AllReduce, PerRank, Traits::FORWARDING, ring_all_reduce),
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
     row!("circulant", AllReduce, PerRank, Traits::PLAIN, circulant_all_reduce),
-    row!("direct", AllReduce, PerRank, Traits::SEGMENTED_IN_ORDER, direct_all_reduce),
+    row!(
+        "direct",
+        AllReduce,
+        PerRank,
+        Traits { final_ranks_max: usize::MAX, ..Traits::SEGMENTED_IN_ORDER },
+        direct_all_reduce
+    ),
     row!("one_shot", AllReduce, Whole, Traits::IN_ORDER, one_shot_all_reduce),
     row!("linear", AllReduce, Whole, Traits::SEGMENTED_IN_ORDER, linear_all_reduce),
     row!(
@@ -301,23 +316,23 @@ pub static TABLE: &[Algorithm] = &[
     row!("circulant", ReduceScatter, PerRank, Traits::EQUAL, circulant_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),
     row!("linear", ReduceScatter, PerRank, Traits::EQUAL, linear_reduce_scatter),
-    row!("ring", AllGather, PerRank, Traits::SEGMENTED, ring_all_gather),
+    row!("ring", AllGather, PerRank, Traits::FORWARDING, ring_all_gather),
     row!("bruck", AllGather, PerRank, Traits::PLAIN, bruck_all_gather),
     row!("recursive_doubling", AllGather, PerRank, Traits::PLAIN, recursive_doubling_all_gather),
-    row!("direct", AllGather, PerRank, Traits::PLAIN, direct_all_gather),
+    row!("direct", AllGather, PerRank, Traits::DIRECT, direct_all_gather),
     row!("staged", AllGather, PerRank, Traits::STAGED, staged_all_gather),
-    row!("binomial", Broadcast, Whole, Traits::SEGMENTED, binomial_broadcast),
-    row!("chain", Broadcast, Whole, Traits::SEGMENTED, chain_broadcast),
-    row!("double_tree", Broadcast, Whole, Traits::SEGMENTED, double_tree_broadcast),
+    row!("binomial", Broadcast, Whole, Traits::FORWARDING, binomial_broadcast),
+    row!("chain", Broadcast, Whole, Traits::FORWARDING, chain_broadcast),
+    row!("double_tree", Broadcast, Whole, Traits::FORWARDING, double_tree_broadcast),
     row!("scatter_all_gather", Broadcast, PerRank, Traits::PLAIN, scatter_all_gather_broadcast),
     row!("staged", Broadcast, Whole, Traits::STAGED, staged_broadcast),
     row!("binomial", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, binomial_reduce),
     row!("linear", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, linear_reduce),
-    row!("linear", Gather, PerRank, Traits::PLAIN, linear_gather),
+    row!("linear", Gather, PerRank, Traits::DIRECT, linear_gather),
     row!("binomial", Gather, PerRank, Traits::EQUAL, binomial_gather),
-    row!("linear", Scatter, PerRank, Traits::PLAIN, linear_scatter),
+    row!("linear", Scatter, PerRank, Traits::DIRECT, linear_scatter),
     row!("binomial", Scatter, PerRank, Traits::EQUAL, binomial_scatter),
-    row!("pairwise", AllToAll, PerPair, Traits::PLAIN, pairwise_all_to_all),
+    row!("pairwise", AllToAll, PerPair, Traits::DIRECT, pairwise_all_to_all),
     row!("bruck", AllToAll, PerPair, Traits { counts: false, ..Traits::PLAIN }, bruck_all_to_all),
     row!("all_gather", AllToAll, PerPair, Traits::EQUAL, all_gather_all_to_all),
     row!("recursive_doubling", Scan, Whole, Traits::PLAIN, recursive_doubling_scan),

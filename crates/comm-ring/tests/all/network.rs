@@ -55,7 +55,8 @@ impl Rank {
         if self.ended.is_some() {
             return Turn::Done;
         }
-        let job = Job { reduction: Some(sum()), ranks, sequence: 1, fingerprint: 0xfeed };
+        let job =
+            Job { reduction: Some(sum()), ranks, sequence: 1, fingerprint: 0xfeed, bypasses_caches: false };
         let mut buffers =
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
         match self.executor.progress(&mut self.transport, &mut self.steps, &job, &mut buffers) {

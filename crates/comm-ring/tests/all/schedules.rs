@@ -1,7 +1,7 @@
 //! Every row of the table is proven for every small world, every root, and several segmentations.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
-use comm_core::{Action, Collective, Link, LinkModel};
+use comm_core::{Action, Collective, Link, LinkModel, Place, Step};
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
 
@@ -82,6 +82,37 @@ fn segments_and_passes_of_any_size_are_proven() {
             }
         }
     }
+}
+
+/// Returns a step that uses what an earlier one received or copied into the output.
+fn reader_of_result(steps: &[Step]) -> Option<(Step, Step)> {
+    let arrives = |step: &Step| {
+        matches!(step.action, Action::Recv { .. } | Action::Copy { .. }) && step.place == Place::Output
+    };
+    steps.iter().enumerate().filter(|(_, step)| arrives(step)).find_map(|(at, step)| {
+        let write = Step::recv(0, Place::Output, step.blocks);
+        steps[at + 1..].iter().find(|later| later.conflicts(&write)).map(|later| (*step, *later))
+    })
+}
+
+#[test]
+fn final_receives_are_not_used_again() {
+    for row in TABLE {
+        for ranks in 1..=row.traits.final_ranks_max.min(17) {
+            let world = in_segments(ranks, if row.traits.segmented { 3 } else { 1 }, 2);
+            for spec in specs(row, ranks, row.blocks(&world)) {
+                for rank in 0..ranks {
+                    let in_place = spec.buffers == Buffers::InPlace;
+                    let params = world.rank(rank).root(spec.root).in_place(in_place);
+                    let steps: Vec<Step> = (row.steps)(&params).collect();
+                    assert_eq!(reader_of_result(&steps), None, "{} {spec} {params:?}", row.name);
+                }
+            }
+        }
+    }
+    let forwards = row(Collective::AllGather, "ring");
+    let steps: Vec<Step> = (forwards.steps)(&world(3)).collect();
+    assert!(reader_of_result(&steps).is_some());
 }
 
 #[test]

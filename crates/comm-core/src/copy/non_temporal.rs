@@ -1,16 +1,16 @@
-//! Copies with non-temporal stores.
+//! Copies with non-temporal stores, which write to memory and bypass the caches.
 //!
-//! A ring is overwritten again and again. If its writer and its reader share no cache, each line is
-//! in the reader's cache when the writer returns to it, and has to be fetched from there before it
-//! can be written. A non-temporal store fetches nothing, and the reader finds the bytes in memory.
-#![expect(unsafe_code, reason = "non-temporal stores have no safe interface")]
+//! Before an ordinary store, its line has to be fetched: from memory, or from the cache of another
+//! core that read it. A non-temporal store fetches nothing, and whoever reads the bytes next finds
+//! them in memory.
 
-/// Copies `len` bytes. Later stores of this thread become visible after them.
+/// Copies `len` bytes with non-temporal stores. Later stores of this thread become visible after
+/// them.
 ///
 /// # Safety
 /// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
 #[cfg(target_arch = "x86_64")]
-pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+pub unsafe fn copy_raw_non_temporal(from: *const u8, into: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     use std::ptr::copy_nonoverlapping;
 
@@ -42,12 +42,11 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
 /// # Safety
 /// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+pub unsafe fn copy_raw_non_temporal(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
     unsafe { std::ptr::copy_nonoverlapping(from, into, len) };
 }
 
-#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     #[test]
@@ -58,7 +57,9 @@ mod tests {
                 for len in [0, 1, 15, 63, 64, 65, 128, 200, 300] {
                     let mut into = vec![0; 400];
                     // SAFETY: both are longer than what is copied.
-                    unsafe { super::copy(from[skip..].as_ptr(), into[start..].as_mut_ptr(), len) };
+                    unsafe {
+                        super::copy_raw_non_temporal(from[skip..].as_ptr(), into[start..].as_mut_ptr(), len)
+                    };
                     assert_eq!(into[start..start + len], from[skip..skip + len]);
                     assert!(into[..start].iter().chain(&into[start + len..]).all(|byte| *byte == 0));
                 }
