@@ -92,6 +92,18 @@ pub enum Invalid {
         /// The length it has.
         got: usize,
     },
+    /// A buffer has more elements than a backend can count.
+    #[error("{what} has {got} elements, but {backend} moves at most {max} in one call; divide it")]
+    TooLong {
+        /// The backend, as in "mpi".
+        backend: &'static str,
+        /// The buffer.
+        what: &'static str,
+        /// The length it has, in elements.
+        got: usize,
+        /// The largest length.
+        max: usize,
+    },
     /// The length of a buffer is not a multiple of the number of ranks.
     #[error("{what} has {got} elements, which is not a multiple of the {size} ranks of the group")]
     Indivisible {
