@@ -1,11 +1,12 @@
-//! Every package is a default member of the workspace, except those with long builds.
+//! Every package is a default member of the workspace, except those with long builds, and those
+//! that need more than Rust.
 
 use super::Finding;
 use super::tree::Tree;
 use crate::packages::Package;
 
 /// Packages that `.ci/run` builds in a separate step.
-const EXCEPT: [&str; 5] = ["candle-digits", "comm-burn", "comm-candle", "comm-torch", "gpt"];
+const EXCEPT: [&str; 6] = ["candle-digits", "comm-burn", "comm-candle", "comm-mpi", "comm-torch", "gpt"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.packages.iter().filter_map(check_package).collect()

@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 26] = [
+const GRAPH: [Node; 27] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -44,6 +44,11 @@ const GRAPH: [Node; 26] = [
         name: "comm-nccl",
         may_use: &["comm-core", "nccl-sys"],
         why: "collectives of NCCL on device memory; ranks exchange the unique id over a host communicator",
+    },
+    Node {
+        name: "comm-mpi",
+        may_use: &["comm-core"],
+        why: "collectives and messages of an installed MPI; the facade does not use it, so that it needs no MPI",
     },
     Node {
         name: "comm-hybrid",
@@ -151,13 +156,15 @@ const GRAPH: [Node; 26] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, stores, and training.
-const FOR_TESTS_OF: [(&str, &[&str]); 10] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 11] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
     ("comm-candle", &["comm-world"]),
     ("comm-checkpoint", &["comm-world"]),
     ("comm-cli", &["gpu-emu"]),
     ("comm-ddp", &["comm-world"]),
+    // For an example that runs over both.
+    ("comm-mpi", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
     ("comm-shm", &["comm-tcp"]),
     ("comm-hybrid", &["comm-ddp", "gpu-emu", "nccl-sys"]),

@@ -7,7 +7,7 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The packages on crates.io.
-const PUBLISHED: [&str; 17] = [
+const PUBLISHED: [&str; 18] = [
     "comm-burn",
     "comm-candle",
     "comm-cli",
@@ -16,6 +16,7 @@ const PUBLISHED: [&str; 17] = [
     "comm-ddp",
     "comm-hybrid",
     "comm-mesh",
+    "comm-mpi",
     "comm-nccl",
     "comm-pmi",
     "comm-rendezvous",

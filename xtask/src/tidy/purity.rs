@@ -30,7 +30,7 @@ const NO_EFFECTS: &[&str] = &[
     "eprintln!",
 ];
 
-const REGIONS: [Region; 13] = [
+const REGIONS: [Region; 14] = [
     Region {
         path: "crates/comm-core/src",
         except: &["crates/comm-core/src/worker.rs"],
@@ -78,6 +78,12 @@ const REGIONS: [Region; 13] = [
         except: &[],
         forbidden: &["Step", "std::net", "std::env", "std::fs"],
         why: "a hybrid communicator depends on collectives, but not on schedules, addresses or configuration",
+    },
+    Region {
+        path: "crates/comm-mpi/src",
+        except: &[],
+        forbidden: &["Step", "Store", "Transport", "std::net", "std::env", "std::fs"],
+        why: "MPI moves the bytes, and its launcher connects the ranks",
     },
     Region {
         path: "crates/comm-nccl/src",

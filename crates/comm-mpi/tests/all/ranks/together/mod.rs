@@ -1,0 +1,6 @@
+//! Tests that run in the same processes.
+
+mod calls;
+mod conformance;
+mod failures;
+mod messages;
