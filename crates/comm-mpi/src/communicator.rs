@@ -143,7 +143,7 @@ impl MpiCommunicator {
         session.usable()?;
         let sequence = session.started.fetch_add(1, Ordering::AcqRel) + 1;
         let context = CallContext { signature, sequence, deadline: Deadline::after(options.timeout) };
-        call(&mut staging, &context).map_err(|error| session.fail(error, Scope::COLLECTIVES))
+        call(&mut staging, &context).map_err(|error| session.fail(error, Scope::COLLECTIVES, sequence))
     }
 }
 
@@ -185,7 +185,7 @@ impl Communicator for MpiCommunicator {
             return;
         }
         let by = self.session.group.rank();
-        self.session.fail(Error::Aborted { by, reason: reason.into() }, Scope::ALL);
+        self.session.fail(Error::Aborted { by, reason: reason.into() }, Scope::ALL, 0);
     }
 }
 
@@ -202,7 +202,7 @@ impl Drop for MpiCommunicator {
         let notice = if session.check_finalized().is_err() {
             None
         } else if is_unwinding() {
-            Some(Notice::Aborted { scope: Scope::ALL, reason: "its thread panicked".into() })
+            Some(Notice::Aborted { scope: Scope::ALL, call: 0, reason: "its thread panicked".into() })
         } else {
             Some(Notice::Left { after })
         };

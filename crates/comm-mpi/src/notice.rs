@@ -25,7 +25,12 @@ impl Scope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// It failed or aborted.
-    Aborted { scope: Scope, reason: String },
+    Aborted {
+        scope: Scope,
+        /// The number of the collective in which it failed; 0 if none.
+        call: u64,
+        reason: String,
+    },
     /// It closed the communicator after this call.
     Left { after: u64 },
 }
@@ -33,9 +38,9 @@ pub(crate) enum Notice {
 impl Notice {
     pub(crate) fn encode(&self) -> Vec<u8> {
         wire::encode(|to: &mut Writer| match self {
-            Self::Aborted { scope, reason } => {
+            Self::Aborted { scope, call, reason } => {
                 to.put([ABORTED, u8::from(scope.collectives), u8::from(scope.messages)]);
-                to.text::<u16>(reason, REASON_MAX);
+                to.put(*call).text::<u16>(reason, REASON_MAX);
             }
             Self::Left { after } => {
                 to.put(LEFT).put(*after);
@@ -47,7 +52,7 @@ impl Notice {
         wire::decode(bytes, |r| match r.get::<u8>()? {
             ABORTED => {
                 let scope = Scope { collectives: r.flag("scope")?, messages: r.flag("scope")? };
-                Ok(Self::Aborted { scope, reason: r.text::<u16>(REASON_MAX)?.to_owned() })
+                Ok(Self::Aborted { scope, call: r.get()?, reason: r.text::<u16>(REASON_MAX)?.to_owned() })
             }
             LEFT => Ok(Self::Left { after: r.get()? }),
             other => Err(wire::WireError::Unknown { what: "notice", value: other.into() }),
@@ -62,8 +67,8 @@ mod tests {
     #[test]
     fn notices_are_read_as_they_were_written() {
         for notice in [
-            Notice::Aborted { scope: Scope::ALL, reason: "enough".into() },
-            Notice::Aborted { scope: Scope::MESSAGES, reason: String::new() },
+            Notice::Aborted { scope: Scope::ALL, call: 3, reason: "enough".into() },
+            Notice::Aborted { scope: Scope::MESSAGES, call: 0, reason: String::new() },
             Notice::Left { after: 7 },
         ] {
             assert_eq!(Notice::decode(&notice.encode()), Ok(notice));
@@ -73,7 +78,7 @@ mod tests {
     #[test]
     fn malformed_notices_are_refused_and_long_reasons_are_cut() {
         assert!(Notice::decode(&[]).is_err() && Notice::decode(&[3]).is_err());
-        let long = Notice::Aborted { scope: Scope::ALL, reason: "r".repeat(5000) };
+        let long = Notice::Aborted { scope: Scope::ALL, call: 0, reason: "r".repeat(5000) };
         assert!(
             matches!(Notice::decode(&long.encode()), Ok(Notice::Aborted { reason, .. }) if reason.len() == 900)
         );

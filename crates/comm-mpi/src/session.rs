@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use comm_core::{During, Error, Failure, Group, Invalid, Loss, Process, Result, Signature, wire};
 
@@ -30,6 +31,9 @@ impl Tag {
     /// The largest tag that every MPI has.
     pub(crate) const MAX: i32 = 32767;
 }
+
+/// The time for which a call may still end after another rank has failed in a later one.
+const LATER_CALL_GRACE: Duration = Duration::from_secs(2);
 
 /// A collective in progress.
 #[derive(Debug)]
@@ -66,6 +70,8 @@ pub(crate) struct Session {
     settled: AtomicU64,
     /// The number of the last collective that was started.
     pub(crate) started: AtomicU64,
+    /// The number of the collective in which another rank failed; 0 if none.
+    failed_call: AtomicU64,
     /// Whether operations are pending that nobody waits for any more.
     has_abandoned: AtomicBool,
     pub(crate) process: Process,
@@ -97,6 +103,7 @@ impl Session {
             is_finalized: AtomicBool::new(false),
             settled: AtomicU64::new(u64::MAX),
             started: AtomicU64::new(0),
+            failed_call: AtomicU64::new(0),
             has_abandoned: AtomicBool::new(false),
             process: Process::current(),
         }
@@ -139,8 +146,8 @@ impl Session {
     }
 
     /// Records a failure of this rank, and sends it to all others, unless it is not fatal or not
-    /// the first. Returns the error.
-    pub(crate) fn fail(&self, error: Error, scope: Scope) -> Error {
+    /// the first. `call` is the number of the collective that failed; 0 if none. Returns the error.
+    pub(crate) fn fail(&self, error: Error, scope: Scope, call: u64) -> Error {
         if !error.is_fatal() || matches!(error, Error::Poisoned(_)) {
             return error;
         }
@@ -155,7 +162,7 @@ impl Session {
             };
             // Ranks that compare their calls find a difference all at once.
             if !matches!(error, Error::Desync(_)) {
-                self.tell(&Notice::Aborted { scope, reason });
+                self.tell(&Notice::Aborted { scope, call, reason });
             }
         }
         error
@@ -214,8 +221,10 @@ impl Session {
         peers.notices.retain_mut(|operation| matches!(operation.test(), Ok(false)));
         while let Some((from, bytes)) = self.recv_short(Tag::NOTICE)? {
             match Notice::decode(&bytes) {
-                Ok(Notice::Aborted { scope, reason }) => {
-                    self.keep(&Error::Aborted { by: from, reason }, scope);
+                Ok(Notice::Aborted { scope, call, reason }) => {
+                    if self.keep(&Error::Aborted { by: from, reason }, scope) && scope.collectives {
+                        self.failed_call.store(call, Ordering::Release);
+                    }
                 }
                 Ok(Notice::Left { after }) => _ = peers.left.entry(from).or_insert(after),
                 Err(error) => {
@@ -262,7 +271,7 @@ impl Session {
         mut operation: Operation<M>,
         context: &CallContext<'_>,
     ) -> Result<M> {
-        let mut pause = Pause::new();
+        let (mut pause, mut failed_since) = (Pause::new(), None);
         loop {
             match operation.test() {
                 Ok(true) => return operation.into_memory(),
@@ -273,11 +282,17 @@ impl Session {
                 }
             }
             if let Some(now) = pause.after_poll() {
-                let is_over = context.deadline.is_over(now);
                 let alive = self.poll_notices().and_then(|()| self.check_call(context));
-                if alive.is_err() || is_over {
+                let failed = alive.and_then(|()| {
+                    if context.deadline.is_over(now) { Err(self.timeout(context)) } else { Ok(()) }
+                });
+                let Err(error) = failed else { continue };
+                let since = *failed_since.get_or_insert(now);
+                // A rank that failed in a later call has done its part in this one.
+                let is_later = self.failed_call.load(Ordering::Acquire) > context.sequence;
+                if !is_later || now.duration_since(since) > LATER_CALL_GRACE {
                     self.abandon();
-                    return alive.and_then(|()| Err(self.timeout(context)));
+                    return Err(error);
                 }
             }
         }

@@ -112,7 +112,7 @@ impl MpiCommunicator {
                 let mut engine = self.messages().lock();
                 let moved = engine.progress(session, now, &mut ended);
                 if let Err(error) = moved {
-                    let error = session.fail(error, Scope::MESSAGES);
+                    let error = session.fail(error, Scope::MESSAGES, 0);
                     engine.end_all(session, &error, &mut ended);
                     Some(enough(&mut engine).unwrap_or(Err(error)))
                 } else {
