@@ -30,6 +30,7 @@ use comm_cli::__private::page as document;
 use crate::error::{Error, Result};
 use crate::{commands, places};
 pub(crate) use args::Compare;
+use collective::Collective;
 use journal::Journal;
 pub(crate) use machine::commit;
 use record::Record;
@@ -78,10 +79,22 @@ impl Compare {
         if comparison.is_empty() {
             return Ok(String::new());
         }
-        let picture = self.out.with_extension("svg");
-        document::write_file(&picture, &plot::picture(&comparison).svg()?).map_err(Error::file(&picture))?;
-        let name = picture.file_name().unwrap_or_default().to_string_lossy();
-        Ok(page::text(&comparison, records, &name))
+        let mut pictures = Vec::new();
+        for collective in Collective::ALL {
+            let Some(figure) = plot::picture(&comparison, collective) else { continue };
+            let path = self.picture(collective);
+            document::write_file(&path, &figure.svg()?).map_err(Error::file(&path))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            pictures.push((collective, name.into_owned()));
+        }
+        Ok(page::text(&comparison, records, &pictures))
+    }
+
+    /// Returns the path of the plot of a collective: that of the page with `-NAME.svg` instead of
+    /// its extension.
+    fn picture(&self, collective: Collective) -> PathBuf {
+        let stem = self.out.file_stem().unwrap_or_default().to_string_lossy();
+        self.out.with_file_name(format!("{stem}-{collective}.svg"))
     }
 }
 

@@ -4,27 +4,43 @@ mod numbers;
 mod runs;
 mod verdicts;
 
+use super::collective::Collective;
 use super::ratio::Comparison;
 use super::record::Record;
 
-/// Returns the generated part of the report.
-pub(super) fn text(comparison: &Comparison, records: &[Record], picture: &str) -> String {
-    let mut text = String::from(
-        "\nWritten by `cargo xtask compare`. A ratio is the time of comm divided by that of a peer in the same round: below 1, \
-         comm is faster. A cell is the median over the rounds, and the time of a round the median of its samples. A sample is the \
-         average time of consecutive calls on the slowest rank. Sizes are those of nccl-tests, elements are `f32`, reductions \
-         are sums, and every result was checked. *Best MPI* is the fastest MPI in a round, with default \
-         settings; the *tuned* ones are configured to keep allocated memory. With more ranks than cores, Open MPI and Intel MPI are \
-         told to yield, and MPICH is not measured, because its ranks only spin. *Limit* is the least time that the \
-         machine allows: that of the bytes which a collective reads and writes at least, at the measured bandwidth of \
-         memory, or at the smallest size the round trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. In the \
-         tables *from memory*, calls use copies of their buffers in turn, which all ranks together have in twice the size of the \
-         last-level cache, and which are written after each call, outside the measured time.\n\n",
-    );
-    text += &runs::section(records);
+/// The first part of the report.
+const INTRODUCTION: &str = "
+The pictures show the time of each library divided by that of the fastest peer, so that 1 is the fastest peer, and below 1 a library is \
+faster than all of them. *limit* is the least time that the machine allows. Peers that are more than 20 times as slow are left out.
+
+";
+
+/// The explanation of numbers, after the pictures.
+const EXPLANATION: &str = "## What the numbers are
+
+Written by `cargo xtask compare`. A ratio is the time of comm divided by that of a peer in the same round: below 1, comm is faster. A cell is \
+the median over the rounds, and the time of a round the median of its samples. A sample is the average time of consecutive calls on the \
+slowest rank. Sizes are those of nccl-tests, elements are `f32`, reductions are sums, and every result was checked. *Best MPI* is the \
+fastest MPI in a round, with default settings; the *tuned* ones are configured to keep allocated memory. With more ranks than cores, Open \
+MPI and Intel MPI are told to yield, and MPICH is not measured, because its ranks only spin. *Limit* is the time of the bytes which a \
+collective reads and writes at least, at the bandwidth of memory that as many threads as ranks measured, or at the smallest size the round \
+trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. In the tables *from memory*, calls use copies of their buffers \
+in turn, which all ranks together have in twice the size of the last-level cache, and which are written after each call, outside the \
+measured time.
+
+";
+
+/// Returns the generated part of the report, with these pictures of collectives.
+pub(super) fn text(comparison: &Comparison, records: &[Record], pictures: &[(Collective, String)]) -> String {
+    let mut text = String::from(INTRODUCTION);
+    for (collective, picture) in pictures {
+        text += &format!("![{collective} relative to the fastest peer]({picture})\n\n");
+    }
+    text += EXPLANATION;
     text += &verdicts::section(comparison);
     text += &numbers::means(comparison);
-    text += &format!("## Times\n\n![Time per call over size]({picture})\n\n");
+    text += &runs::section(records);
+    text += "## Times\n\n";
     text += &numbers::tables(comparison);
     text
 }

@@ -2,6 +2,7 @@
 
 use super::super::collective::Collective;
 use super::super::machine::Machine;
+use super::super::plot::picture;
 use super::super::record::{Case, Failure, Limit, Missing, Run, Time, Version};
 use super::*;
 
@@ -67,9 +68,11 @@ fn records() -> Vec<Record> {
 #[test]
 fn the_page_lists_all_measurements() {
     let records = records();
-    let text = text(&Comparison::of(&records), &records, "page.svg");
-    let (_, after_intro) = text.split_once("## The machine\n").unwrap();
-    assert_eq!(after_intro, include_str!("expected.txt"));
+    let text = text(&Comparison::of(&records), &records, &pictures());
+    let (pictures, explained) = text.split_once("## What the numbers are\n").unwrap();
+    assert!(pictures.ends_with("![all_reduce relative to the fastest peer](page-all_reduce.svg)\n\n"));
+    let (_, numbers) = explained.split_once("## Bars\n").unwrap();
+    assert_eq!(numbers, include_str!("expected.txt"));
 }
 
 #[test]
@@ -77,19 +80,33 @@ fn records_that_were_written_and_read_give_the_same_page() {
     let records = records();
     let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap()).collect();
     let again: Vec<Record> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
+    let page = |records: &[Record]| text(&Comparison::of(records), records, &pictures());
     assert_eq!(again, records);
     assert_eq!(page(&again), page(&records));
 }
 
+fn pictures() -> Vec<(Collective, String)> {
+    vec![(Collective::AllReduce, "page-all_reduce.svg".into())]
+}
+
 #[test]
 fn every_library_has_a_curve_in_the_picture() {
-    let svg = super::super::plot::picture(&Comparison::of(&records())).svg().unwrap();
-    for name in ["comm-shm", "openmpi", "all_reduce of 2 ranks"] {
+    let comparison = Comparison::of(&records());
+    let svg = picture(&comparison, Collective::AllReduce).unwrap().svg().unwrap();
+    for name in ["comm-shm", "openmpi", "2 ranks"] {
         assert_eq!(svg.matches(&format!("\n{name}\n")).count(), 1, "{name}");
     }
     assert!(svg.find("\ncomm-shm\n") < svg.find("\nopenmpi\n"), "this library comes first");
-    assert!(!svg.contains("barrier"), "a single point is no curve");
+    assert!(picture(&comparison, Collective::Barrier).is_none(), "a single point is no curve");
+}
+
+#[test]
+fn curves_are_ratios_to_the_fastest_peer() {
+    let figure = picture(&Comparison::of(&records()), Collective::AllReduce).unwrap();
+    let points = |name: &str| figure.panels[0].series.iter().find(|series| series.name == name).unwrap();
+    let (small, large) = (1024.0, f64::from(64 << 20));
+    assert_eq!(points("comm-shm").points, [(small, 0.4), (large, 0.52)]);
+    assert_eq!(points("openmpi").points, [(small, 1.0), (large, 1.0)]);
 }
 
 #[test]
@@ -100,7 +117,7 @@ fn small_ratios_are_not_rounded_to_zero() {
 #[test]
 fn a_failure_is_listed_until_a_later_run_succeeds() {
     let mut records = records();
-    let page = |records: &[Record]| text(&Comparison::of(records), records, "page.svg");
+    let page = |records: &[Record]| text(&Comparison::of(records), records, &pictures());
     assert!(page(&records).contains("out of luck"));
     let case = Case { collective: Collective::AllToAll, ranks: 2, rotates: false };
     let time = |run| Record::Time(Time { run, round: 1, library: "openmpi".into(), case, bytes: 4, us: 1.0 });
