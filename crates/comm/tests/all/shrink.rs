@@ -12,8 +12,6 @@ use rustix::process::{Pid, Signal, kill_process};
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// The timeout in a group of hundreds of ranks, which share a few processors.
 const TIMEOUT_OF_HUNDREDS: Duration = Duration::from_secs(60);
-/// The limit on descriptors of one of 512 ranks after an all-reduce around a ring.
-const DESCRIPTORS_MAX: usize = 64;
 /// The number of elements of an all-reduce.
 const LENGTH: usize = 1000;
 
@@ -172,16 +170,18 @@ fn ranks_that_are_connected_on_demand_go_on_without_killed_ranks() {
 #[test]
 #[ignore = "needs minutes: 512 processes, or as many as COMM_TEST_RANKS says"]
 fn hundreds_of_ranks_go_on_after_ten_kills() {
-    hundreds_go_on_after_ten_kills("tcp");
+    hundreds_go_on_after_ten_kills("tcp", 64);
 }
 
 #[test]
 #[ignore = "needs minutes: 512 processes, or as many as COMM_TEST_RANKS says"]
 fn hundreds_of_ranks_that_share_memory_go_on_after_ten_kills() {
-    hundreds_go_on_after_ten_kills("shm");
+    // Each peer also takes a descriptor of its process.
+    hundreds_go_on_after_ten_kills("shm", 80);
 }
 
-fn hundreds_go_on_after_ten_kills(transport: &'static str) {
+/// `descriptors_max` is the limit on descriptors of a rank after an all-reduce around a ring.
+fn hundreds_go_on_after_ten_kills(transport: &'static str, descriptors_max: usize) {
     let number = std::env::var("COMM_TEST_RANKS").ok().map_or(512, |ranks| ranks.parse().unwrap());
     let started = Instant::now();
     let (store, mut ranks) = Ranks::launch("shrink::one of hundreds", (transport, 1), number);
@@ -190,7 +190,7 @@ fn hundreds_go_on_after_ten_kills(transport: &'static str) {
     let most = reports.iter().max_by_key(|report| descriptors(report)).unwrap();
     println!("{number} ranks made a call after {:?}, with most descriptors: {most}", started.elapsed());
     if std::env::var_os("COMM_TEST_FULL_MESH").is_none() {
-        assert!(descriptors(most) <= DESCRIPTORS_MAX, "{most}");
+        assert!(descriptors(most) <= descriptors_max, "{most}");
     }
     ranks.check_group();
     drop(store);
