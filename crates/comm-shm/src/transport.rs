@@ -314,7 +314,9 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn cached_bytes(&self) -> usize {
-        let ranks = 1 + self.peers.iter().flatten().count();
+        let connected = 1 + self.peers.iter().flatten().count();
+        // All others may be connected later.
+        let ranks = if self.on_demand.is_some() { self.group.size() } else { connected };
         last_level_cache_bytes() / ranks
     }
 
