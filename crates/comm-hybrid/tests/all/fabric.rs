@@ -190,7 +190,13 @@ fn a_rank_that_left_is_reported_before_others_have_arrived() {
         drop(all.remove(1));
         let began = Instant::now();
         let opened = all[1].open(WORLD, began + SOON).map(drop);
-        assert!(matches!(opened, Err(Error::PeerLost { peer: 1, .. })), "{hosts}: {opened:?}");
+        // Another test may listen at its port by now.
+        let is_named = match &opened {
+            Err(Error::PeerLost { peer, .. }) => *peer == 1,
+            Err(Error::Handshake { with, .. }) => with.starts_with("rank 1 "),
+            _ => false,
+        };
+        assert!(is_named, "{hosts}: {opened:?}");
         assert!(began.elapsed() < SOON / 2, "{hosts}: {:?}", began.elapsed());
     }
 }
