@@ -31,13 +31,11 @@ impl Identity {
         }
     }
 
-    /// Whether a hello is addressed to this rank and comes from a member: one with a higher rank,
-    /// or one with a lower rank that asks for a connection.
+    /// Whether a hello is addressed to this rank and comes from a member with a higher rank.
     pub(crate) fn authorize(&self, hello: &Hello) -> bool {
         let rank = hello.rank as usize;
         let member = self.members.get(rank).copied().flatten();
-        let is_right_side = if hello.capacity == 0 { rank < self.rank } else { rank > self.rank };
-        is_right_side
+        rank > self.rank
             && hello.to_token == self.token
             && member.is_some_and(|member| member.token == hello.token)
     }

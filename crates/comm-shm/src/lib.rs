@@ -52,7 +52,6 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod ask;
 mod cache;
 mod cma;
 mod config;

@@ -66,7 +66,6 @@
 
 mod accept;
 mod added;
-mod ask;
 mod config;
 mod congestion;
 mod connect;

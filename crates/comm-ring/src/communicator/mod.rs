@@ -8,7 +8,6 @@ mod engine;
 mod failure;
 mod group_context;
 mod groups;
-mod leave;
 mod messages;
 mod nan;
 mod program;
