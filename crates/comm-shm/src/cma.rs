@@ -21,8 +21,8 @@ use crate::credentials;
 /// The size and number of the copies that are timed. A single one may be disturbed.
 const TRIAL_BYTES: usize = 64 << 10;
 const TRIALS: usize = 8;
-/// A ring takes two copies, so one by the kernel may take as long as two. While it does, the sender
-/// waits, which it would not do for a ring.
+/// The longest acceptable time of a copy by the kernel, as a multiple of an ordinary copy. A ring
+/// takes two of those, but its sender does not wait for the second one.
 const SLOWER_MAX: u32 = 2;
 
 /// A random number and its address, which identify a process.
