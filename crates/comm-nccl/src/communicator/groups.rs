@@ -1,6 +1,8 @@
 //! Groups created from a group.
 
-use comm_core::{Buffers, Call, CallOptions, Counts, GroupId, Groups, Invalid, Result, Signature};
+use comm_core::{
+    Buffers, Call, CallOptions, Counts, GroupId, Groups, Invalid, Result, Signature, SplitRequest,
+};
 
 use super::NcclCommunicator;
 use super::deadline::Deadline;
@@ -8,10 +10,6 @@ use super::engine::{Parts, Turn};
 use crate::DeviceBuffer;
 use crate::handle::{CommInit, Handle, NO_COLOR};
 use crate::memory::{Cuda, DeviceCommunicator};
-
-/// The number of words that a rank sends in a split: whether it has a color, the color, and the
-/// key.
-const WORDS: usize = 3;
 
 /// NCCL's colors are small numbers, so the ranks first exchange theirs to determine all groups.
 impl Groups<Cuda> for NcclCommunicator {
@@ -23,12 +21,12 @@ impl Groups<Cuda> for NcclCommunicator {
     ) -> Result<Option<Box<dyn DeviceCommunicator>>> {
         let turn = self.engine.turn()?;
         let deadline = Deadline::after(options.timeout);
-        let said = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
+        let said = SplitRequest::new(color, key).to_words();
         let all = self.all_gather(&turn, &said, options)?;
         let Some(color) = color else {
             return self.create_group(&turn, None, deadline).map(|_nobody| None);
         };
-        let members = of_color(&all, color);
+        let members = SplitRequest::ranks_with(color, &all);
         let found = self.create_group(&turn, Some((&members, color)), deadline)?;
         Ok(found.map(|group| Box::new(group) as Box<dyn DeviceCommunicator>))
     }
@@ -122,13 +120,4 @@ impl NcclCommunicator {
         let stream = engine.device.new_stream()?;
         Self::over(Parts { library, stream, config, setup, handle, control })
     }
-}
-
-/// Returns the ranks with a color, ordered by key and rank.
-fn of_color(all: &[u64], color: u64) -> Vec<usize> {
-    let said = all.chunks_exact(WORDS).enumerate();
-    let same = said.filter(|(_, said)| said[0] != 0 && said[1] == color);
-    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, said)| (said[2].cast_signed(), rank)).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, rank)| rank).collect()
 }

@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     CallOptions, Collective, Element, Error, GroupId, Groups, HostCommunicator, HostView, HostViewMut, Loss,
-    Operands, Result, ShrinkOptions, Shrunk, Signature, Transport,
+    Operands, Result, ShrinkOptions, Shrunk, Signature, SplitRequest, Transport,
 };
 
 use super::RingCommunicator;
 use super::checked_call::{Bytes, CheckedCall};
 use super::shrink::check_group_size;
-
-/// The number of words of a rank in a split: whether it has a color, the color, and its key.
-const WORDS: usize = 3;
 
 impl<T: Transport + 'static> Groups for RingCommunicator<T> {
     fn split(
@@ -24,14 +21,14 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
         options: &CallOptions,
     ) -> Result<Option<Box<dyn HostCommunicator>>> {
         let deadline = self.context.deadline(options.timeout);
-        let own = [u64::from(color.is_some()), color.unwrap_or(0), key.cast_unsigned()];
-        let mut all = vec![0; WORDS * self.group.size()];
+        let own = SplitRequest::new(color, key).to_words();
+        let mut all = vec![0; own.len() * self.group.size()];
         let mut signature = Signature::new(self.group.id(), Collective::Split, "ring");
-        (signature.dtype, signature.count) = (Some(u64::DTYPE), WORDS as u64);
+        (signature.dtype, signature.count) = (Some(u64::DTYPE), own.len() as u64);
         let operands = Operands::Pair { send: HostView::new(&own), recv: HostViewMut::new(&mut all) };
         let number = self.agree_on(&signature, operands, options)?;
         let Some(color) = color else { return Ok(None) };
-        let ranks = of_color(&all, color);
+        let ranks = SplitRequest::ranks_with(color, &all);
         self.create_group(number, color, &ranks, deadline).map(Some)
     }
 
@@ -114,15 +111,6 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     }
 }
 
-/// Returns the ranks that gave this color, ordered by key and then by rank.
-fn of_color(all: &[u64], color: u64) -> Vec<usize> {
-    let words = all.chunks_exact(WORDS).enumerate();
-    let same = words.filter(|(_, words)| words[0] != 0 && words[1] == color);
-    let mut keyed: Vec<(i64, usize)> = same.map(|(rank, words)| (words[2].cast_signed(), rank)).collect();
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, rank)| rank).collect()
-}
-
 /// Replaces the ranks of a group that could not be created with those of the parent. `ranks` holds
 /// the members' ranks in the parent.
 pub(super) fn renumbered(error: Error, ranks: &[usize]) -> Error {
@@ -146,26 +134,5 @@ pub(super) fn renumbered(error: Error, ranks: &[usize]) -> Error {
             Error::Desync(desync)
         }
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_of_a_color_are_ordered_by_key_and_then_by_rank() {
-        let word = i64::cast_unsigned;
-        let all = [
-            [1, 7, word(5)],
-            [1, 7, word(-1)],
-            [0, 7, word(-9)],
-            [1, 0, word(0)],
-            [1, 7, word(i64::MIN)],
-            [1, 7, word(-1)],
-        ]
-        .concat();
-        assert_eq!(of_color(&all, 7), [4, 1, 5, 0]);
-        assert_eq!(of_color(&all, 0), [3]);
     }
 }
