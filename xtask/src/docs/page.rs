@@ -126,7 +126,7 @@ fn properties(row: &Algorithm) -> String {
     let properties = [
         (traits.segmented, "segmented"),
         (traits.keeps_order, "keeps order"),
-        (traits.counts && has_counts(row.collective), "counts"),
+        (!traits.equal && has_counts(row.collective), "counts"),
         (traits.hierarchical, "hierarchical"),
         (traits.staged, "staged"),
     ];

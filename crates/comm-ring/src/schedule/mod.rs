@@ -10,7 +10,6 @@ mod binomial_gather;
 mod binomial_reduce;
 mod binomial_scatter;
 mod bruck_all_gather;
-mod bruck_all_to_all;
 mod chain_broadcast;
 mod chain_exscan;
 mod chain_scan;
@@ -226,11 +225,9 @@ pub struct Algorithm {
 pub struct Traits {
     /// Whether it can use several segments; otherwise it gets one.
     pub segmented: bool,
-    /// Whether it supports the variants with counts, in which only the ranks concerned know a
-    /// length.
-    pub counts: bool,
     /// Whether all its blocks must have the same size, because it assembles runs of them in
-    /// scratch. Never with counts.
+    /// scratch. Then it does not support the variants with counts, in which only the ranks
+    /// concerned know a length.
     pub equal: bool,
     /// Whether it distinguishes ranks of the same host from others.
     pub hierarchical: bool,
@@ -250,7 +247,6 @@ impl Traits {
     /// An algorithm that moves whole chunks, of any lengths.
     const PLAIN: Self = Self {
         segmented: false,
-        counts: true,
         equal: false,
         hierarchical: false,
         staged: false,
@@ -261,7 +257,7 @@ impl Traits {
     /// An algorithm in which ranks pass on what they receive, if there are more than two.
     const FORWARDING: Self = Self { final_ranks_max: 2, ..Self::SEGMENTED };
     /// An algorithm that moves whole chunks of one length.
-    const EQUAL: Self = Self { counts: false, equal: true, ..Self::PLAIN };
+    const EQUAL: Self = Self { equal: true, ..Self::PLAIN };
     /// An algorithm that moves whole chunks, in the deterministic order.
     const IN_ORDER: Self = Self { keeps_order: true, ..Self::PLAIN };
     const SEGMENTED_IN_ORDER: Self = Self { segmented: true, ..Self::IN_ORDER };
@@ -333,7 +329,6 @@ pub static TABLE: &[Algorithm] = &[
     row!("linear", Scatter, PerRank, Traits::DIRECT, linear_scatter),
     row!("binomial", Scatter, PerRank, Traits::EQUAL, binomial_scatter),
     row!("pairwise", AllToAll, PerPair, Traits::DIRECT, pairwise_all_to_all),
-    row!("bruck", AllToAll, PerPair, Traits { counts: false, ..Traits::PLAIN }, bruck_all_to_all),
     row!("all_gather", AllToAll, PerPair, Traits::EQUAL, all_gather_all_to_all),
     row!("recursive_doubling", Scan, Whole, Traits::PLAIN, recursive_doubling_scan),
     row!("chain", Scan, Whole, Traits { keeps_order: true, ..Traits::SEGMENTED }, chain_scan),
@@ -362,7 +357,7 @@ impl Algorithm {
     /// Returns every algorithm for a collective, with or without counts.
     pub fn for_collective(collective: Collective) -> impl Iterator<Item = &'static Self> {
         let counts = collective != collective.base();
-        TABLE.iter().filter(move |row| row.collective == collective.base() && (row.traits.counts || !counts))
+        TABLE.iter().filter(move |row| row.collective == collective.base() && !(counts && row.traits.equal))
     }
 
     /// Predicts the time for blocks of this size in seconds, if all ranks start at the same time.

@@ -115,8 +115,7 @@ fn factor_max(row: &Algorithm) -> f64 {
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::Exscan, "recursive_doubling") => 1.65,
         (Collective::Broadcast, "double_tree") => 1.5,
-        (Collective::AllGather | Collective::Scan, "recursive_doubling")
-        | (Collective::AllToAll, "bruck") => 1.4,
+        (Collective::AllGather | Collective::Scan, "recursive_doubling") => 1.4,
         (Collective::Broadcast, "scatter_all_gather") => 1.4,
         (Collective::Gather | Collective::Scatter, "binomial") => 1.4,
         // If the number of ranks is odd, data arrives while a rank waits for a sum.
