@@ -19,6 +19,10 @@ use crate::mesh::SharedMemoryProtocol;
 use crate::rendezvous::RendezvousConfig;
 use crate::transport::SharedMemoryTransport;
 
+/// The usual costs of a message, and of combining two blocks, among ranks that poll.
+const LINK: Link = Link { latency: 1e-7, overhead: 2e-7, per_byte: 1e-10 };
+const REDUCE: f64 = 3.3e-11;
+
 /// Opens channels of shared memory between the ranks of a host.
 ///
 /// Each channel has its own memory for each pair of ranks: the higher rank creates it, and passes
@@ -157,13 +161,12 @@ impl Fabric for SharedMemoryFabric {
         Instant::now()
     }
 
-    /// Returns an estimate for ranks that poll instead of sleeping; `commctl perf --calibrate`
-    /// measures the actual values.
+    /// Returns an estimate for ranks that poll instead of sleeping, between the values measured on
+    /// two machines; `commctl perf --calibrate` measures the actual ones.
     fn links(&self) -> LinkModel {
-        let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
         let processors = std::thread::available_parallelism().ok();
         let staged_from = self.config().has_regions().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
-        LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, link, 1e-10, processors) }
+        LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, LINK, REDUCE, processors) }
     }
 
     fn open_among(
