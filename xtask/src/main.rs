@@ -9,11 +9,13 @@ mod error;
 mod features;
 mod gpu_check;
 mod kernels;
+mod lightgbm;
 mod mpi;
 mod nccl;
 mod package;
 mod packages;
 mod places;
+mod requirements;
 mod swarm;
 mod tidy;
 mod torch;
@@ -50,6 +52,7 @@ enum Task {
     Features,
     GpuCheck(gpu_check::GpuCheck),
     Kernels(kernels::Kernels),
+    LightgbmFetch(lightgbm::LightGbmFetch),
     /// Download implementations of MPI into target/mpi, and print the paths of their launchers
     ///
     /// `cargo xtask compare` measures them. The launcher of MPICH is a value of COMM_TEST_LAUNCHERS
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Task::Features => features::run(out),
         Task::GpuCheck(check) => check.execute(out),
         Task::Kernels(kernels) => kernels.execute(out),
+        Task::LightgbmFetch(fetch) => fetch.execute(out),
         Task::MpiFetch { packages } => mpi::fetch(&packages, out),
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),

@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 27] = [
+const GRAPH: [Node; 28] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -135,6 +135,7 @@ const GRAPH: [Node; 27] = [
         may_use: &["comm-world", "comm-candle", "comm-cli", "digits"],
         why: "an example uses what users have, and the images of another example",
     },
+    Node { name: "lightgbm", may_use: &["comm-world", "comm-cli"], why: "an example uses what users have" },
     Node {
         name: "gpt",
         may_use: &["comm-world", "comm-candle", "comm-cli"],
