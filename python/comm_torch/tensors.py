@@ -39,7 +39,7 @@ _OPERATORS_OF_BOOL = {
 
 _OPERATORS = {
     name: getattr(dist.ReduceOp, name)
-    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR")
+    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 }
 
 
@@ -48,7 +48,7 @@ def operator_name(op):
     for name, operator in _OPERATORS.items():
         if op == operator:
             return name
-    raise ValueError("comm has no such operator: PREMUL_SUM is not supported")
+    raise ValueError(f"comm has no operator {op}")
 
 
 # The results of `to_reduce`, by type and name of the operator.
@@ -56,12 +56,18 @@ _reductions = {}
 
 
 def to_reduce(dtype, op):
-    """Returns the code of a type, its number of elements, and the name of the operator."""
+    """Returns the code of a type, its number of elements, and the operator: its name, or the factor
+    of PREMUL_SUM."""
     name = operator_name(op)
     found = _reductions.get((dtype, name))
     if found is None:
         found = _reductions[dtype, name] = _reduction(dtype, name)
-    return found
+    if name != "PREMUL_SUM":
+        return found
+    code, width, _ = found
+    # The attribute `factor` is younger than the operator. A factor may be a tensor of one element.
+    _, factor = op.__getstate__()
+    return code, width, float(factor)
 
 
 def _reduction(dtype, name):
@@ -72,7 +78,10 @@ def _reduction(dtype, name):
     if dtype not in _NUMBERS:
         raise TypeError(f"tensors of {dtype} can be moved, but not reduced")
     code, width = _NUMBERS[dtype]
-    if width == 2 and name not in ("SUM", "AVG"):
+    is_defined = width == 1 or name in ("SUM", "AVG", "PREMUL_SUM")
+    if name == "PREMUL_SUM" and not (dtype.is_floating_point or dtype.is_complex):
+        is_defined = False
+    if not is_defined:
         raise TypeError(f"{name} of {dtype} tensors is not defined")
     return code, width, name
 

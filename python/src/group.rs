@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::errors::exception;
 use crate::message::{Message, PendingMessage};
 use crate::operation::Operation;
-use crate::request::{Memories, Request, TensorMemory, operator};
+use crate::request::{Memories, Operator, Request, TensorMemory};
 use crate::store::TorchStoreObject;
 
 /// The address and the number of elements of a tensor.
@@ -182,12 +182,12 @@ impl ProcessGroup {
         py: Python<'_>,
         buffer: Span,
         dtype: u8,
-        op: &str,
+        op: Operator,
         how: Run,
     ) -> PyResult<Option<Operation>> {
         let request = || {
             let memory = TensorMemory::new(buffer.0, buffer.1, dtype)?;
-            Ok(Request::AllReduce { memories: Memories::InPlace(memory), op: operator(op)? })
+            Ok(Request::AllReduce { memories: Memories::InPlace(memory), op: op.of_comm()? })
         };
         self.start(py, request(), how)
     }
@@ -197,7 +197,7 @@ impl ProcessGroup {
         py: Python<'_>,
         buffer: Span,
         dtype: u8,
-        op: &str,
+        op: Operator,
         root: usize,
         how: Run,
     ) -> PyResult<Option<Operation>> {
@@ -205,7 +205,7 @@ impl ProcessGroup {
             let memory = TensorMemory::new(buffer.0, buffer.1, dtype)?;
             let memories =
                 if root == self.rank { Memories::InPlace(memory) } else { Memories::SendOnly(memory) };
-            Ok(Request::Reduce { root, memories, op: operator(op)? })
+            Ok(Request::Reduce { root, memories, op: op.of_comm()? })
         };
         self.start(py, request(), how)
     }
@@ -243,12 +243,12 @@ impl ProcessGroup {
         send: Span,
         recv: Span,
         dtype: u8,
-        op: &str,
+        op: Operator,
         counts: Option<Vec<usize>>,
         how: Run,
     ) -> PyResult<Option<Operation>> {
         let request = || {
-            Ok(Request::ReduceScatter { memories: separate(send, recv, dtype)?, counts, op: operator(op)? })
+            Ok(Request::ReduceScatter { memories: separate(send, recv, dtype)?, counts, op: op.of_comm()? })
         };
         self.start(py, request(), how)
     }

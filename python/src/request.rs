@@ -1,6 +1,8 @@
 //! The calls of collectives on memory that Python keeps alive.
 
 use comm::{Buffers, Call, Counts, DType, Error, HostView, HostViewMut, ReduceOp, Result};
+use pyo3::FromPyObject;
+use pyo3::pybacked::PyBackedStr;
 
 /// Memory of a tensor, whose elements are contiguous.
 ///
@@ -151,17 +153,31 @@ fn counts(lengths: Option<&[usize]>) -> Counts<'_> {
     lengths.map_or(Counts::Equal, Counts::PerRank)
 }
 
-/// Returns the operator of this name, as PyTorch writes it.
-pub(crate) fn operator(name: &str) -> Result<ReduceOp> {
-    Ok(match name {
-        "SUM" => ReduceOp::Sum,
-        "AVG" => ReduceOp::Avg,
-        "PRODUCT" => ReduceOp::Prod,
-        "MIN" => ReduceOp::Min,
-        "MAX" => ReduceOp::Max,
-        "BAND" => ReduceOp::BitAnd,
-        "BOR" => ReduceOp::BitOr,
-        "BXOR" => ReduceOp::BitXor,
-        _ => return Err(Error::Internal(format!("{name} is not the name of an operator"))),
-    })
+/// An operator, as Python passes it.
+#[derive(FromPyObject)]
+pub(crate) enum Operator {
+    /// The name that PyTorch uses.
+    Named(PyBackedStr),
+    /// The factor of a `PREMUL_SUM`.
+    Factor(f64),
+}
+
+impl Operator {
+    pub(crate) fn of_comm(&self) -> Result<ReduceOp> {
+        let name = match self {
+            Self::Factor(factor) => return Ok(ReduceOp::PreMulSum(*factor)),
+            Self::Named(name) => &**name,
+        };
+        Ok(match name {
+            "SUM" => ReduceOp::Sum,
+            "AVG" => ReduceOp::Avg,
+            "PRODUCT" => ReduceOp::Prod,
+            "MIN" => ReduceOp::Min,
+            "MAX" => ReduceOp::Max,
+            "BAND" => ReduceOp::BitAnd,
+            "BOR" => ReduceOp::BitOr,
+            "BXOR" => ReduceOp::BitXor,
+            _ => return Err(Error::Internal(format!("{name} is not the name of an operator"))),
+        })
+    }
 }

@@ -84,6 +84,7 @@ def all_reduce():
         own = all[rank].clone()
         dist.all_reduce(own)
         assert_equal(own, sum(all[1:], start=all[0]), f"sum of {dtype}")
+    premultiplied_sums()
     own = torch.full((5,), float(rank))
     dist.all_reduce(own, dist.ReduceOp.AVG)
     assert_equal(own, torch.full((5,), (size - 1) / 2), "average")
@@ -96,6 +97,33 @@ def all_reduce():
         except (TypeError, RuntimeError):
             continue
         raise AssertionError(f"{op} of {dtype} is not defined")
+
+
+def premultiplied_sums():
+    """Each rank has a factor of its own, also as a tensor. Contributions stay as they are."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    factors = [1.5 + peer for peer in range(size)]
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, *COMPLEX):
+        all = [contribution(peer, 6 * size, dtype) for peer in range(size)]
+        total = sum(factor * tensor for factor, tensor in zip(factors, all, strict=True))
+        for factor in (factors[rank], torch.tensor([factors[rank]])):
+            op = dist._make_nccl_premul_sum(factor)
+            for tensor in layouts(all[rank]):
+                dist.all_reduce(tensor, op)
+                assert_equal(tensor, total.reshape(tensor.shape), f"all_reduce of {dtype}")
+            own = all[rank].clone()
+            dist.reduce(own, 0, op)
+            assert_equal(own, all[rank] if rank else total, f"reduce of {dtype}")
+            part = total.new_empty(6)
+            dist.reduce_scatter_tensor(part, all[rank], op)
+            assert_equal(part, total[6 * rank : 6 * rank + 6], f"reduce_scatter of {dtype}")
+            assert_equal(all[rank], contribution(rank, 6 * size, dtype), "the input")
+    for dtype in (torch.int32, torch.bool):
+        try:
+            dist.all_reduce(torch.zeros(3, dtype=dtype), dist._make_nccl_premul_sum(0.5))
+        except TypeError:
+            continue
+        raise AssertionError(f"PREMUL_SUM of {dtype} is not defined")
 
 
 def parameters():

@@ -38,6 +38,23 @@ def ddp():
     train(module, module.parameters())
 
 
+def fsdp_with_a_divisor():
+    """FSDP2 divides by a number that is not that of the ranks with PREMUL_SUM."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    gradients = []
+    for divisor in (None, 8.0):
+        module = nn.Linear(6, 4)
+        nn.init.ones_(module.weight)
+        fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        if divisor is not None:
+            module.set_gradient_divide_factor(divisor)
+        module(torch.full((2, 6), dist.get_rank() + 1.0)).sum().backward()
+        gradients.append(module.weight.grad.full_tensor())
+    assert torch.equal(gradients[0] * dist.get_world_size(), gradients[1] * 8), gradients
+
+
 def fsdp():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -96,6 +113,9 @@ class Training(unittest.TestCase):
 
     def test_fsdp_has_the_losses_of_gloo(self):
         self.assert_same_losses(fsdp, 2)
+
+    def test_fsdp_divides_gradients_by_any_number(self):
+        ranks.run(fsdp_with_a_divisor, 2)
 
     def test_distributed_tensors_and_checkpoints(self):
         ranks.run(tensor_parallel, 2)
