@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import devices
+from . import devices, membership
 from . import tensors as t
 from ._comm import ProcessGroup as _Group
 from .devices import or_on_device
@@ -41,16 +41,21 @@ class CommProcessGroup(dist.ProcessGroup):
     supports_splitting = True
     supports_coalescing = False
     supports_time_estimate = False
+    supports_reconfigure = True
 
-    def __init__(self, store, rank, size, timeout, name="comm"):
+    def __init__(self, store, rank, size, timeout, name="comm", enable_reconfigure=False):
         super().__init__(rank, size)
         self._name = name
         self._timeout = timeout.total_seconds()
         self._store = store
         self._nccl_group = None
-        self._group = _Group(store, rank, size, self._timeout)
         self._rank, self._size = rank, size
         self._sequence = 0
+        self._handle = membership.new_handle()
+        self._uuids = set()
+        self._group = membership.NotConnected()
+        if not enable_reconfigure:
+            self._group = _Group(store, rank, size, self._timeout)
         self._group_name = self._group_desc = ""
         groups.add(self)
 
@@ -158,6 +163,28 @@ class CommProcessGroup(dist.ProcessGroup):
         if self._nccl_group is not None:
             self._nccl_group.shutdown()
         self._group.shutdown()
+
+    def get_reconfigure_handle(self):
+        return self._handle
+
+    def reconfigure(self, opts):
+        """Leaves the group, ends its pending operations, and connects the members of a new one,
+        which find each other through the same store. It has ended when it returns."""
+        rank, size = membership.place(self._handle, opts.handles)
+        if self._nccl_group is not None:
+            raise RuntimeError("a group that has had tensors on a GPU cannot be reconfigured")
+        if opts.uuid in self._uuids:
+            raise ValueError(f"the uuid {opts.uuid} has been used for another group of this process")
+        self._uuids.add(opts.uuid)
+        if self._group.is_pending():
+            self._group.abort("the group is reconfigured while operations are pending")
+        self._group.shutdown()
+        self._group = membership.NotConnected()
+        seconds = self._timeout if opts.timeout is None else opts.timeout.total_seconds()
+        store = dist.PrefixStore(f"reconfigure/{opts.uuid}", self._store)
+        self._group = _Group(store, rank, size, seconds)
+        self._rank, self._size, self._sequence = rank, size, 0
+        return CommWork([], [])
 
     # Operations
 

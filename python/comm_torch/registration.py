@@ -14,8 +14,12 @@ class _Creator:
     def __init__(self, name):
         self.name = name
 
-    def __call__(self, store, rank, size, timeout):
-        return CommProcessGroup(store, rank, size, timeout or datetime.timedelta(minutes=30), self.name)
+    def __call__(self, options, _backend_options):
+        timeout = options.timeout or datetime.timedelta(minutes=30)
+        # PyTorch has had this option since 2.15.
+        enable_reconfigure = getattr(options, "enable_reconfigure", False)
+        place = options.group_rank, options.group_size
+        return CommProcessGroup(options.store, *place, timeout, self.name, enable_reconfigure)
 
 
 def register(name="comm"):
@@ -28,9 +32,9 @@ def register(name="comm"):
     getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
     plugin = dist.Backend._plugins.get(name.upper())
     if plugin is None:
-        dist.Backend.register_backend(name, _Creator(name), devices=["cpu"])
+        dist.Backend.register_backend(name, _Creator(name), extended_api=True, devices=["cpu"])
     elif not isinstance(plugin.creator_fn, _Creator):
-        dist.Backend._plugins[name.upper()] = dist.Backend._BackendPlugin(_Creator(name), False)
+        dist.Backend._plugins[name.upper()] = dist.Backend._BackendPlugin(_Creator(name), True)
 
 
 @atexit.register

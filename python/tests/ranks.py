@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 import comm_torch  # noqa: F401  (registers the backend)
 
+# The variable with which groups have no members until they are reconfigured.
+RECONFIGURE = "COMM_TEST_RECONFIGURE"
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
@@ -53,12 +55,14 @@ def _main():
     module, name, backend, store, size, seconds, rank = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     function = getattr(__import__(module), name)
+    options = {"enable_reconfigure": True} if RECONFIGURE in os.environ else {}
     dist.init_process_group(
         backend,
         init_method=store,
         world_size=int(size),
         rank=int(rank),
         timeout=datetime.timedelta(seconds=float(seconds)),
+        **options,
     )
     try:
         function()
