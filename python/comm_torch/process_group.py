@@ -154,6 +154,16 @@ class CommProcessGroup(dist.ProcessGroup):
         group._set_group_desc(group_desc or "undefined")
         return group
 
+    def supports_tensor_alloc(self, device):
+        return torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size, *, dtype, device):
+        """Returns a tensor of zeros with one dimension, which other ranks of the host read in place.
+        It may outlive the group."""
+        if not self.supports_tensor_alloc(device):
+            raise t.DeviceTensor(device)
+        return t.over(self._group.allocate(size * dtype.itemsize), dtype)
+
     def abort(self):
         if self._nccl_group is not None:
             self._nccl_group.abort()

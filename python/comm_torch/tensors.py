@@ -1,5 +1,6 @@
 """Tensors as memory."""
 
+import ctypes
 import math
 
 import torch
@@ -150,6 +151,16 @@ def plain(tensor):
 def span(tensor, width):
     """Returns the address of a plain tensor, and its number of elements in comm."""
     return tensor.data_ptr(), tensor.numel() * width
+
+
+def over(memory, dtype):
+    """Returns a tensor over memory, which lives as long as the tensor and its views."""
+    if memory.bytes == 0:
+        return torch.empty(0, dtype=dtype)
+    array = (ctypes.c_uint8 * memory.bytes).from_address(memory.address)
+    # The tensor keeps the array alive, and the array keeps the memory.
+    array.memory = memory
+    return torch.frombuffer(array, dtype=dtype)
 
 
 def joined(tensors):

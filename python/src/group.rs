@@ -8,6 +8,7 @@ use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::memory::Memory;
 use crate::message::{Message, PendingMessage};
 use crate::operation::Operation;
 use crate::request::{Memories, Operator, Request, TensorMemory};
@@ -344,6 +345,12 @@ impl ProcessGroup {
         self.post(py, memory, how.tensors, how.finish, |comm, message| {
             comm.communicator().post_recv(from, tag, message, &options);
         })
+    }
+
+    /// Allocates memory that other ranks of the host read in place.
+    fn allocate(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
+        let allocated = py.detach(|| self.members()?.comm.alloc(bytes));
+        allocated.map(Memory::new).map_err(|error| exception(py, &error))
     }
 
     /// Returns whether a collective or a message has not ended.

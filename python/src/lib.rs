@@ -9,11 +9,13 @@
 //! | which methods does Python call | `group.rs`, `operation.rs` |
 //! | how does memory of a tensor become the buffer of a call | `request.rs` |
 //! | how do messages own their tensors | `message.rs` |
+//! | where is memory that other ranks read in place | `memory.rs` |
 //! | how do ranks find each other | `store.rs` |
 //! | how do errors reach Python | `errors.rs` |
 
 mod errors;
 mod group;
+mod memory;
 mod message;
 mod operation;
 mod request;

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import comm_torch
 import ranks
 
 
@@ -55,7 +56,7 @@ def fsdp_with_a_divisor():
     assert torch.equal(gradients[0] * dist.get_world_size(), gradients[1] * 8), gradients
 
 
-def fsdp():
+def fsdp(prepare=lambda _: None):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -65,7 +66,29 @@ def fsdp():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
+    prepare(module)
     train(module, module.parameters())
+
+
+def fsdp_in_allocated_memory():
+    from torch.distributed.fsdp import FSDPModule
+
+    sizes = []
+    allocate_tensor = comm_torch.CommProcessGroup.allocate_tensor
+
+    def counted(self, size, **options):
+        sizes.append(size)
+        return allocate_tensor(self, size, **options)
+
+    comm_torch.CommProcessGroup.allocate_tensor = counted
+
+    def prepare(module):
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_allocate_memory_from_process_group_for_comm(dist.get_backend() == "comm")
+
+    fsdp(prepare)
+    assert bool(sizes) == (dist.get_backend() == "comm"), sizes
 
 
 def tensor_parallel():
@@ -113,6 +136,9 @@ class Training(unittest.TestCase):
 
     def test_fsdp_has_the_losses_of_gloo(self):
         self.assert_same_losses(fsdp, 2)
+
+    def test_fsdp_has_the_losses_of_gloo_in_memory_of_the_group(self):
+        self.assert_same_losses(fsdp_in_allocated_memory, 2)
 
     def test_fsdp_divides_gradients_by_any_number(self):
         ranks.run(fsdp_with_a_divisor, 2)
