@@ -220,12 +220,16 @@ impl Session {
         reduce: impl Fn(&[u8], &mut [u8]),
     ) -> Result<()> {
         let (size, len) = (self.comm.size(), recv.len());
-        self.received.resize(size * len, 0);
-        self.comm.all_to_all_v(send, lens, &mut self.received, &vec![len; size])?;
+        // Shorter calls leave its length, so that longer ones need not write zeros again.
+        if self.received.len() < size * len {
+            self.received.resize(size * len, 0);
+        }
+        let received = &mut self.received[..size * len];
+        self.comm.all_to_all_v(send, lens, received, &vec![len; size])?;
         if len == 0 {
             return Ok(());
         }
-        let mut contributions = self.received.chunks_exact(len);
+        let mut contributions = received.chunks_exact(len);
         if let Some(first) = contributions.next() {
             recv.copy_from_slice(first);
         }
