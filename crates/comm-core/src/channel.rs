@@ -107,7 +107,8 @@ pub trait Fabric: Send + Sync {
     /// Opens a channel between some of the ranks, which become ranks 0, 1, ... of the channel in
     /// the order of `members`. This rank is one of them. Each member, and no other rank, calls this
     /// with the same `channel` and the same list, and waits for the others as long as `until`
-    /// allows. Different channels may be opened in any order and from any thread.
+    /// allows. If streams are connected when they are first used ([`Transport::is_open`]), it need
+    /// not wait for all of them. Different channels may be opened in any order and from any thread.
     ///
     /// Each channel is opened once. If members pass different lists for it, not all of them get a
     /// channel; the others wait until the deadline.

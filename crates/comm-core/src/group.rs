@@ -105,6 +105,23 @@ impl Group {
         (0..size).filter(move |&peer| peer != rank)
     }
 
+    /// Returns the distances, from 1 to `size - 1` and modulo the size, to the ranks that this one
+    /// watches in a large group: the powers of two in both directions. So a rank watches those that
+    /// watch it, news reach all ranks in a logarithmic number of steps, and most algorithms send
+    /// messages only between such ranks.
+    pub fn watched_distances(&self) -> impl Iterator<Item = usize> + use<> {
+        let size = self.size;
+        let powers = (0..usize::BITS).map(|bit| 1 << bit).take_while(move |distance| *distance < size);
+        powers.flat_map(move |distance| [distance, size - distance])
+    }
+
+    /// Returns whether this rank watches a peer in a large group.
+    #[must_use]
+    pub fn watches(&self, peer: usize) -> bool {
+        peer < self.size
+            && self.watched_distances().any(|distance| (self.rank + distance) % self.size == peer)
+    }
+
     /// Returns an error if `root` is not a member.
     ///
     /// # Errors

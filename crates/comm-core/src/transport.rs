@@ -33,6 +33,16 @@ pub trait Transport: Send {
         self.now()
     }
 
+    /// Returns whether there is a stream to a peer. The default is `true`. A transport that
+    /// connects peers when a stream is first used returns `false` before that: nothing was sent to
+    /// the peer or received from it, and nothing has arrived as of the last [`Transport::arm`]. A
+    /// call of [`Transport::try_send`], [`Transport::try_recv`] or [`Transport::fill_buf`] for that
+    /// peer then begins to connect it, and moves nothing until it is connected.
+    fn is_open(&self, peer: usize) -> bool {
+        let _ = peer;
+        true
+    }
+
     /// Sends as many bytes as can be sent now, gathered from `bytes` in order. Returns the number
     /// of bytes that were accepted, which may be zero.
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize>;
@@ -92,7 +102,7 @@ pub trait Transport: Send {
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] means that
     /// something may already be able to move, or that a stream has ended: the next attempt shows
     /// which. After [`Armed::Sleep`] the descriptor becomes readable when something can move, when
-    /// any stream of any peer breaks, and on abort. Wakeups may be spurious. Bytes that
+    /// any stream of any peer opens or breaks, and on abort. Wakeups may be spurious. Bytes that
     /// [`Transport::fill_buf`] returned, but that the caller could not consume because they are
     /// fewer than those of the largest element, need not prevent sleep.
     fn arm(&mut self, interest: &Interest) -> Result<Armed>;

@@ -58,6 +58,10 @@ impl Both {
         if self.is_over_tcp(to) { self.tcp.released(to) } else { self.shm.released(to) }
     }
 
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        if self.is_over_tcp(peer) { self.tcp.is_open(peer) } else { self.shm.is_open(peer) }
+    }
+
     pub(crate) fn group(&self) -> Group {
         self.shm.group()
     }

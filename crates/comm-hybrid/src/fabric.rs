@@ -19,7 +19,9 @@ use crate::transport::HybridTransport;
 /// one whose members are all on one host opens no socket between hosts. Ranks may open channels in
 /// any order, and from several threads. A channel id is opened once.
 ///
-/// There is no background thread: connections are accepted while a channel is being opened.
+/// Connections are accepted while a channel is being opened. In a channel of many ranks, a pair is
+/// connected when it first exchanges something, by a thread per transport; otherwise there is no
+/// background thread.
 #[derive(Debug)]
 pub struct HybridFabric {
     group: Group,

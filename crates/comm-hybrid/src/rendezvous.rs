@@ -77,7 +77,9 @@ pub(crate) fn connect<'s>(
     let membership = config.tcp.member.membership();
     let endpoint =
         memory.map(|memory| HybridEndpoint { membership, memory, tcp: TcpEndpoint::bind(&config.tcp) });
-    comm_rendezvous::connect(store, config.tcp.member_over("auto"), endpoint)
+    let mut member = config.tcp.member_over("auto");
+    member.settings.add("shm.full_mesh_max", config.shm.full_mesh_max);
+    comm_rendezvous::connect(store, member, endpoint)
 }
 
 /// The records of a rank for both transports; the others use the part that they need.

@@ -93,6 +93,10 @@ impl Transport for HybridTransport {
         whole!(&mut self.inner, channel => channel.now_roughly())
     }
 
+    fn is_open(&self, peer: usize) -> bool {
+        whole!(&self.inner, channel => channel.is_open(peer))
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         toward!(&mut self.inner, to, side => side.try_send(to, bytes))
     }

@@ -2,20 +2,21 @@
 //! this rank.
 //!
 //! It has no thread of its own. A thread that opens a channel drives the acceptor for all channels
-//! while it waits, and so does one that uses a channel to which peers may add connections: each
-//! notifies the others of connections for their channels.
+//! while it waits, and so does one that uses a channel to which peers may add connections, and the
+//! dialer, if there is one: each notifies the others of connections for their channels.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use comm_core::{Error, Notify, Result};
+use comm_core::{Error, Notify, Process, Result};
 
 use crate::acceptor::Acceptor;
 use crate::connect::ConnId;
-use crate::mesh::{Destination, Protocol};
+use crate::mesh::{ASK_INDEX, Destination, Protocol};
+use crate::on_demand::{Demand, OnDemandChannel, PeerState};
 
 /// The limit on connections kept for channels that are not yet open on this rank, in a small world.
 const UNOPENED_MAX: usize = 4096;
@@ -31,23 +32,37 @@ pub(crate) struct AcceptQueue<P: Protocol> {
 }
 
 #[derive(Debug)]
-struct QueueState<P: Protocol> {
-    acceptor: Acceptor<P>,
-    /// Connections whose channel is not yet open on this rank.
-    accepted: HashMap<Destination<P::Key>, P::Accepted>,
+pub(crate) struct QueueState<P: Protocol> {
+    pub(crate) acceptor: Acceptor<P>,
+    /// Connections whose channel is not yet open on this rank, and those by which peers ask for
+    /// connections.
+    pub(crate) accepted: HashMap<Destination<P::Key>, P::Accepted>,
     openers: Vec<(P::Key, Arc<Notify>)>,
+    /// The open channels that have connections on demand.
+    pub(crate) on_demand: HashMap<P::Key, OnDemandChannel<P>>,
+    /// Such channels that were closed. A peer that connects to one sees its end.
+    pub(crate) closed: HashSet<P::Key>,
+    /// Whether a dialer drives the acceptor.
+    pub(crate) has_dialer: bool,
 }
 
 impl<P: Protocol> AcceptQueue<P> {
     pub(crate) fn new(listener: P::Listener) -> Result<Self> {
         let acceptor = Acceptor::new(listener).map_err(|error| Error::io("watch a listener", error))?;
         let epoll = acceptor.descriptor();
-        let state = QueueState { acceptor, accepted: HashMap::new(), openers: Vec::new() };
+        let state = QueueState {
+            acceptor,
+            accepted: HashMap::new(),
+            openers: Vec::new(),
+            on_demand: HashMap::new(),
+            closed: HashSet::new(),
+            has_dialer: false,
+        };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
 
     /// No operation leaves the state inconsistent, so poisoning is ignored.
-    fn lock(&self) -> MutexGuard<'_, QueueState<P>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +70,14 @@ impl<P: Protocol> AcceptQueue<P> {
     pub(crate) fn register(self: &Arc<Self>, protocol: &Arc<P>, key: P::Key) -> Result<Registration<P>> {
         let notify = Arc::new(Notify::new()?);
         self.lock().openers.push((key, Arc::clone(&notify)));
-        Ok(Registration { queue: Arc::clone(self), protocol: Arc::clone(protocol), key, notify })
+        Ok(Registration {
+            queue: Arc::clone(self),
+            protocol: Arc::clone(protocol),
+            key,
+            notify,
+            demand: None,
+            process: Process::current(),
+        })
     }
 }
 
@@ -66,15 +88,20 @@ impl<P: Protocol> AsFd for AcceptQueue<P> {
 }
 
 /// A channel for which connections are accepted: first those of its members, and once it is open
-/// those that they add ([`Destination::index`] above zero). Dropping it closes the connections of
-/// the channel that it did not take.
+/// those that they add ([`Destination::index`] above zero). It also makes the connections of the
+/// channel that are made on demand. Dropping it closes the connections of the channel that it did
+/// not take.
 #[derive(Debug)]
 pub struct Registration<P: Protocol> {
-    queue: Arc<AcceptQueue<P>>,
+    pub(crate) queue: Arc<AcceptQueue<P>>,
     protocol: Arc<P>,
-    key: P::Key,
-    /// Becomes readable when another thread has accepted a connection for this channel.
-    notify: Arc<Notify>,
+    pub(crate) key: P::Key,
+    /// Becomes readable when another thread has accepted or made a connection for this channel.
+    pub(crate) notify: Arc<Notify>,
+    /// The connections that are made on demand, if some are.
+    pub(crate) demand: Option<Demand<P>>,
+    /// The process to which the channel belongs.
+    process: Process,
 }
 
 /// A connection that a member has added to an open channel.
@@ -114,15 +141,24 @@ impl<P: Protocol> Registration<P> {
     }
 
     /// Accepts connections without blocking, and takes those that members have added to the channel
-    /// since it was opened.
+    /// since it was opened. The first connection of such a member was made:
+    /// [`Registration::take_made`] returns it, or has returned it.
     ///
     /// # Errors
     /// [`Error::Io`] if the system has no memory left.
     pub fn accept_added(&self) -> Result<Vec<Added<P::Connection>>> {
         let added: Vec<_> = {
             let mut state = self.turn()?;
-            let is_added = |to: &Destination<P::Key>| to.key == self.key && to.index > 0;
-            state.accepted.extract_if(|to, _| is_added(to)).collect()
+            let QueueState { accepted, on_demand, .. } = &mut *state;
+            let peers = on_demand.get(&self.key).map(|channel| &channel.peers);
+            let is_connected = |rank: &usize| {
+                let peer = peers.and_then(|peers| peers.get(rank));
+                peer.is_none_or(|peer| peer.state == PeerState::Done)
+            };
+            let is_added = |to: &Destination<P::Key>| {
+                to.key == self.key && (1..ASK_INDEX).contains(&to.index) && is_connected(&to.world_rank)
+            };
+            accepted.extract_if(|to, _| is_added(to)).collect()
         };
         let establish = |(to, accepted): (Destination<P::Key>, _)| {
             let Destination { world_rank, index, .. } = to;
@@ -169,10 +205,21 @@ impl<P: Protocol> Registration<P> {
 
 impl<P: Protocol> Drop for Registration<P> {
     fn drop(&mut self) {
+        // In a forked child, another thread may have held the lock.
+        if !self.process.is_current() {
+            return;
+        }
         let mut state = self.queue.lock();
         state.openers.retain(|(_, notify)| !Arc::ptr_eq(notify, &self.notify));
+        if let Some(demand) = &self.demand {
+            // The dialer closes the connections.
+            state.on_demand.remove(&self.key);
+            state.closed.insert(self.key);
+            demand.wake_dialer();
+            return;
+        }
         state.accepted.retain(|destination, _| destination.key != self.key);
-        if state.openers.is_empty() {
+        if state.openers.is_empty() && !state.has_dialer {
             // No thread drives their handshakes until the next channel is opened.
             state.acceptor.close_pending();
         }
@@ -182,7 +229,7 @@ impl<P: Protocol> Drop for Registration<P> {
 impl<P: Protocol> QueueState<P> {
     /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
     /// an earlier one with the same destination, which the peer has abandoned.
-    fn turn(&mut self, protocol: &P) -> io::Result<()> {
+    pub(crate) fn turn(&mut self, protocol: &P) -> io::Result<()> {
         let max = UNOPENED_MAX.max(protocol.connections_max() * UNOPENED_PER_CONNECTION);
         let capacity = max.saturating_sub(self.accepted.len());
         for accepted in self.acceptor.turn(protocol, capacity)? {

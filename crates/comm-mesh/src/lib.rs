@@ -1,4 +1,4 @@
-//! Connects the ranks of a group in a full mesh, for the transports of the comm collective
+//! Connects the ranks of a group with each other, for the transports of the comm collective
 //! communication library.
 //!
 //! A transport supplies three things, and this crate does the rest:
@@ -14,8 +14,10 @@
 //! [`Opening`] is a channel that is being opened; [`complete`] waits for one, or for two together
 //! as a tuple.
 //!
-//! This crate starts no thread: the threads that open channels accept connections for each other,
-//! and so do those that use a channel whose transport keeps its [`Registration`].
+//! In a channel of many ranks, connections are made when they are first used
+//! ([`Registration::request`]), by a thread of the mesh. Small meshes have no thread: the threads
+//! that open channels accept connections for each other, and so do those that use a channel whose
+//! transport keeps its [`Registration`].
 //!
 //! | question | file |
 //! |---|---|
@@ -23,6 +25,7 @@
 //! | how is a connection accepted | `acceptor.rs` |
 //! | where does it wait until its channel is opened on this rank | `accept_queue.rs` |
 //! | how is a channel opened | `mesh.rs`, `opening.rs`, `connect.rs` |
+//! | how is a connection made when it is first used | `on_demand.rs`, `dialer.rs` |
 //! | how does a thread wait | `poll.rs` |
 //! | how does a channel tell the time at almost no cost | `coarse_clock.rs` |
 #![forbid(unsafe_code)]
@@ -31,7 +34,9 @@ mod accept_queue;
 mod acceptor;
 mod coarse_clock;
 mod connect;
+mod dialer;
 mod mesh;
+mod on_demand;
 mod opening;
 mod pending;
 mod poll;
@@ -43,7 +48,7 @@ pub use accept_queue::{Added, Registration};
 pub use acceptor::{Accept, Acceptor, HandshakeState, Limits, PendingConn};
 pub use coarse_clock::CoarseClock;
 pub use connect::{Backoff, ConnId, Connect, LivenessProbe};
-pub use mesh::{ConnectedChannel, Destination, Mesh, Protocol};
+pub use mesh::{ASK_INDEX, ConnectedChannel, Destination, Mesh, Protocol};
 pub use opening::{Opening, complete};
 pub use pending::{descriptor_limit, pending_max};
 pub use poll::{deadline_after, timespec, wait, wait_for};

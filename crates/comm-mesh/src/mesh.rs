@@ -1,26 +1,38 @@
 //! The channels between the ranks of a world, as seen by one of them.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use comm_core::{ChannelId, Group, Result};
+use comm_core::{ChannelId, ChannelKind, Group, Result};
 
 use crate::accept_queue::{AcceptQueue, Registration};
 use crate::acceptor::Accept;
 use crate::connect::{ConnId, Connect, LivenessProbe};
-use crate::opening::{MeshOpening, Opening};
+use crate::dialer::DialerThread;
+use crate::opening::{MeshOpening, Opening, Peers};
 
 /// The parts that a transport supplies to connect ranks.
-pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debug + Sized {
+pub trait Protocol:
+    Accept<Listener: Debug + Send, Conn: Debug + Send, Accepted: Debug + Send>
+    + Debug
+    + Sized
+    + Send
+    + Sync
+    + 'static
+{
     /// Identifies a channel on both sides of a connection.
-    type Key: Copy + Debug + Eq + Hash;
+    type Key: Copy + Debug + Eq + Hash + Send;
     /// An established connection.
-    type Connection: Debug;
+    type Connection: Debug + Send;
     /// Connects to a peer.
-    type Connect: Connect<Connection = Self::Connection> + Debug;
+    type Connect: Connect<Connection = Self::Connection> + Debug + Send;
+    /// Asks a peer with a higher world rank to connect to this rank, until it is dropped. It never
+    /// returns a connection.
+    type Ask: Connect<Connection = Infallible> + Debug + Send;
     /// Detects the exit of peers.
     type Probe: LivenessProbe + Debug;
     /// A channel whose connections are all established.
@@ -32,8 +44,16 @@ pub trait Protocol: Accept<Listener: Debug, Conn: Debug, Accepted: Debug> + Debu
     /// The most connections that peers make to a channel.
     fn connections_max(&self) -> usize;
 
+    /// The largest number of members of a channel whose connections are all made when it is opened.
+    /// Those of larger channels are made when they are first used. Equal on all ranks.
+    fn full_mesh_max(&self) -> usize;
+
     /// Begins to connect to a peer. `peers` is the number of peers that the channel connects.
     fn connect(&self, key: Self::Key, to: ConnId, peers: usize) -> Self::Connect;
+
+    /// Begins to ask a peer to connect to this rank. The peer accepts a connection with the index
+    /// [`ASK_INDEX`], which stays open until the peer has connected.
+    fn ask(&self, key: Self::Key, to: ConnId) -> Self::Ask;
 
     /// A probe of the peers from which a channel expects these connections, in ascending order.
     fn probe(&self, now: Instant, expected: &[ConnId]) -> Self::Probe;
@@ -62,9 +82,12 @@ pub struct ConnectedChannel<P: Protocol> {
     pub key: P::Key,
     /// The group, with this rank's number in it.
     pub group: Group,
-    /// The connection to each peer, in ascending order of rank.
+    /// The connections that were made, in ascending order of rank.
     pub peers: Vec<(ConnId, P::Connection)>,
-    /// Accepts connections that members add to the channel. `None` if this rank has no listener.
+    /// The peers whose connections are made when they are first used, in ascending order of rank.
+    pub on_demand: Vec<ConnId>,
+    /// Makes these connections, and accepts those that members add to the channel. `None` if this
+    /// rank has no listener.
     pub registration: Option<Registration<P>>,
 }
 
@@ -75,10 +98,13 @@ pub struct Destination<K> {
     pub key: K,
     /// The peer's rank in the world.
     pub world_rank: usize,
-    /// Zero for the connection with which the channel is opened, and the number of one that the
-    /// peer adds later.
+    /// Zero for the connection with which the channel is opened, the number of one that the peer
+    /// adds later, or [`ASK_INDEX`].
     pub index: u8,
 }
+
+/// The index of a connection by which a peer asks this rank to connect to it.
+pub const ASK_INDEX: u8 = u8::MAX;
 
 /// Opens channels between the ranks of a world.
 #[derive(Debug)]
@@ -87,6 +113,8 @@ pub struct Mesh<P: Protocol> {
     protocol: Arc<P>,
     /// `None` in a world of one rank, and for a rank without a listener.
     queue: Option<Arc<AcceptQueue<P>>>,
+    /// The thread that makes connections on demand, once a channel needs it.
+    dialer: Mutex<Option<Arc<DialerThread<P>>>>,
 }
 
 impl<P: Protocol> Mesh<P> {
@@ -96,7 +124,7 @@ impl<P: Protocol> Mesh<P> {
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
     pub fn new(group: Group, protocol: P, listener: Option<P::Listener>) -> Result<Self> {
         let queue = listener.map(AcceptQueue::new).transpose()?.map(Arc::new);
-        Ok(Self { group, protocol: Arc::new(protocol), queue })
+        Ok(Self { group, protocol: Arc::new(protocol), queue, dialer: Mutex::new(None) })
     }
 
     /// The group of all ranks.
@@ -112,10 +140,13 @@ impl<P: Protocol> Mesh<P> {
     }
 
     /// Begins to open a channel between `members`, which connects this rank to the members for
-    /// which `reaches` returns `true`.
+    /// which `reaches` returns `true`. It connects to all of them at once if the channel is small,
+    /// and to those that this rank watches ([`Group::watches`]) if it carries control messages; to
+    /// others when their connection is first used.
     ///
     /// # Errors
     /// As [`Fabric::open_among`](comm_core::Fabric::open_among), for an invalid list of members.
+    /// [`Error::Io`](comm_core::Error::Io) if the system has no thread or descriptor left.
     pub fn begin(
         &self,
         channel: ChannelId,
@@ -124,11 +155,31 @@ impl<P: Protocol> Mesh<P> {
     ) -> Result<impl Opening<Channel = P::Channel> + use<P>> {
         let group = self.group.subgroup(channel.group, members)?;
         let key = self.protocol.key(channel, members);
-        let is_reached = |(_, world_rank): &(usize, usize)| {
-            self.queue.is_some() && *world_rank != self.group.rank() && reaches(*world_rank)
+        let is_reached = |id: &ConnId| {
+            self.queue.is_some() && id.world_rank != self.group.rank() && reaches(id.world_rank)
         };
-        let peers: Vec<(usize, usize)> = members.iter().copied().enumerate().filter(is_reached).collect();
+        let ids = members.iter().enumerate().map(|(rank, &world_rank)| ConnId { rank, world_rank });
+        let has_full_mesh = members.len() <= self.protocol.full_mesh_max();
+        let is_control = channel.kind == ChannelKind::Control;
+        let (now, on_demand): (Vec<ConnId>, Vec<ConnId>) =
+            ids.filter(is_reached).partition(|id| has_full_mesh || is_control && group.watches(id.rank));
         let queue = self.queue.as_ref().map(|queue| queue.register(&self.protocol, key)).transpose()?;
-        Ok(MeshOpening::new((Arc::clone(&self.protocol), queue), key, (group, self.group.rank()), &peers))
+        let dialer = if on_demand.is_empty() { None } else { self.dialer()? };
+        let peers = Peers { now, on_demand, dialer };
+        Ok(MeshOpening::new((Arc::clone(&self.protocol), queue), key, (group, self.group.rank()), peers))
+    }
+
+    /// Returns the thread that makes connections on demand, which is started the first time.
+    fn dialer(&self) -> Result<Option<Arc<DialerThread<P>>>> {
+        let Some(queue) = &self.queue else { return Ok(None) };
+        let mut dialer = self.dialer.lock().unwrap_or_else(PoisonError::into_inner);
+        if dialer.is_none() {
+            *dialer = Some(Arc::new(DialerThread::start(
+                self.group.rank(),
+                Arc::clone(queue),
+                Arc::clone(&self.protocol),
+            )?));
+        }
+        Ok(dialer.clone())
     }
 }

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::accept_queue::Registration;
 use crate::connect::{ConnId, Connect, LivenessProbe};
+use crate::dialer::DialerThread;
 use crate::mesh::{ConnectedChannel, Protocol};
 use crate::poll::wait;
 
@@ -109,6 +110,17 @@ pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Wat
     opening.finish()
 }
 
+/// The peers of a channel that is being opened, in ascending order of rank.
+#[derive(Debug)]
+pub(crate) struct Peers<P: Protocol> {
+    /// The peers that are connected at once.
+    pub(crate) now: Vec<ConnId>,
+    /// The peers that are connected on demand.
+    pub(crate) on_demand: Vec<ConnId>,
+    /// Connects the latter, if there are any.
+    pub(crate) dialer: Option<Arc<DialerThread<P>>>,
+}
+
 /// A channel of one mesh that is being opened.
 #[derive(Debug)]
 pub(crate) struct MeshOpening<P: Protocol> {
@@ -123,20 +135,23 @@ pub(crate) struct MeshOpening<P: Protocol> {
     /// `None` if this rank has no listener.
     queue: Option<Registration<P>>,
     open: Vec<(ConnId, P::Connection)>,
+    on_demand: Vec<ConnId>,
+    dialer: Option<Arc<DialerThread<P>>>,
 }
 
 impl<P: Protocol> MeshOpening<P> {
-    /// Begins to open a channel to `peers`, each given by its ranks on the channel and in the
-    /// world. `own_rank` is the local rank in the world.
+    /// Begins to open a channel to `peers`. `own_rank` is the local rank in the world.
     pub(crate) fn new(
         (protocol, queue): (Arc<P>, Option<Registration<P>>),
         key: P::Key,
         (group, own_rank): (Group, usize),
-        peers: &[(usize, usize)],
+        peers: Peers<P>,
     ) -> Self {
-        let ids = peers.iter().map(|&(rank, world_rank)| ConnId { rank, world_rank });
-        let (below, expected): (Vec<ConnId>, Vec<ConnId>) = ids.partition(|id| id.world_rank < own_rank);
-        let connect = |id: ConnId| (id, protocol.connect(key, id, peers.len()));
+        let Peers { now, on_demand, dialer } = peers;
+        let count = now.len() + on_demand.len();
+        let (below, expected): (Vec<ConnId>, Vec<ConnId>) =
+            now.into_iter().partition(|id| id.world_rank < own_rank);
+        let connect = |id: ConnId| (id, protocol.connect(key, id, count));
         let began = Instant::now();
         Self {
             key,
@@ -148,6 +163,8 @@ impl<P: Protocol> MeshOpening<P> {
             expected,
             queue,
             open: Vec::new(),
+            on_demand,
+            dialer,
         }
     }
 
@@ -220,8 +237,11 @@ impl<P: Protocol> Opening for MeshOpening<P> {
 
     fn finish(mut self) -> Result<P::Channel> {
         self.open.sort_unstable_by_key(|(id, _)| *id);
-        let Self { protocol, key, group, open: peers, queue: registration, .. } = self;
-        protocol.channel(ConnectedChannel { key, group, peers, registration })
+        let Self { protocol, key, group, open: peers, queue: mut registration, on_demand, dialer, .. } = self;
+        if let (Some(registration), Some(dialer)) = (&mut registration, dialer) {
+            registration.connect_on_demand(&on_demand, peers.len(), dialer);
+        }
+        protocol.channel(ConnectedChannel { key, group, peers, on_demand, registration })
     }
 }
 

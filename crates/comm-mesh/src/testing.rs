@@ -1,5 +1,6 @@
 //! A protocol for tests: a hello of four bytes over Unix sockets, which is answered by one byte.
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -12,8 +13,8 @@ use comm_core::{ChannelId, ChannelKind, During, Error, Group, GroupId, Loss, Mem
 use rustix::event::{PollFd, PollFlags};
 
 use crate::{
-    Accept, ConnId, Connect, ConnectedChannel, Destination, HandshakeState, Limits, LivenessProbe, Mesh,
-    PendingConn, Protocol, Registration,
+    ASK_INDEX, Accept, ConnId, Connect, ConnectedChannel, Destination, HandshakeState, Limits, LivenessProbe,
+    Mesh, PendingConn, Protocol, Registration,
 };
 
 /// Longer than any wait of a test that passes.
@@ -47,12 +48,19 @@ pub(crate) fn is_closed(mut stream: &UnixStream) -> bool {
     stream.read(&mut [0]).is_ok_and(|read| read == 0)
 }
 
-/// The mesh of each rank of a world.
+/// The mesh of each rank of a world, in which every pair is connected when a channel is opened.
 pub(crate) fn meshes(size: usize) -> Vec<Mesh<TestProtocol>> {
+    meshes_with(size, usize::MAX)
+}
+
+/// The mesh of each rank of a world, in which channels of more than `full_mesh_max` ranks connect
+/// pairs on demand.
+pub(crate) fn meshes_with(size: usize, full_mesh_max: usize) -> Vec<Mesh<TestProtocol>> {
     let (listeners, addresses): (Vec<_>, Vec<_>) = (0..size).map(|_| listen()).unzip();
     let mesh = |(rank, listener)| {
         let group = Group::new(GroupId::WORLD, Membership { rank, size }).unwrap();
-        let protocol = TestProtocol { rank, addresses: addresses.clone(), ..TestProtocol::default() };
+        let addresses = addresses.clone();
+        let protocol = TestProtocol { rank, addresses, full_mesh_max, ..TestProtocol::default() };
         Mesh::new(group, protocol, Some(listener)).unwrap()
     };
     listeners.into_iter().enumerate().map(mesh).collect()
@@ -67,6 +75,7 @@ pub(crate) struct TestProtocol {
     pub(crate) is_exhausted: AtomicBool,
     /// A rank that the probe reports as exited.
     pub(crate) exited: Option<usize>,
+    pub(crate) full_mesh_max: usize,
 }
 
 impl Default for TestProtocol {
@@ -77,6 +86,7 @@ impl Default for TestProtocol {
             limits: Limits { pending_max: 8, handshake_timeout: None },
             is_exhausted: AtomicBool::new(false),
             exited: None,
+            full_mesh_max: usize::MAX,
         }
     }
 }
@@ -105,6 +115,7 @@ pub(crate) struct TestConnection {
 pub(crate) struct TestChannel {
     pub(crate) group: Group,
     pub(crate) peers: Vec<(ConnId, TestConnection)>,
+    pub(crate) on_demand: Vec<ConnId>,
     pub(crate) registration: Option<Registration<TestProtocol>>,
 }
 
@@ -169,6 +180,7 @@ impl Protocol for TestProtocol {
     type Key = u8;
     type Connection = TestConnection;
     type Connect = TestConnect;
+    type Ask = TestAsk;
     type Probe = TestProbe;
     type Channel = TestChannel;
 
@@ -180,9 +192,19 @@ impl Protocol for TestProtocol {
         self.addresses.len()
     }
 
+    fn full_mesh_max(&self) -> usize {
+        self.full_mesh_max
+    }
+
     fn connect(&self, key: u8, to: ConnId, _peers: usize) -> TestConnect {
         let hello = [GREETING, key, u8::try_from(self.rank).unwrap(), 0];
         TestConnect { to, hello, address: self.addresses[to.world_rank].clone(), stream: None }
+    }
+
+    fn ask(&self, key: u8, to: ConnId) -> TestAsk {
+        let mut connect = self.connect(key, to, 1);
+        connect.hello[3] = ASK_INDEX;
+        TestAsk(connect)
     }
 
     fn probe(&self, _now: Instant, _awaited: &[ConnId]) -> TestProbe {
@@ -201,8 +223,8 @@ impl Protocol for TestProtocol {
     }
 
     fn channel(&self, connected: ConnectedChannel<Self>) -> Result<TestChannel> {
-        let ConnectedChannel { group, peers, registration, .. } = connected;
-        Ok(TestChannel { group, peers, registration })
+        let ConnectedChannel { group, peers, on_demand, registration, .. } = connected;
+        Ok(TestChannel { group, peers, on_demand, registration })
     }
 }
 
@@ -249,6 +271,26 @@ impl Connect for TestConnect {
 
     fn next_attempt(&self) -> Option<Instant> {
         self.stream.is_none().then(Instant::now)
+    }
+}
+
+/// Connects, and connects again whenever the peer closes the connection. The peer never answers.
+#[derive(Debug)]
+pub(crate) struct TestAsk(TestConnect);
+
+impl Connect for TestAsk {
+    type Connection = Infallible;
+
+    fn advance(&mut self, now: Instant) -> Result<Option<Infallible>> {
+        self.0.advance(now).map(|_| None)
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.0.poll_fd()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        self.0.next_attempt()
     }
 }
 

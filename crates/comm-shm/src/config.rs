@@ -28,9 +28,15 @@ pub struct SharedMemoryConfig {
     /// kernel copies fast enough, and never otherwise. `usize::MAX` means never; a value below the
     /// page size means a page. Ranks may use different values.
     pub single_copy_bytes: Option<usize>,
+    /// The largest number of ranks of a channel that connects all pairs of ranks when it is opened.
+    /// In a larger channel of data, a pair is connected when one of the two first sends to the
+    /// other or receives from it. All ranks need the same value.
+    pub full_mesh_max: usize,
 }
 
 impl SharedMemoryConfig {
+    /// The default of `full_mesh_max`.
+    pub const FULL_MESH_MAX: usize = 16;
     /// The smallest capacity of a ring.
     pub const RING_BYTES_MIN: usize = 4096;
     /// The largest capacity of a ring.
@@ -102,7 +108,12 @@ impl SharedMemoryConfig {
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
-        Self { ring_bytes: 1 << 20, zero_copy_bytes: 2 << 20, single_copy_bytes: None }
+        Self {
+            ring_bytes: 1 << 20,
+            zero_copy_bytes: 2 << 20,
+            single_copy_bytes: None,
+            full_mesh_max: Self::FULL_MESH_MAX,
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use crate::process::Processes;
 use crate::segment::{Direction, Segment};
 use crate::socket;
 
-const BACKOFF_MIN: Duration = Duration::from_millis(1);
-const BACKOFF_MAX: Duration = Duration::from_millis(100);
+pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(1);
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
 /// Connects to one rank and offers it memory to share, until it accepts.
 #[derive(Debug)]

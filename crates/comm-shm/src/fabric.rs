@@ -30,7 +30,9 @@ const REDUCE: f64 = 3.3e-11;
 /// for a channel that this rank has not opened yet waits until it does, so ranks may open channels
 /// in any order and from several threads. Each channel can be opened once.
 ///
-/// There is no background thread: connections are accepted while a channel is being opened. All
+/// Connections are accepted while a channel is being opened. In a channel of many ranks
+/// ([`SharedMemoryConfig::full_mesh_max`]), a pair is connected when it first exchanges something,
+/// by a thread that the first such channel starts; otherwise there is no background thread. All
 /// shared memory is anonymous, so the system frees it however the processes exit.
 #[derive(Debug)]
 pub struct SharedMemoryFabric {
@@ -71,6 +73,7 @@ impl SharedMemoryFabric {
     pub fn join<'s>(store: &'s dyn Store, config: &RendezvousConfig) -> Result<(Rendezvous<'s>, Self)> {
         let mut member = config.member.clone();
         member.settings.add("transport", "shm");
+        member.settings.add("full_mesh_max", config.shm.full_mesh_max);
         let (rendezvous, fabric) =
             comm_rendezvous::connect(store, member, SharedMemoryEndpoint::open(config))?;
         // All ranks have the same records, so all of them fail or none does.

@@ -4,7 +4,7 @@ use comm_core::wire::{self, WireError, Writer};
 use comm_core::{ChannelId, ChannelKind, GroupId};
 
 /// The first bytes of the packets of both sides: a magic and the version.
-const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x04";
+const MAGIC: [u8; 8] = *b"\x93cshm\r\n\x05";
 /// The size of a hello in bytes.
 pub(crate) const HELLO_BYTES: usize = 72;
 /// The acceptor's reply, after which the dialer may use the segment.
@@ -24,7 +24,7 @@ impl ChannelKey {
     }
 }
 
-/// The message of the dialer. The memory is attached to it.
+/// The message of the side that connects. The memory of a dialer is attached to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) key: ChannelKey,
@@ -34,7 +34,8 @@ pub(crate) struct Hello {
     pub(crate) token: u128,
     /// The token of the acceptor.
     pub(crate) to_token: u128,
-    /// The capacity of a ring in bytes.
+    /// The capacity of a ring in bytes. Zero if the sender has no memory to share, and asks the
+    /// receiver to be the dialer.
     pub(crate) capacity: u64,
 }
 
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_hello_match_the_specification() {
-        let mut expected = b"\x93cshm\r\n\x04\x02\0\0\0\x07\0\0\0".to_vec();
+        let mut expected = b"\x93cshm\r\n\x05\x02\0\0\0\x07\0\0\0".to_vec();
         expected.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         expected.extend([0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         expected.extend([0, 0, 4, 0, 0, 0, 0, 0]);

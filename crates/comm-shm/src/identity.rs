@@ -31,11 +31,13 @@ impl Identity {
         }
     }
 
-    /// Whether a hello is addressed to this rank and comes from a member with a higher rank.
+    /// Whether a hello is addressed to this rank and comes from a member: one with a higher rank,
+    /// or one with a lower rank that asks for a connection.
     pub(crate) fn authorize(&self, hello: &Hello) -> bool {
         let rank = hello.rank as usize;
         let member = self.members.get(rank).copied().flatten();
-        rank > self.rank
+        let is_right_side = if hello.capacity == 0 { rank < self.rank } else { rank > self.rank };
+        is_right_side
             && hello.to_token == self.token
             && member.is_some_and(|member| member.token == hello.token)
     }

@@ -52,6 +52,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod ask;
 mod cache;
 mod cma;
 mod config;

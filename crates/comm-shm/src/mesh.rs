@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use comm_core::{ChannelId, ChannelKind, Result};
 use comm_mesh::{
-    Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, pending_max,
+    ASK_INDEX, Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, Registration,
+    pending_max,
 };
 
+use crate::ask::Asker;
 use crate::config::SharedMemoryConfig;
 use crate::connect::Connector;
 use crate::credentials;
@@ -28,6 +30,10 @@ use crate::transport::SharedMemoryTransport;
 /// The maximum number of silent connections per peer: a probe for each channel that it is opening.
 const PENDING_PER_PEER: usize = 4;
 
+/// The address of a rank that has none. Channels connect only neighbours, all of which have one. No
+/// listener has the name 0.
+const NOBODY: Address = Address { listener: 0, token: 0 };
+
 /// The sockets, handshakes and memory of the channels of one rank.
 #[derive(Debug)]
 pub(crate) struct SharedMemoryProtocol {
@@ -38,11 +44,12 @@ pub(crate) struct SharedMemoryProtocol {
     pub(crate) processes: Arc<Processes>,
 }
 
-/// A connection from a member, and the memory that it wants to share.
+/// A connection from a member.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     socket: OwnedFd,
-    segment: OwnedFd,
+    /// The memory that it wants to share. `None` if it asks for a connection.
+    segment: Option<OwnedFd>,
     hello: Hello,
 }
 
@@ -91,11 +98,14 @@ impl Accept for SharedMemoryProtocol {
         };
         let hello = Hello::decode(&bytes).ok().filter(|_| packet.len == HELLO_BYTES);
         let reason = match (hello.filter(|hello| self.identity.authorize(hello)), packet.fd) {
-            (Some(hello), _) if !Segment::can_hold(hello.capacity) => {
+            (Some(hello), _) if hello.capacity == 0 && has_capacity => {
+                return HandshakeState::Accepted(Accepted { socket, segment: None, hello });
+            }
+            (Some(hello), _) if hello.capacity > 0 && !Segment::can_hold(hello.capacity) => {
                 "it offers rings of an invalid capacity"
             }
-            (Some(_), Some(_)) if !has_capacity => "there are too many connections",
-            (Some(hello), Some(segment)) => {
+            (Some(_), _) if !has_capacity => "there are too many connections",
+            (Some(hello), segment @ Some(_)) => {
                 return HandshakeState::Accepted(Accepted { socket, segment, hello });
             }
             _ => "it is not a member of this job",
@@ -108,6 +118,7 @@ impl Protocol for SharedMemoryProtocol {
     type Key = ChannelKey;
     type Connection = Connection;
     type Connect = Connector;
+    type Ask = Asker;
     type Probe = Probe;
     type Channel = SharedMemoryTransport;
 
@@ -121,11 +132,18 @@ impl Protocol for SharedMemoryProtocol {
 
     fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
         let capacity = self.config.capacity(key.channel.kind, 1 + peers);
-        // Channels connect only neighbours, all of which have an address. No listener has the name
-        // 0.
-        let member = self.member(to.world_rank).unwrap_or(Address { listener: 0, token: 0 });
+        let member = self.member(to.world_rank).unwrap_or(NOBODY);
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.listener, hello, Arc::clone(&self.processes))
+    }
+
+    fn full_mesh_max(&self) -> usize {
+        self.config.full_mesh_max
+    }
+
+    fn ask(&self, key: ChannelKey, to: ConnId) -> Asker {
+        let member = self.member(to.world_rank).unwrap_or(NOBODY);
+        Asker::new(to.rank, member.listener, self.identity.hello(member, key, 0))
     }
 
     fn probe(&self, _now: Instant, expected: &[ConnId]) -> Probe {
@@ -134,12 +152,14 @@ impl Protocol for SharedMemoryProtocol {
 
     fn destination(&self, accepted: &Accepted) -> Destination<ChannelKey> {
         let Hello { key, rank, .. } = accepted.hello;
-        Destination { key, world_rank: rank as usize, index: 0 }
+        let index = if accepted.segment.is_some() { 0 } else { ASK_INDEX };
+        Destination { key, world_rank: rank as usize, index }
     }
 
     /// Maps the memory that the peer offers, and accepts it.
     fn establish(&self, _key: ChannelKey, accepted: Accepted) -> io::Result<Connection> {
         let Accepted { socket, segment, hello } = accepted;
+        let segment = segment.ok_or(io::ErrorKind::InvalidData)?;
         let segment = Segment::open(&segment, usize::try_from(hello.capacity).unwrap_or(0))?;
         let process = self.processes.watch(&socket)?;
         socket::send(&socket, &WELCOME, None)?;
@@ -147,7 +167,8 @@ impl Protocol for SharedMemoryProtocol {
     }
 
     fn channel(&self, connected: ConnectedChannel<Self>) -> Result<SharedMemoryTransport> {
-        let ConnectedChannel { key, group, peers, .. } = connected;
+        let ConnectedChannel { key, group, peers, registration, .. } = connected;
+        let registration = registration.filter(Registration::is_on_demand);
         // Senders on other channels do not wait for the release of each piece before they reuse its
         // memory.
         let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
@@ -156,7 +177,7 @@ impl Protocol for SharedMemoryProtocol {
             cma_bytes_min: self.config.cma_bytes_min(),
         });
         let connections = peers.into_iter().map(|(id, connection)| (id.rank, connection));
-        SharedMemoryTransport::new(group, connections, export.as_ref())
+        SharedMemoryTransport::new(group, connections, registration, export)
     }
 }
 

@@ -10,19 +10,22 @@ use comm_core::{
     AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, RecvBuf, RegistrationSizes, Result,
     Transport,
 };
-use comm_mesh::CoarseClock;
+use comm_mesh::{CoarseClock, Registration};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::cache::last_level_cache_bytes;
 use crate::exporter::ExportConfig;
+use crate::mesh::SharedMemoryProtocol;
 use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
 use crate::wakeup;
 
 /// The epoll token of the abort signal. The token of a socket is its rank.
 const ABORT: u64 = u64::MAX;
+/// The epoll token of connections that are made on demand.
+const MADE: u64 = u64::MAX - 1;
 /// The epoll token of the process of rank 0; those of other ranks follow.
 const PROCESS: u64 = 1 << 32;
 /// The maximum number of events that are handled before the abort signal is checked.
@@ -32,7 +35,8 @@ const EVENTS_PER_TURN: usize = 64;
 const ATTEMPTS_MAX: u32 = 4096;
 
 /// Two rings of shared memory with every other member of a group, one per direction, and a socket
-/// that shows whether it is alive.
+/// that shows whether it is alive. In a large group, only with those to which something was sent or
+/// from which something was received.
 ///
 /// While no rank sleeps, bytes move without a system call. A rank sets a flag in shared memory
 /// before it sleeps, and is woken through its socket.
@@ -62,8 +66,13 @@ const ATTEMPTS_MAX: u32 = 4096;
 pub struct SharedMemoryTransport {
     group: Group,
     clock: CoarseClock,
-    /// By rank; `None` for this rank, and for ranks that share no memory with it.
+    /// By rank; `None` for this rank, for those that share no memory with it, and for those that
+    /// are not connected.
     peers: Vec<Option<Peer>>,
+    /// Makes connections on demand, if some are.
+    on_demand: Option<Registration<SharedMemoryProtocol>>,
+    /// `None` if everything is copied.
+    export: Option<ExportConfig>,
     epoll: OwnedFd,
     /// The interest with which the transport was last armed, empty once it is used again.
     armed: Interest,
@@ -85,13 +94,16 @@ impl SharedMemoryTransport {
     pub(crate) fn new(
         group: Group,
         connections: impl IntoIterator<Item = (usize, Connection)>,
-        export: Option<&ExportConfig>,
+        on_demand: Option<Registration<SharedMemoryProtocol>>,
+        export: Option<ExportConfig>,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
             clock: CoarseClock::default(),
             peers: (0..group.size()).map(|_| None).collect(),
+            on_demand,
+            export,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             armed: Interest::with_capacity(group.size()),
             registered: RegisteredMemory::default(),
@@ -101,16 +113,57 @@ impl SharedMemoryTransport {
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, EventData::new_u64(ABORT), EventFlags::IN).map_err(failed)?;
+        if let Some(on_demand) = &transport.on_demand {
+            // A thread watches the listener.
+            let [_, made] = on_demand.descriptors();
+            epoll::add(epoll, made, EventData::new_u64(MADE), EventFlags::IN).map_err(failed)?;
+        }
         for (rank, connection) in connections {
-            let events = EventFlags::IN | EventFlags::RDHUP;
-            epoll::add(epoll, &connection.socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
-            if let Some(process) = &connection.process {
-                let token = EventData::new_u64(PROCESS + rank as u64);
-                epoll::add(epoll, process, token, EventFlags::IN).map_err(failed)?;
-            }
-            transport.peers[rank] = Some(Peer::new(rank, connection, export.cloned()));
+            transport.add_peer(rank, connection)?;
         }
         Ok(transport)
+    }
+
+    fn add_peer(&mut self, rank: usize, connection: Connection) -> Result<()> {
+        let failed = |errno: Errno| Error::io("watch the socket of a rank", errno.into());
+        let (epoll, events) = (&self.epoll, EventFlags::IN | EventFlags::RDHUP);
+        epoll::add(epoll, &connection.socket, EventData::new_u64(rank as u64), events).map_err(failed)?;
+        if let Some(process) = &connection.process {
+            let token = EventData::new_u64(PROCESS + rank as u64);
+            epoll::add(epoll, process, token, EventFlags::IN).map_err(failed)?;
+        }
+        self.peers[rank] = Some(Peer::new(rank, connection, self.export.clone()));
+        Ok(())
+    }
+
+    /// Whether a rank is connected. If it is not, its connection is requested, if it is to be made
+    /// on demand.
+    #[inline]
+    fn is_connected(&mut self, rank: usize) -> Result<bool> {
+        if let Some(Some(_)) = self.peers.get(rank) { Ok(true) } else { self.request(rank) }
+    }
+
+    /// Requests the connection to a rank. Returns whether there is one now.
+    #[cold]
+    fn request(&mut self, rank: usize) -> Result<bool> {
+        self.abort.check()?;
+        self.take_made()?;
+        if let Some(Some(_)) = self.peers.get(rank) {
+            return Ok(true);
+        }
+        let is_pending = self.on_demand.as_mut().map_or(Ok(false), |on_demand| on_demand.request(rank))?;
+        if is_pending { Ok(false) } else { Err(not_a_peer(self.group, rank)) }
+    }
+
+    /// Takes the connections that were made on demand.
+    fn take_made(&mut self) -> Result<()> {
+        for (rank, made) in self.on_demand.as_mut().map_or(Vec::new(), Registration::take_made) {
+            match made {
+                Some(connection) => self.add_peer(rank, connection)?,
+                None => self.has_unreported_end = true,
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -147,9 +200,12 @@ impl SharedMemoryTransport {
 
     /// Whether a transfer in the interest can make progress or fail.
     fn is_ready(&mut self, interest: &Interest) -> bool {
-        let peers = &mut self.peers;
+        let Self { peers, on_demand, .. } = self;
         let mut ready = |ranks: &[usize], can: fn(&mut Peer) -> bool| {
-            ranks.iter().any(|rank| peers.get_mut(*rank).and_then(Option::as_mut).is_some_and(can))
+            ranks.iter().any(|rank| match peers.get_mut(*rank) {
+                Some(Some(peer)) => can(peer),
+                _ => on_demand.as_ref().is_some_and(|on_demand| on_demand.has_failed(*rank)),
+            })
         };
         ready(interest.recv(), Peer::can_recv) || ready(interest.send(), Peer::can_send)
     }
@@ -191,6 +247,10 @@ impl SharedMemoryTransport {
     }
 
     fn handle_event(&mut self, token: u64, events: EventFlags) -> Result<()> {
+        if token == MADE {
+            self.on_demand.iter().for_each(Registration::clear);
+            return self.take_made();
+        }
         let is_process = token != ABORT && token >= PROCESS;
         let rank = if is_process { token - PROCESS } else { token };
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
@@ -225,7 +285,14 @@ impl Transport for SharedMemoryTransport {
         self.clock.now()
     }
 
+    fn is_open(&self, peer: usize) -> bool {
+        matches!(self.peers.get(peer), Some(Some(_)))
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        if !self.is_connected(to)? {
+            return Ok(0);
+        }
         self.peer(to)?;
         let Self { peers, registered, .. } = self;
         let Some(Some(peer)) = peers.get_mut(to) else { return Err(not_a_peer(self.group, to)) };
@@ -247,17 +314,25 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn cached_bytes(&self) -> usize {
-        let ranks = 1 + self.peers.iter().flatten().count();
+        let connected = 1 + self.peers.iter().flatten().count();
+        // All others may be connected later.
+        let ranks = if self.on_demand.is_some() { self.group.size() } else { connected };
         last_level_cache_bytes() / ranks
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        if !self.is_connected(from)? {
+            return Ok(0);
+        }
         let received = self.peer(from)?.try_recv(into)?;
         self.count_attempt()?;
         Ok(received)
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        if !self.is_connected(from)? {
+            return Ok(RecvBuf::from_slice(&[]));
+        }
         let filled = self.peer(from)?.prepare(at_most)?;
         self.count_attempt()?;
         let peer = self.peers.get(from).and_then(Option::as_ref);
@@ -269,6 +344,9 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        if bytes == 0 && !self.is_connected(from)? {
+            return Ok(());
+        }
         self.peer(from)?.consume(bytes)
     }
 

@@ -79,6 +79,10 @@ where
         self.transport.now()
     }
 
+    fn is_open(&self, peer: usize) -> bool {
+        self.transport.is_open(peer)
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         (self.send)(&mut self.transport, to, bytes)
     }

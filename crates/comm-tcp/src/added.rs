@@ -1,5 +1,5 @@
-//! Connects the sockets that this rank adds to its streams, and accepts those that peers add to
-//! theirs, while a channel is used.
+//! Connects the sockets that this rank adds to its streams, accepts those that peers add to theirs,
+//! and makes connections on demand, while a channel is used.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -52,8 +52,10 @@ impl AddedSockets {
 
     /// Reports events of the listener and of other threads that have accepted connections.
     pub(crate) fn watch(&self, epoll: &OwnedFd, data: EventData) -> rustix::io::Result<()> {
+        // If connections are made on demand, a thread watches the listener.
         let descriptors = self.registration.descriptors();
-        descriptors.iter().try_for_each(|descriptor| epoll::add(epoll, descriptor, data, EventFlags::IN))
+        let mut descriptors = descriptors.iter().skip(usize::from(self.registration.is_on_demand()));
+        descriptors.try_for_each(|descriptor| epoll::add(epoll, descriptor, data, EventFlags::IN))
     }
 
     /// Takes the connections that peers have added.
@@ -64,6 +66,21 @@ impl AddedSockets {
             Some(IncomingSocket { rank, number: added.index, connection })
         };
         Ok(self.registration.accept_added()?.into_iter().filter_map(incoming).collect())
+    }
+
+    /// Requests the connection to a rank, as [`Registration::request`] does.
+    pub(crate) fn request(&mut self, rank: usize) -> Result<bool> {
+        self.registration.request(rank)
+    }
+
+    /// Whether the connection to a rank cannot be made.
+    pub(crate) fn has_failed(&self, rank: usize) -> bool {
+        self.registration.has_failed(rank)
+    }
+
+    /// Takes the connections that were made on demand.
+    pub(crate) fn take_made(&mut self) -> Vec<(usize, Option<Established>)> {
+        self.registration.take_made()
     }
 
     /// Begins to connect a socket to a rank. Returns `false` if that failed at once. Otherwise

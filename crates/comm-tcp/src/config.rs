@@ -64,6 +64,10 @@ pub struct TcpConfig {
     pub tls: Option<Tls>,
     /// The timeout of the handshake of an accepted connection.
     pub handshake_timeout: Duration,
+    /// The largest number of ranks of a channel that connects all pairs of ranks when it is opened.
+    /// In a larger channel of data, a pair is connected when one of the two first sends to the
+    /// other or receives from it. All ranks need the same value.
+    pub full_mesh_max: usize,
 }
 
 impl TcpConfig {
@@ -77,6 +81,8 @@ impl TcpConfig {
     pub const BUFFER_BYTES_MIN: usize = 128 * 1024;
     /// The minimum memory for reading ahead, in bytes.
     pub const READ_AHEAD_MIN: usize = 64;
+    /// The default of `full_mesh_max`.
+    pub const FULL_MESH_MAX: usize = 16;
     /// The maximum number of sockets per peer and channel.
     pub const SOCKETS_MAX: usize = 64;
 
@@ -142,6 +148,7 @@ impl Default for TcpConfig {
             #[cfg(feature = "tls")]
             tls: None,
             handshake_timeout: Duration::from_secs(10),
+            full_mesh_max: Self::FULL_MESH_MAX,
         }
     }
 }

@@ -100,7 +100,13 @@ impl Connector {
         self.was_reached && self.refusals >= REFUSALS_MAX
     }
 
-    /// Makes progress without blocking. Must not be called again once it has ended.
+    /// Makes a connection again after the last one has ended.
+    pub(crate) fn try_again(&mut self, now: Instant) {
+        self.state = ConnectState::Waiting(Some(now + self.backoff.next_delay()));
+    }
+
+    /// Makes progress without blocking. Once it has ended, must not be called again before
+    /// [`Connector::try_again`].
     pub(crate) fn advance(&mut self, now: Instant) -> Connected {
         loop {
             match self.step(now) {

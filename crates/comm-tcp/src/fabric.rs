@@ -20,14 +20,16 @@ use crate::transport::TcpTransport;
 
 /// Opens channels between ranks of a job over TCP.
 ///
-/// Each channel is a full mesh of its own sockets, one for each pair of ranks: a rank connects to
-/// the members with lower ranks in the world, and accepts connections from those with higher ranks.
-/// Later both may add sockets ([`TcpConfig::sockets_per_peer`]). A connection for a channel that
-/// this rank has not opened yet waits until it does, so ranks may open channels in any order and
-/// from several threads. Each channel can be opened once.
+/// Each channel has its own sockets, one for each pair of ranks: a rank connects to the members
+/// with lower ranks in the world, and accepts connections from those with higher ranks. In a
+/// channel of many ranks ([`TcpConfig::full_mesh_max`]), this happens when a pair first exchanges
+/// something. Later both may add sockets ([`TcpConfig::sockets_per_peer`]). A connection for a
+/// channel that this rank has not opened yet waits until it does, so ranks may open channels in any
+/// order and from several threads. Each channel can be opened once.
 ///
-/// There is no background thread: connections, including those for other channels, are accepted
-/// while a channel is being opened, and while one that carries data waits. Connections from
+/// Connections, including those for other channels, are accepted while a channel is being opened,
+/// and while one that carries data waits. A channel of many ranks starts a thread that connects
+/// them; otherwise there is no background thread. Connections from
 /// processes that are not members are rejected with a warning, and do not delay any rank.
 #[derive(Debug)]
 pub struct TcpFabric {

@@ -9,7 +9,7 @@ use crate::secret::PROOF_BYTES;
 /// like this.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93comm\r\n\x1a";
 /// The version of all that this crate sends on a connection.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 pub(crate) const GREETING_BYTES: usize = 48;
 pub(crate) const HELLO_BYTES: usize = 48;
@@ -121,8 +121,8 @@ pub(crate) struct Hello {
     pub(crate) process: u64,
     /// The process that is dialed, which distinguishes it from a later one on the same port.
     pub(crate) to_process: u64,
-    /// Zero for a store and for the socket with which a channel is opened, and otherwise the number
-    /// of a socket that the dialer adds to its stream.
+    /// Zero for a store and for the first socket of a channel, 255 if the dialer asks for that one,
+    /// and otherwise the number of a socket that the dialer adds to its stream.
     pub(crate) socket: u8,
 }
 
@@ -277,7 +277,7 @@ mod tests {
             role: Role::Acceptor,
             nonce: [0xee; 32],
         };
-        let prefix = "93636f6d6d0d0a1a0400010201000000";
+        let prefix = "93636f6d6d0d0a1a0500010201000000";
         assert_eq!(hex(&greeting.encode()), format!("{prefix}{}", "ee".repeat(32)));
         let words = ["02020100", "03000000", "02000000", "05000000", "0201000000000000"];
         let rest = ["0b0a000000000000", "1111000000000000", "2222000000000000"];

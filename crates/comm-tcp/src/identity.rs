@@ -1,7 +1,7 @@
 //! The identity of this rank, and the authorization of its peers.
 
 use comm_core::{ChannelId, ChannelKind, Refusal};
-use comm_mesh::Destination;
+use comm_mesh::{ASK_INDEX, Destination};
 
 use crate::config::TcpConfig;
 use crate::hello::{Hello, Purpose};
@@ -19,8 +19,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Returns the hello for a connection to a member: that with which the channel is opened, or
-    /// one of another number that is added to a stream.
+    /// Returns the hello for a connection to a member: that with which the channel is opened, one
+    /// of another number that is added to a stream, or one that asks the member to connect.
     pub(crate) fn hello(&self, to: usize, channel: ChannelId, socket: u8) -> Hello {
         Hello {
             purpose: Purpose::Channel(channel),
@@ -34,9 +34,9 @@ impl Identity {
         }
     }
 
-    /// Authorizes a member whose hello is for this rank. The higher rank connects to the lower one;
-    /// either may add sockets to its stream, except on control channels, whose frames are few and
-    /// short.
+    /// Authorizes a member whose hello is for this rank. The higher rank connects to the lower one,
+    /// which may ask it to do so; either may add sockets to its stream, except on control channels,
+    /// whose frames are few and short.
     pub(crate) fn authorize(&self, hello: &Hello) -> Result<Destination<ChannelId>, Refusal> {
         let Purpose::Channel(channel) = hello.purpose else { return Err(Refusal::NotAPeer) };
         let (ours, theirs) = (self.members.len(), hello.world_size as usize);
@@ -63,6 +63,7 @@ impl Identity {
 fn may_connect(kind: ChannelKind, to_lower: bool, socket: u8) -> bool {
     match socket {
         0 => to_lower,
+        ASK_INDEX => !to_lower,
         added => kind != ChannelKind::Control && usize::from(added) <= TcpConfig::SOCKETS_MAX,
     }
 }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_higher_rank_connects_and_both_add_sockets_to_channels_of_data() {
+    fn the_higher_rank_connects_the_lower_one_asks_and_both_add_sockets_to_channels_of_data() {
         use ChannelKind::{Collective, Control, PointToPoint};
         for (dialer, acceptor) in [(0, 1), (1, 0)] {
             for kind in [Control, Collective, PointToPoint] {
@@ -97,7 +98,8 @@ mod tests {
                     let hello = identity(dialer).hello(acceptor, channel(kind), socket);
                     let authorized = Destination { key: channel(kind), world_rank: dialer, index: socket };
                     let is_added = kind != Control && (1..=64).contains(&socket);
-                    let expected = is_added || socket == 0 && dialer > acceptor;
+                    let connects = socket == 0 && dialer > acceptor;
+                    let expected = is_added || connects || socket == 255 && dialer < acceptor;
                     let expected = if expected { Ok(authorized) } else { Err(Refusal::NotAPeer) };
                     assert_eq!(identity(acceptor).authorize(&hello), expected, "{dialer} {kind:?} {socket}");
                 }

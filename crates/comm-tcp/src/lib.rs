@@ -66,6 +66,7 @@
 
 mod accept;
 mod added;
+mod ask;
 mod config;
 mod congestion;
 mod connect;

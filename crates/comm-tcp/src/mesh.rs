@@ -5,20 +5,20 @@ use std::time::Instant;
 
 use comm_core::{ChannelId, ChannelKind, Result};
 use comm_mesh::{
-    Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, pending_max,
+    ASK_INDEX, Accept, ConnId, ConnectedChannel, Destination, HandshakeState, Limits, Protocol, pending_max,
 };
 use socket2::Socket;
 
 use crate::accept::{Accepted, Handshaking, accept};
 use crate::added::AddedSockets;
+use crate::ask::Asker;
 use crate::config::TcpConfig;
 use crate::connect::{ChannelConnector, Connector};
 use crate::identity::Identity;
-use crate::peer::Peer;
 use crate::probe::Probe;
 use crate::protection::Established;
 use crate::socket::Options;
-use crate::transport::TcpTransport;
+use crate::transport::{ChannelConfig, TcpTransport};
 
 /// The number of bytes that a control channel reads ahead per peer: its frames are short, and there
 /// may be many peers.
@@ -70,6 +70,7 @@ impl Protocol for TcpProtocol {
     type Key = ChannelId;
     type Connection = Established;
     type Connect = ChannelConnector;
+    type Ask = Asker;
     type Probe = Probe;
     type Channel = TcpTransport;
 
@@ -82,8 +83,16 @@ impl Protocol for TcpProtocol {
         self.identity.members.len()
     }
 
+    fn full_mesh_max(&self) -> usize {
+        self.config.full_mesh_max
+    }
+
     fn connect(&self, channel: ChannelId, to: ConnId, _peers: usize) -> ChannelConnector {
         ChannelConnector { rank: to.rank, connector: self.connector(channel, to.world_rank, 0) }
+    }
+
+    fn ask(&self, channel: ChannelId, to: ConnId) -> Asker {
+        Asker::new(to.rank, self.connector(channel, to.world_rank, ASK_INDEX))
     }
 
     fn probe(&self, now: Instant, expected: &[ConnId]) -> Probe {
@@ -101,24 +110,19 @@ impl Protocol for TcpProtocol {
     }
 
     fn channel(&self, connected: ConnectedChannel<Self>) -> Result<TcpTransport> {
-        let ConnectedChannel { key: ChannelId { kind, .. }, group, peers, registration, .. } = connected;
+        let ConnectedChannel { key: ChannelId { kind, .. }, group, peers, on_demand, registration, .. } =
+            connected;
         let mut config = self.config.clone();
         if kind == ChannelKind::Control {
             config.read_ahead = config.read_ahead.min(CONTROL_READ_AHEAD);
         }
         let mut world_ranks = vec![usize::MAX; group.size()];
-        peers.iter().for_each(|(id, _)| world_ranks[id.rank] = id.world_rank);
+        let ids = peers.iter().map(|(id, _)| id).chain(&on_demand);
+        ids.for_each(|id| world_ranks[id.rank] = id.world_rank);
         let sockets = peers.into_iter().map(|(id, socket)| (id.rank, socket));
-        let mut transport = TcpTransport::new(group, sockets, &config)?;
-        if let Some(registration) = registration.filter(|_| kind != ChannelKind::Control) {
-            transport = transport.with_added_sockets(
-                AddedSockets::new(registration, world_ranks, config.read_ahead),
-                |peer| config.sockets(kind, !peer.is_on_another_host()),
-            )?;
-        }
-        match self.config.keepalive(kind) {
-            Some(keepalive) => transport.detect_lost_hosts(keepalive, Peer::is_on_another_host),
-            None => Ok(transport),
-        }
+        let added = registration
+            .filter(|registration| kind != ChannelKind::Control || registration.is_on_demand())
+            .map(|registration| AddedSockets::new(registration, world_ranks, config.read_ahead));
+        TcpTransport::new(group, sockets, added, ChannelConfig { kind, tcp: config })
     }
 }

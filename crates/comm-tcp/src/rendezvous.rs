@@ -68,6 +68,7 @@ impl RendezvousConfig {
         member.settings.add("transport", transport);
         member.settings.add("secret", if self.secret.is_some() { "given" } else { "none" });
         member.settings.add("tls", tls_setting(self.tcp.tls_if_any().as_ref()));
+        member.settings.add("full_mesh_max", self.tcp.full_mesh_max);
         member
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    AbortHandle, AbortSignal, Armed, Error, Group, Interest, Invalid, Process, RecvBuf, Result, Transport,
+    AbortHandle, AbortSignal, Armed, ChannelKind, Error, Group, Interest, Invalid, Process, RecvBuf, Result,
+    Transport,
 };
 use comm_mesh::CoarseClock;
 use rustix::event::Timespec;
@@ -17,7 +18,6 @@ use rustix::io::Errno;
 use crate::added::{AddedSockets, IncomingSocket};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
-use crate::growth::Sockets;
 use crate::keepalive::{CheckTimer, Keepalive};
 use crate::peer::{Peer, Slot};
 use crate::protection::Established;
@@ -26,7 +26,7 @@ use crate::protection::Established;
 const ABORT: u64 = u64::MAX;
 /// The epoll token of the timer of checks for lost hosts.
 const CHECK_TIMER: u64 = u64::MAX - 1;
-/// The epoll token of sockets that peers add.
+/// The epoll token of sockets that peers add, and of connections made on demand.
 const ACCEPT: u64 = u64::MAX - 2;
 /// The events of sockets.
 const EVENTS: EventFlags =
@@ -34,7 +34,8 @@ const EVENTS: EventFlags =
 /// The maximum number of events that are handled before the abort signal is checked.
 const EVENTS_PER_TURN: usize = 64;
 
-/// One or more sockets to every other member of a group.
+/// One or more sockets to every other member of a group, or in a large group to those to which
+/// something was sent or from which something was received.
 ///
 /// Sockets are watched in edge-triggered mode, so a send, a receive or an arm makes at most one
 /// system call. Nothing is allocated except the memory for reading ahead, once per peer, and for
@@ -47,8 +48,9 @@ const EVENTS_PER_TURN: usize = 64;
 #[derive(Debug)]
 pub struct TcpTransport {
     group: Group,
-    /// By rank; `None` for this rank.
+    /// By rank; `None` for this rank, and for those that are not connected.
     peers: Vec<Option<Peer>>,
+    config: ChannelConfig,
     epoll: OwnedFd,
     /// Whether sockets may hold bytes: of frames, of TLS or of stripes.
     holds_bytes: bool,
@@ -57,70 +59,123 @@ pub struct TcpTransport {
     abort: Arc<AbortSignal>,
     /// The timer of checks for lost hosts, if there are any.
     check_timer: Option<CheckTimer>,
-    /// The sockets that are being added to streams, if some can be.
+    /// The sockets that are being added to streams, and connections that are made on demand, if
+    /// there are any.
     added: Option<AddedSockets>,
     clock: CoarseClock,
     /// The process that owns the streams.
     process: Process,
 }
 
+/// The settings of the sockets of a channel.
+#[derive(Debug)]
+pub(crate) struct ChannelConfig {
+    pub(crate) kind: ChannelKind,
+    pub(crate) tcp: TcpConfig,
+}
+
 impl TcpTransport {
-    /// Creates a transport from the connected socket of each peer.
+    /// Creates a transport from the connected sockets of peers. `added` lets this rank and its
+    /// peers add sockets to streams, and makes connections on demand.
     pub(crate) fn new(
         group: Group,
         sockets: impl IntoIterator<Item = (usize, Established)>,
-        config: &TcpConfig,
+        added: Option<AddedSockets>,
+        config: ChannelConfig,
     ) -> Result<Self> {
         let failed = |errno: Errno| Error::io("watch the sockets of a channel", errno.into());
         let mut transport = Self {
             group,
             peers: (0..group.size()).map(|_| None).collect(),
+            config,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             holds_bytes: false,
             has_unreported_end: false,
             abort: Arc::new(AbortSignal::new()?),
             check_timer: None,
-            added: None,
+            added,
             clock: CoarseClock::default(),
             process: Process::current(),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
         epoll::add(epoll, abort, Token::Abort.data(), EventFlags::IN).map_err(failed)?;
-        let read_ahead = config.read_ahead.max(TcpConfig::READ_AHEAD_MIN);
-        for (rank, socket) in sockets {
-            transport.holds_bytes |= socket.protection.is_some() || socket.tls.is_some();
-            let data = Token::Socket(rank, Slot::First).data();
-            epoll::add(epoll, &socket.socket, data, EVENTS).map_err(failed)?;
-            let connection = Connection::new(socket, read_ahead);
-            transport.peers[rank] = Some(Peer::new(rank, connection, config.stripe_bytes, read_ahead));
+        if let Some(added) = &transport.added {
+            added.watch(epoll, Token::Accept.data()).map_err(failed)?;
         }
+        for (rank, socket) in sockets {
+            let connection = transport.connection(socket);
+            transport.add_peer(rank, connection)?;
+        }
+        // Some may have been accepted before anything was watched.
+        transport.accept_added()?;
         Ok(transport)
     }
 
-    /// Lets this rank and its peers add sockets to streams.
-    pub(crate) fn with_added_sockets(
-        mut self,
-        added: AddedSockets,
-        sockets: impl Fn(&Peer) -> Sockets,
-    ) -> Result<Self> {
-        let failed = |errno: Errno| Error::io("watch the listener of a channel", errno.into());
-        added.watch(&self.epoll, Token::Accept.data()).map_err(failed)?;
-        self.added = Some(added);
-        for peer in self.peers.iter_mut().flatten() {
-            let sockets = sockets(peer);
-            peer.outgoing().set_sockets(sockets);
-        }
-        // Some may have been accepted before anything was watched.
-        self.accept_added()?;
-        Ok(self)
+    fn connection(&mut self, socket: Established) -> Connection {
+        self.holds_bytes |= socket.protection.is_some() || socket.tls.is_some();
+        Connection::new(socket, self.read_ahead())
     }
 
-    /// Takes the sockets that peers have added to their streams.
+    fn read_ahead(&self) -> usize {
+        self.config.tcp.read_ahead.max(TcpConfig::READ_AHEAD_MIN)
+    }
+
+    /// Adds a peer that was just connected.
+    fn add_peer(&mut self, rank: usize, connection: Connection) -> Result<()> {
+        let failed = |errno: Errno| Error::io("watch the socket of a rank", errno.into());
+        let token = Token::Socket(rank, Slot::First);
+        epoll::add(&self.epoll, &connection, token.data(), EVENTS).map_err(failed)?;
+        let ChannelConfig { kind, tcp } = &self.config;
+        let mut peer = Peer::new(rank, connection, tcp.stripe_bytes, self.read_ahead());
+        let is_on_another_host = peer.is_on_another_host();
+        if self.added.is_some() {
+            peer.outgoing().set_sockets(tcp.sockets(*kind, !is_on_another_host));
+        }
+        let keepalive = tcp.keepalive(*kind).filter(|_| is_on_another_host);
+        self.peers[rank] = Some(peer);
+        keepalive.map_or(Ok(()), |keepalive| self.detect_lost_host(rank, keepalive))
+    }
+
+    /// Whether a rank is connected. If it is not, its connection is requested, if it is to be made
+    /// on demand.
+    fn is_connected(&mut self, rank: usize) -> Result<bool> {
+        if let Some(Some(_)) = self.peers.get(rank) { Ok(true) } else { self.request(rank) }
+    }
+
+    /// Requests the connection to a rank. Returns whether there is one now.
+    #[cold]
+    fn request(&mut self, rank: usize) -> Result<bool> {
+        self.abort.check()?;
+        self.take_made()?;
+        if let Some(Some(_)) = self.peers.get(rank) {
+            return Ok(true);
+        }
+        let is_pending = self.added.as_mut().map_or(Ok(false), |added| added.request(rank))?;
+        if is_pending { Ok(false) } else { Err(Invalid::Rank { rank, size: self.group.size() }.into()) }
+    }
+
+    /// Takes the connections that were made on demand.
+    fn take_made(&mut self) -> Result<()> {
+        for (rank, made) in self.added.as_mut().map_or(Vec::new(), AddedSockets::take_made) {
+            match made {
+                Some(socket) => {
+                    let connection = self.connection(socket).assume_ready();
+                    self.add_peer(rank, connection)?;
+                }
+                None => self.has_unreported_end = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the connections that were made on demand, and the sockets that peers have added to
+    /// their streams.
     fn accept_added(&mut self) -> Result<()> {
         let Some(added) = &self.added else { return Ok(()) };
-        for incoming in added.accept()? {
-            self.add_incoming(incoming);
-        }
+        let incoming = added.accept()?;
+        // The first connection of a peer was made before it added others.
+        self.take_made()?;
+        incoming.into_iter().for_each(|incoming| self.add_incoming(incoming));
         Ok(())
     }
 
@@ -159,17 +214,14 @@ impl TcpTransport {
         peer.outgoing().add(connection, Instant::now());
     }
 
-    /// Makes the transport detect which of these peers have hosts that do not answer.
-    pub(crate) fn detect_lost_hosts(
-        mut self,
-        keepalive: Keepalive,
-        is_included: impl Fn(&Peer) -> bool,
-    ) -> Result<Self> {
-        let mut peers = self.peers.iter_mut().flatten().filter(|peer| is_included(peer)).peekable();
-        if peers.peek().is_none() {
-            return Ok(self);
+    /// Makes the transport detect that the host of a peer does not answer.
+    fn detect_lost_host(&mut self, rank: usize, keepalive: Keepalive) -> Result<()> {
+        if let Some(Some(peer)) = self.peers.get_mut(rank) {
+            peer.detect_lost_host(keepalive);
         }
-        peers.for_each(|peer| peer.detect_lost_host(keepalive));
+        if self.check_timer.is_some() {
+            return Ok(());
+        }
         let start = || {
             let timer = CheckTimer::start(keepalive)?;
             epoll::add(&self.epoll, &timer, Token::CheckTimer.data(), EventFlags::IN)?;
@@ -177,7 +229,7 @@ impl TcpTransport {
         };
         let failed = |errno: Errno| Error::io("start a timer for a channel", errno.into());
         self.check_timer = Some(start().map_err(failed)?);
-        Ok(self)
+        Ok(())
     }
 
     /// Checks whether the hosts of all peers answer.
@@ -208,9 +260,12 @@ impl TcpTransport {
 
     /// Whether a transfer in the interest is known to make progress or fail.
     fn is_ready(&self, interest: &Interest) -> bool {
-        let peer = |rank: &usize| self.peers.get(*rank).and_then(Option::as_ref);
-        interest.recv().iter().filter_map(peer).any(Peer::can_recv)
-            || interest.send().iter().filter_map(peer).any(Peer::can_send)
+        let is_ready = |rank: &usize, can: fn(&Peer) -> bool| match self.peers.get(*rank) {
+            Some(Some(peer)) => can(peer),
+            _ => self.added.as_ref().is_some_and(|added| added.has_failed(*rank)),
+        };
+        interest.recv().iter().any(|rank| is_ready(rank, Peer::can_recv))
+            || interest.send().iter().any(|rank| is_ready(rank, Peer::can_send))
     }
 
     /// Handles all events of epoll.
@@ -299,7 +354,14 @@ impl Transport for TcpTransport {
         self.clock.now()
     }
 
+    fn is_open(&self, peer: usize) -> bool {
+        matches!(self.peers.get(peer), Some(Some(_)))
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        if !self.is_connected(to)? {
+            return Ok(0);
+        }
         let peer = self.peer(to)?;
         let mut sent = peer.try_send(bytes)?;
         if sent == 0 && peer.sends_by_events() {
@@ -317,6 +379,9 @@ impl Transport for TcpTransport {
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
+        if !self.is_connected(from)? {
+            return Ok(0);
+        }
         let peer = self.peer(from)?;
         let mut received = peer.try_recv(into)?;
         if received == 0 && peer.receives_by_events() {
@@ -332,6 +397,9 @@ impl Transport for TcpTransport {
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
+        if !self.is_connected(from)? {
+            return Ok(RecvBuf::from_slice(&[]));
+        }
         let peer = self.peer(from)?;
         if peer.fill(at_most)? == 0 && peer.receives_by_events() {
             self.poll_events()?;
@@ -350,6 +418,9 @@ impl Transport for TcpTransport {
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
+        if bytes == 0 && !self.is_connected(from)? {
+            return Ok(());
+        }
         self.peer(from)?.consume(bytes)
     }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use comm_core::{Collective, Comm, Result};
-use comm_hybrid::HybridFabric;
+use comm_hybrid::{HybridFabric, RendezvousConfig};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::SharedMemoryConfig;
 use comm_sim::communicator_conformance::{Features, HostMember};
@@ -12,14 +12,29 @@ use comm_tcp::TcpConfig;
 
 /// `n` ranks, each of them on the host with this number.
 fn spread(n: usize, host: impl Fn(usize) -> usize, tiny: bool) -> Vec<HybridFabric> {
-    let rank = |rank: usize| {
-        let mut config = crate::common::config(rank, n, &host(rank).to_string());
+    spread_with(n, host, |config| {
         if tiny {
             let tcp = &mut config.tcp.tcp;
             (tcp.send_buffer, tcp.recv_buffer) = (Some(4096), Some(4096));
             tcp.read_ahead = TcpConfig::READ_AHEAD_MIN;
             config.shm.ring_bytes = SharedMemoryConfig::RING_BYTES_MIN;
         }
+    })
+}
+
+/// Every pair is connected when it is first used.
+fn on_demand(n: usize, host: impl Fn(usize) -> usize) -> Vec<HybridFabric> {
+    spread_with(n, host, |config| (config.tcp.tcp.full_mesh_max, config.shm.full_mesh_max) = (0, 0))
+}
+
+fn spread_with(
+    n: usize,
+    host: impl Fn(usize) -> usize,
+    change: impl Fn(&mut RendezvousConfig),
+) -> Vec<HybridFabric> {
+    let rank = |rank: usize| {
+        let mut config = crate::common::config(rank, n, &host(rank).to_string());
+        change(&mut config);
         config
     };
     crate::common::rendezvous((0..n).map(rank).collect()).into_iter().map(Result::unwrap).collect()
@@ -74,6 +89,13 @@ comm_sim::transport_conformance!(two_hosts_in_turn, on_two_hosts_in_turn);
 comm_sim::transport_conformance!(one_apart, all_but_one_together);
 comm_sim::transport_conformance!(little_room, on_two_hosts_with_little_room);
 
+comm_sim::transport_conformance!(on_demand on_demand_one_host, |n| on_demand(n, |_| 0));
+comm_sim::transport_conformance!(on_demand on_demand_hosts_of_two, |n| on_demand(n, |rank| rank / 2));
+comm_sim::transport_conformance!(on_demand on_demand_two_hosts_in_turn, |n| on_demand(n, |rank| rank % 2));
+
+comm_sim::communicator_conformance!(communicator_on_demand, [2, 3, 5, 8, 13], |n| {
+    communicators(on_demand(n, |rank| rank / 2))
+});
 comm_sim::communicator_conformance!(communicator_on_hosts_of_two, [1, 2, 3, 5, 8, 9], |n| {
     communicators(on_hosts_of_two(n))
 });

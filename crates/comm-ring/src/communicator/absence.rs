@@ -5,6 +5,7 @@ use std::time::Duration;
 use comm_core::{Collective, Error, Transport};
 
 use super::session::Session;
+use crate::control::Announce;
 
 impl<T: Transport> Session<T> {
     /// Returns the peers that the call is waiting for at present.
@@ -16,14 +17,31 @@ impl<T: Transport> Session<T> {
         peers
     }
 
-    /// Asks all peers for their current call, to distinguish stopped ranks from blocked ones. The
-    /// answers arrive while the call continues.
-    pub(super) fn ask_all(&mut self) {
+    /// Asks all peers for their current call, to distinguish stopped ranks from blocked ones. In a
+    /// large group, asks those with which this rank is connected and `others`, and then those for
+    /// which they wait. The answers arrive while the call continues.
+    pub(super) fn ask_all(&mut self, others: &[usize]) {
         let sequence = self.history.last();
-        let Some(call) = self.history.get(sequence) else { return };
-        self.control.mark_asked(sequence);
-        for peer in self.group.peers() {
-            self.ask(peer, sequence, call.clone());
+        if self.history.get(sequence).is_none() {
+            return;
+        }
+        self.control.begin_asking(sequence);
+        if self.control.is_complete() {
+            self.group.peers().for_each(|peer| self.ask_once(peer));
+            return;
+        }
+        let connected = self.control.connected();
+        let others = others.iter().copied().take(Announce::WAITING_MAX);
+        connected.into_iter().chain(others).for_each(|peer| self.ask_once(peer));
+    }
+
+    /// Asks a peer for its current call, unless it was asked already.
+    pub(super) fn ask_once(&mut self, peer: usize) {
+        let sequence = self.history.last();
+        if let Some(call) = self.history.get(sequence)
+            && self.control.mark_asked(peer)
+        {
+            self.ask(peer, sequence, call);
         }
     }
 
@@ -37,11 +55,11 @@ impl<T: Transport> Session<T> {
 
     /// Among the ranks that the call waits for directly or indirectly, returns those that are
     /// neither in the call nor blocked in another one. A barrier waits for every rank from which
-    /// nothing was received.
+    /// nothing was received; in a large group, most ranks send each other nothing.
     fn absent(&mut self, waiting_for: &[usize]) -> Vec<usize> {
         let sequence = self.history.last();
-        let is_barrier =
-            self.history.get(sequence).is_some_and(|call| call.collective.base() == Collective::Barrier);
+        let is_barrier = self.control.is_complete()
+            && self.history.get(sequence).is_some_and(|call| call.collective.base() == Collective::Barrier);
         let mut missed = if is_barrier { self.without_sign_of(sequence) } else { Vec::new() };
         if !is_barrier || self.control.has_asked(sequence) {
             missed.extend_from_slice(waiting_for);
@@ -60,6 +78,6 @@ impl<T: Transport> Session<T> {
             || self.control.has_made(peer, sequence)
             // All messages before this call were received, so bytes in the stream belong to it or a
             // later one.
-            || self.data.fill_buf(peer, 1).is_ok_and(|filled| !filled.is_empty())
+            || self.data.is_open(peer) && self.data.fill_buf(peer, 1).is_ok_and(|filled| !filled.is_empty())
     }
 }

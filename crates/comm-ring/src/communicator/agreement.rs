@@ -48,7 +48,8 @@ impl<T: Transport> Attempt<T> {
 
     /// Returns whether the stream of a member in the new group is open.
     fn is_open(&self, rank: usize) -> bool {
-        self.position(rank).is_some_and(|member| !self.control().is_disconnected(member))
+        let is_open = |member| self.control().is_open(member) && !self.control().is_disconnected(member);
+        self.position(rank).is_some_and(is_open)
     }
 }
 
@@ -266,7 +267,8 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
         for rank in self.session.group.peers() {
             let frames = self.session.control.shrink_state(rank).frames;
             let peer = &mut self.peers[rank];
-            if frames > peer.frames {
+            // Other ranks watch a peer with which this one is not connected.
+            if frames > peer.frames || !self.session.control.is_open(rank) {
                 *peer = Heard { frames, patience: Patience::new(self.patience, now) };
             }
             peer.patience.left(now);
@@ -292,6 +294,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
     pub(super) fn propose(&mut self) {
         self.proposed = self.session.data.now();
         self.announce(ShrinkFrame::Propose(self.proposal.clone()));
+        self.session.control.rewire(&self.proposal.excluded);
     }
 
     pub(super) fn announce(&mut self, frame: ShrinkFrame) {

@@ -11,10 +11,7 @@ use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
 use crate::executor::Stop;
 
 /// The time for which a rank that fails or leaves tries to send its queued frames.
-const LINGER: Duration = Duration::from_millis(200);
-
-/// A time that can be added to any instant.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
+pub(super) const LINGER: Duration = Duration::from_millis(200);
 
 /// The report of another rank that it has lost this one.
 #[derive(Debug)]
@@ -28,8 +25,8 @@ pub(super) struct LossOfSelf {
 pub(super) struct PendingAbort {
     /// The first call that cannot be completed.
     sequence: u64,
-    from: usize,
-    cause: Cause,
+    pub(super) from: usize,
+    pub(super) cause: Cause,
 }
 
 impl<T: Transport> Session<T> {
@@ -98,6 +95,8 @@ impl<T: Transport> Session<T> {
                 let ours = self.history.get(announce.sequence);
                 if announce.question {
                     self.answer(from, announce.sequence);
+                } else if !self.control.is_complete() && self.control.has_asked(self.history.last()) {
+                    announce.waiting_for.iter().for_each(|&peer| self.ask_once(peer));
                 }
                 self.compare_past(from, &announce.past, announce.sequence)?;
                 ours.map_or(Ok(()), |ours| self.compare(announce.sequence, &ours, from, announce.call))
@@ -367,6 +366,10 @@ impl<T: Transport> Session<T> {
     /// Returns the cause to report to other ranks for an error.
     fn cause(&self, error: &Error) -> Cause {
         match error {
+            // A report that is passed on stays as it is.
+            Error::PeerLost { peer, loss: Loss::Reported { detail, .. }, .. } => {
+                Cause::Lost { peer: *peer, detail: detail.clone() }
+            }
             Error::PeerLost { peer, loss, .. } => Cause::Lost { peer: *peer, detail: loss.to_string() },
             Error::Timeout { waiting_for, after, .. } => Cause::Timeout {
                 millis: u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
@@ -385,113 +388,6 @@ impl<T: Transport> Session<T> {
                 _ => Cause::Aborted { by: *by, reason: reason.clone() },
             },
             other => Cause::Aborted { by: self.group.rank(), reason: other.to_string() },
-        }
-    }
-
-    /// Leaves without waiting for the others. Errors are logged, because there is no caller to
-    /// return them to.
-    pub(super) fn close(&mut self, lost_host: Option<(usize, Loss)>) {
-        if self.poison.is_some() {
-            return;
-        }
-        let left = self
-            .leave(lost_host)
-            .and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
-        match left {
-            Ok(()) => self.report_close(),
-            Err(error) => {
-                tracing::error!(%error, "left a group that had failed");
-                self.give_up_idle(error);
-            }
-        }
-    }
-
-    /// Leaves, and waits until all other members have left.
-    pub(super) fn finalize(&mut self, timeout: Duration, lost_host: Option<(usize, Loss)>) -> Result<()> {
-        match self.leave(lost_host).and_then(|()| self.await_goodbyes(timeout)) {
-            Ok(()) => {
-                self.flush();
-                self.poison(&Invalid::Finalized.into());
-                self.report_close();
-                Ok(())
-            }
-            Err(error) => Err(self.give_up_idle(error)),
-        }
-    }
-
-    /// Announces an orderly exit to all peers, unless a member has died or ranks have made
-    /// different calls. A program that detects a death in another group, or while it sends or
-    /// receives a message, often ends here without another call.
-    ///
-    /// `lost_host` is a rank of which messages have shown that its host does not answer. The
-    /// control channel may show that a second later, and until then the others would name this
-    /// rank, which leaves because of it. (The end of a stream of messages does not show that a rank
-    /// has died.)
-    fn leave(&mut self, lost_host: Option<(usize, Loss)>) -> Result<()> {
-        // With shared memory, only this call checks whether the other processes are alive.
-        self.control.arm()?;
-        self.handle_events()?;
-        let lost_host = lost_host.filter(|(peer, _)| self.control.left_after(*peer).is_none());
-        if let Some((peer, loss)) = self.control.dead().or(lost_host) {
-            return Err(Error::PeerLost { peer, during: During::Finalize, loss });
-        }
-        self.check_unexpected(self.data.now()).map_err(|stop| self.find_cause(stop))?;
-        let sequence = self.history.last();
-        let past = self.history.before(sequence + 1);
-        self.control.send_all(&ControlFrame::Goodbye { sequence, past });
-        Ok(())
-    }
-
-    fn await_goodbyes(&mut self, timeout: Duration) -> Result<()> {
-        let all_left = |session: &mut Self| {
-            session.check_leaving()?;
-            Ok(session.control.present().is_empty())
-        };
-        let timeout = timeout.min(FOREVER);
-        let answers_within = self.config.diagnosis.min(timeout / 2);
-        self.await_cause(timeout - answers_within, all_left)?;
-        if !self.control.present().is_empty() {
-            self.ask_all();
-            self.await_cause(answers_within, all_left)?;
-        }
-        let present = self.control.present();
-        if present.is_empty() {
-            return Ok(());
-        }
-        let absent = self.control.absent(self.history.last(), &present);
-        let waiting_for = if absent.is_empty() { present } else { absent };
-        Err(Error::Timeout { waiting_for, after: timeout, during: During::Finalize })
-    }
-
-    /// Returns an error if another rank aborted, died, or left after a different number of calls.
-    fn check_leaving(&self) -> Result<()> {
-        if let Some(pending) = &self.pending_abort {
-            return Err(self.reported(pending.from, pending.cause.clone()));
-        }
-        let last = self.history.last();
-        if let Some((peer, loss)) = self.control.lost(last) {
-            return Err(Error::PeerLost { peer, during: During::Finalize, loss });
-        }
-        let Some(peer) = self.group.peers().find(|&peer| self.control.left_after(peer) > Some(last)) else {
-            return Ok(());
-        };
-        let (sequence, rank) = (last + 1, self.group.rank());
-        let theirs = self.control.past_call(peer, sequence).cloned();
-        Err(Desync::new(sequence, (rank, None), (peer, theirs)).into())
-    }
-
-    /// Sends queued frames for a short time.
-    pub(super) fn flush(&mut self) {
-        let deadline = self.data.now() + LINGER;
-        while !self.control.is_flushed() && self.data.now() < deadline {
-            self.poll_events();
-            if self.poison.is_some() {
-                self.events.clear();
-            }
-            let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && self.control.sleep(None, LINGER).is_err() {
-                return;
-            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use comm_core::{
     Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Received,
@@ -11,6 +12,9 @@ use comm_core::{
 use super::RingCommunicator;
 use super::engine::Engine;
 use super::session::Session;
+
+/// The time in which a transport finds that a rank does not accept connections any more.
+const CONTACT_MAX: Duration = Duration::from_secs(1);
 
 impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
@@ -180,8 +184,10 @@ impl<T: Transport> Session<T> {
     /// Waits a short time for the reason why the messages of a peer have ended, of which `reporter`
     /// may have told. Leaves the events for the next call.
     fn end_of(&mut self, peer: usize, reporter: Option<usize>) -> PeerEnd {
-        let deadline = self.data.now() + self.config.diagnosis;
+        let contact_within = if self.control.is_open(peer) { Duration::ZERO } else { CONTACT_MAX };
+        let deadline = self.data.now() + self.config.diagnosis + contact_within;
         loop {
+            self.control.contact(peer);
             self.poll_events();
             for rank in [Some(peer), reporter].into_iter().flatten() {
                 if let Some(cause) = self.control.abort_cause(rank) {

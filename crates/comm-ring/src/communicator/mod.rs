@@ -8,6 +8,7 @@ mod engine;
 mod failure;
 mod group_context;
 mod groups;
+mod leave;
 mod messages;
 mod nan;
 mod program;

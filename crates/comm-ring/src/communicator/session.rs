@@ -165,7 +165,7 @@ impl<T: Transport> Session<T> {
         let times = clock.start(now);
         if times.must_ask(now) {
             times.asked(now);
-            self.ask_all();
+            self.ask_all(&self.waiting_for());
             return Ok(true);
         }
         if times.is_over(now) {

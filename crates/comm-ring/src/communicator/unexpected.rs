@@ -66,7 +66,7 @@ impl<T: Transport> Session<T> {
     /// Returns the number of the call to which the next message from a rank belongs, if no call of
     /// this rank can receive it.
     fn unexpected(&mut self, from: usize) -> Option<u64> {
-        if self.executor.interest().recv().contains(&from) {
+        if self.executor.interest().recv().contains(&from) || !self.data.is_open(from) {
             return None;
         }
         // A broken stream is reported by the call that needs it.

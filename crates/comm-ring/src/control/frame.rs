@@ -8,6 +8,7 @@ use std::slice;
 use comm_core::wire::{self, Reader, WireError, Writer};
 use comm_core::{Lengths, Signature};
 
+use super::rank_set::{RankSet, SET_BYTES_MAX};
 use super::shrink::ShrinkFrame;
 
 /// A message on the control channel.
@@ -32,6 +33,14 @@ pub(crate) enum ControlFrame {
     },
     /// The sender agrees with the remaining ranks on a smaller group.
     Shrink(ShrinkFrame),
+    /// These ranks have sent an abort, a goodbye or a message about a smaller group, which the
+    /// sender passes on.
+    Relay {
+        /// The ranks.
+        ranks: RankSet,
+        /// Their message.
+        frame: Box<Self>,
+    },
 }
 
 /// A call that a rank made, once or several times in a row.
@@ -86,6 +95,7 @@ const ANNOUNCE: u8 = 1;
 const ABORT: u8 = 2;
 const GOODBYE: u8 = 3;
 const SHRINK: u8 = 4;
+const RELAY: u8 = 5;
 
 const LOST: u8 = 1;
 const TIMEOUT: u8 = 2;
@@ -96,32 +106,41 @@ const ABORTED: u8 = 4;
 const TEXT_MAX: usize = 512;
 /// The length of the longest frame, without the length field. Longer ones are never sent, and are
 /// rejected on arrival.
-pub(crate) const FRAME_MAX: usize = 8 << 10;
+pub(crate) const FRAME_MAX: usize = 16 << 10;
 
 impl ControlFrame {
-    /// Encodes the frame, without its length.
+    /// Encodes the frame with its length.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Writer::new();
-        match self {
-            Self::Announce(announce) => {
-                body.put([ANNOUNCE, u8::from(announce.question)]).put(announce.sequence);
-                announce.call.encode(&mut body);
-                put_ranks(&mut body, &announce.waiting_for);
-                put_past(&mut body, &announce.past);
-            }
-            Self::Abort { sequence, cause } => {
-                body.put(ABORT).put(*sequence);
-                cause.encode(&mut body);
-            }
-            Self::Goodbye { sequence, past } => {
-                body.put(GOODBYE).put(*sequence);
-                put_past(&mut body, past);
-            }
-            Self::Shrink(shrink) => shrink.encode(body.put(SHRINK)),
-        }
+        self.put(&mut body);
         let mut frame = Writer::new();
         frame.bytes::<u32>(&body.into_vec());
         frame.into_vec()
+    }
+
+    /// Encodes the frame without its length.
+    fn put(&self, body: &mut Writer) {
+        match self {
+            Self::Announce(announce) => {
+                body.put([ANNOUNCE, u8::from(announce.question)]).put(announce.sequence);
+                announce.call.encode(body);
+                put_ranks(body, &announce.waiting_for);
+                put_past(body, &announce.past);
+            }
+            Self::Abort { sequence, cause } => {
+                body.put(ABORT).put(*sequence);
+                cause.encode(body);
+            }
+            Self::Goodbye { sequence, past } => {
+                body.put(GOODBYE).put(*sequence);
+                put_past(body, past);
+            }
+            Self::Shrink(shrink) => shrink.encode(body.put(SHRINK)),
+            Self::Relay { ranks, frame } => {
+                body.put(RELAY).bytes::<u16>(ranks.to_bytes());
+                frame.put(body);
+            }
+        }
     }
 
     /// Decodes the first frame of `bytes` if it has arrived completely. Returns it with its length
@@ -142,6 +161,9 @@ impl ControlFrame {
             Self::Shrink(ShrinkFrame::Propose(proposal)) => {
                 return proposal.excluded.last().copied().filter(|rank| *rank >= size);
             }
+            Self::Relay { ranks, frame } => {
+                return ranks.last().filter(|rank| *rank >= size).or_else(|| frame.unknown_rank(size));
+            }
             Self::Goodbye { .. } | Self::Shrink(_) => &[],
         };
         named.iter().copied().find(|rank| *rank >= size)
@@ -159,7 +181,24 @@ impl ControlFrame {
             ABORT => Self::Abort { sequence: r.get()?, cause: Cause::read(r)? },
             GOODBYE => Self::Goodbye { sequence: r.get()?, past: read_past(r)? },
             SHRINK => Self::Shrink(ShrinkFrame::read(r)?),
+            RELAY => {
+                let ranks = RankSet::from_bytes(r.bytes::<u16>(SET_BYTES_MAX)?)?;
+                let frame = Box::new(Self::read_relayed(r)?);
+                Self::Relay { ranks, frame }
+            }
             kind => return Err(WireError::Unknown { what: "kind of frame", value: kind.into() }),
+        })
+    }
+}
+
+impl ControlFrame {
+    /// Reads a message of a kind that is passed on.
+    fn read_relayed(r: &mut Reader<'_>) -> wire::Result<Self> {
+        Ok(match r.get()? {
+            ABORT => Self::Abort { sequence: r.get()?, cause: Cause::read(r)? },
+            GOODBYE => Self::Goodbye { sequence: r.get()?, past: read_past(r)? },
+            SHRINK => Self::Shrink(ShrinkFrame::read(r)?),
+            kind => return Err(WireError::Unknown { what: "kind of relayed frame", value: kind.into() }),
         })
     }
 }
@@ -276,7 +315,17 @@ mod tests {
             ControlFrame::Shrink(ShrinkFrame::Done { attempt: u32::MAX }),
             ControlFrame::Shrink(ShrinkFrame::Formed),
             ControlFrame::Shrink(ShrinkFrame::Committed),
+            relay(
+                &[],
+                ControlFrame::Goodbye { sequence: 5, past: vec![PastCall { first: 5, call: call() }] },
+            ),
+            relay(&[50_000], propose(&[3])),
+            relay(&[3], abort(Cause::Lost { peer: 3, detail: "gone".into() })),
         ]
+    }
+
+    fn relay(ranks: &[usize], frame: ControlFrame) -> ControlFrame {
+        ControlFrame::Relay { ranks: ranks.iter().copied().collect(), frame: Box::new(frame) }
     }
 
     #[test]
@@ -301,6 +350,7 @@ mod tests {
                 ControlFrame::Announce(_) => Some(70_000),
                 ControlFrame::Abort { cause, .. } => cause.ranks().iter().copied().max(),
                 ControlFrame::Shrink(ShrinkFrame::Propose(proposal)) => proposal.excluded.last().copied(),
+                ControlFrame::Relay { ranks, .. } => ranks.last(),
                 _ => None,
             };
             assert_eq!(frame.unknown_rank(usize::MAX), None);
@@ -325,7 +375,8 @@ mod tests {
         let desync = Cause::Desync { sequence: 4, ranks: [0, 2], calls, lengths };
         let text = Cause::Aborted { by: 1, reason: "ä".repeat(1000) };
         let most = propose(&[Proposal::GROUP_SIZE_MAX - 1]);
-        for frame in [ControlFrame::Announce(announce), abort(desync), abort(text), most] {
+        let relayed = relay(&[Proposal::GROUP_SIZE_MAX - 1], most.clone());
+        for frame in [ControlFrame::Announce(announce), abort(desync), abort(text), most, relayed] {
             let bytes = frame.encode();
             assert!(bytes.len() <= FRAME_MAX);
             assert!(ControlFrame::decode(&bytes).unwrap().is_some());

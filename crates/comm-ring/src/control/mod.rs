@@ -2,19 +2,29 @@
 //!
 //! It never blocks. It is read before a rank sleeps, and at intervals while the rank does not
 //! sleep.
+//!
+//! In a large group, a rank is connected only with some of the others when the group is created:
+//! it watches them, and the ranks pass on what concerns all of them ([`Relay`]). A message to
+//! another rank connects the two.
 
+mod blocked;
 mod frame;
+mod rank_set;
+mod relay;
 mod shrink;
 
 pub(crate) use frame::{Announce, Cause, ControlFrame, PastCall};
 pub(crate) use shrink::{Proposal, ShrinkFrame, ShrinkState};
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
+
+use rank_set::RankSet;
+use relay::Relay;
 
 /// The limit on bytes queued for one peer. A peer beyond it is not reading, and misses
 /// announcements; aborts and goodbyes are always queued.
@@ -36,6 +46,9 @@ struct ControlPeer {
     outbox: VecDeque<u8>,
     /// The reason why its stream ended.
     loss: Option<Loss>,
+    /// Whether it could not be connected when this rank had a message for it: it has died, or has
+    /// left and its goodbye is on its way.
+    is_unreachable: bool,
     /// The last call that it completed before it left normally.
     goodbye: Option<u64>,
     /// The calls that its goodbye listed.
@@ -44,7 +57,8 @@ struct ControlPeer {
     gave_up: Option<Cause>,
     /// The call in which it last announced that it was blocked.
     announced: Option<Announce>,
-    /// Whether it has announced since this rank last asked all peers.
+    /// Whether it was asked for its state, and has announced since.
+    asked: bool,
     answered: bool,
     /// The highest number of a call that it announced and so has made.
     made: u64,
@@ -88,6 +102,8 @@ pub(crate) struct Control<T> {
     transport: T,
     group: Group,
     peers: Vec<ControlPeer>,
+    /// The messages that ranks pass on. `None` in a group in which all are connected.
+    relay: Option<Relay>,
     interest: Interest,
     /// Whether no peer has left, been lost or announced anything so far.
     quiet: bool,
@@ -100,30 +116,111 @@ impl<T: Transport> Control<T> {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
         let interest = Interest::with_capacity(group.size());
-        Self { transport, group, peers, interest, quiet: true, asked_in: None }
+        let is_open: Vec<bool> = (0..group.size()).map(|peer| transport.is_open(peer)).collect();
+        let is_complete = group.peers().all(|peer| is_open[peer]);
+        let relay = (!is_complete).then(|| Relay::new(is_open));
+        Self { transport, group, peers, relay, interest, quiet: true, asked_in: None }
     }
 
-    /// Queues a frame for a peer and sends what can be sent now.
+    /// Returns whether this rank is connected with all others from the start.
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.relay.is_none()
+    }
+
+    /// Returns whether there is a stream to a peer, which may have ended.
+    pub(crate) fn is_open(&self, peer: usize) -> bool {
+        self.transport.is_open(peer)
+    }
+
+    /// Returns the peers to which there is a stream.
+    pub(crate) fn connected(&self) -> Vec<usize> {
+        self.group.peers().filter(|&peer| self.is_open(peer)).collect()
+    }
+
+    /// Connects with a peer, if this rank is not connected with it, to learn whether it is alive.
+    pub(crate) fn contact(&mut self, peer: usize) {
+        if !self.is_open(peer) && !self.is_disconnected(peer) {
+            self.peers[peer].is_unreachable = self.transport.try_send(peer, &[]).is_err();
+        }
+    }
+
+    /// Queues a frame for a peer, connects it if necessary, and sends what can be sent now.
     pub(crate) fn send(&mut self, to: usize, frame: &ControlFrame) {
-        let peer = &mut self.peers[to];
         let droppable = matches!(frame, ControlFrame::Announce(_));
-        if peer.loss.is_some() || (droppable && peer.outbox.len() > OUTBOX_MAX) {
+        if droppable && self.peers[to].outbox.len() > OUTBOX_MAX {
             return;
         }
-        peer.outbox.extend(frame.encode());
-        self.flush(to);
+        self.send_bytes(to, &frame.encode());
     }
 
-    /// Queues a frame for every peer and sends what can be sent now.
+    fn send_bytes(&mut self, to: usize, bytes: &[u8]) {
+        let peer = &mut self.peers[to];
+        if peer.loss.is_none() && !peer.is_unreachable {
+            peer.outbox.extend(bytes);
+            self.flush(to);
+        }
+    }
+
+    /// Sends a frame to every peer, or to those with which this rank is connected, which pass it
+    /// on.
     pub(crate) fn send_all(&mut self, frame: &ControlFrame) {
+        let own = self.group.rank();
+        if let Some(relay) = &mut self.relay
+            && relay::is_passed_on(frame)
+            && !relay.add(frame, &[own].into_iter().collect()).is_empty()
+        {
+            self.pass_on();
+            return;
+        }
+        // A frame that was sent before only shows that this rank is alive.
         for peer in self.group.peers() {
-            self.send(peer, frame);
+            if self.relay.is_none() || self.is_open(peer) {
+                self.send(peer, frame);
+            }
+        }
+    }
+
+    /// Passes on what is new to the peers with which this rank is connected.
+    fn pass_on(&mut self) {
+        let connected = self.connected();
+        let Some(relay) = &mut self.relay else { return };
+        if !relay.has_changed() && connected.iter().all(|&peer| relay.is_told[peer]) {
+            return;
+        }
+        let (changed, all) = (relay.take_changed(), relay.all());
+        for peer in connected {
+            let Some(relay) = &mut self.relay else { return };
+            let was_told = relay.is_told[peer];
+            // A peer that has not read the last messages gets the next ones together.
+            relay.is_told[peer] = self.peers[peer].outbox.is_empty();
+            if relay.is_told[peer] {
+                self.send_bytes(peer, if was_told { &changed } else { &all });
+            }
+        }
+    }
+
+    /// Watches as many of the remaining ranks as before: in place of each one that is excluded, the
+    /// next one. So these ranks stay connected with each other, whichever others are lost.
+    pub(crate) fn rewire(&mut self, excluded: &BTreeSet<usize>) {
+        let Some(relay) = &self.relay else { return };
+        let (own, size, all) = (self.group.rank(), self.group.size(), relay.all());
+        for distance in self.group.watched_distances() {
+            let mut next = (0..size).map(|step| (own + distance + step) % size);
+            let Some(peer) = next.find(|rank| !excluded.contains(rank)) else { continue };
+            if peer != own && !self.is_open(peer) && self.peers[peer].outbox.is_empty() {
+                self.send_bytes(peer, &all);
+            }
         }
     }
 
     /// Returns whether no connected peer has queued bytes.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.peers.iter().all(|peer| peer.outbox.is_empty() || peer.loss.is_some())
+        let is_told =
+            |rank: usize| self.relay.as_ref().is_none_or(|relay| relay.is_told[rank] || !self.is_open(rank));
+        let is_flushed = |(rank, peer): (usize, &ControlPeer)| {
+            peer.loss.is_some() || peer.outbox.is_empty() && is_told(rank)
+        };
+        self.peers.iter().enumerate().all(is_flushed)
     }
 
     fn flush(&mut self, to: usize) {
@@ -137,6 +234,7 @@ impl<T: Transport> Control<T> {
                     // Frames that the peer sent before its stream broke may still be readable.
                     tracing::debug!(peer = to, %error, "control channel cannot be written");
                     peer.outbox.clear();
+                    peer.is_unreachable |= !self.transport.is_open(to);
                     break;
                 }
             }
@@ -147,10 +245,11 @@ impl<T: Transport> Control<T> {
     pub(crate) fn poll(&mut self, events: &mut Vec<Event>) {
         for peer in self.group.peers() {
             self.flush(peer);
-            if self.peers[peer].loss.is_none() {
+            if self.peers[peer].loss.is_none() && self.transport.is_open(peer) {
                 self.read(peer, events);
             }
         }
+        self.pass_on();
         let silent =
             |peer: &ControlPeer| peer.loss.is_none() && peer.goodbye.is_none() && peer.announced.is_none();
         self.quiet = self.peers.iter().all(silent);
@@ -181,36 +280,59 @@ impl<T: Transport> Control<T> {
     }
 
     fn take_frames(&mut self, from: usize, events: &mut Vec<Event>) -> wire::Result<()> {
-        let peer = &mut self.peers[from];
         let mut taken = 0;
-        while let Some((frame, length)) = ControlFrame::decode(&peer.inbox[taken..])? {
+        while let Some((frame, length)) = ControlFrame::decode(&self.peers[from].inbox[taken..])? {
             taken += length;
             if let Some(rank) = frame.unknown_rank(self.group.size()) {
                 return Err(wire::WireError::Unknown { what: "rank", value: rank as u64 });
             }
             match frame {
-                ControlFrame::Goodbye { sequence, past } => {
-                    peer.goodbye = Some(sequence);
-                    peer.past.clone_from(&past);
-                    events.push(Event::Goodbye { from, sequence, past });
+                ControlFrame::Relay { ranks, frame } => self.take_relayed(&ranks, &frame, events),
+                frame @ ControlFrame::Abort { .. } if !self.is_complete() => {
+                    self.take_relayed(&[from].into_iter().collect(), &frame, events);
                 }
-                ControlFrame::Abort { sequence, cause } => {
-                    peer.gave_up.get_or_insert_with(|| cause.clone());
-                    events.push(Event::Abort { from, sequence, cause });
-                }
-                ControlFrame::Announce(announce) => {
-                    peer.made = peer.made.max(announce.sequence);
-                    if !announce.waiting_for.is_empty() {
-                        peer.announced = Some(announce.clone());
-                        peer.answered = true;
-                    }
-                    events.push(Event::Announce { from, announce });
-                }
-                ControlFrame::Shrink(frame) => peer.shrink.update(frame),
+                frame => self.take_frame(from, frame, events),
             }
         }
-        peer.inbox.drain(..taken);
+        self.peers[from].inbox.drain(..taken);
         Ok(())
+    }
+
+    /// Handles a message of these ranks that is passed on.
+    fn take_relayed(&mut self, ranks: &RankSet, frame: &ControlFrame, events: &mut Vec<Event>) {
+        let Some(relay) = &mut self.relay else { return };
+        let new = relay.add(frame, ranks);
+        let own = self.group.rank();
+        for rank in new.iter().filter(|rank| *rank != own) {
+            self.take_frame(rank, frame.clone(), events);
+        }
+    }
+
+    /// Handles a message of a rank.
+    fn take_frame(&mut self, from: usize, frame: ControlFrame, events: &mut Vec<Event>) {
+        let peer = &mut self.peers[from];
+        match frame {
+            ControlFrame::Goodbye { sequence, past } => {
+                peer.goodbye = Some(sequence);
+                peer.past.clone_from(&past);
+                events.push(Event::Goodbye { from, sequence, past });
+            }
+            ControlFrame::Abort { sequence, cause } => {
+                peer.gave_up.get_or_insert_with(|| cause.clone());
+                events.push(Event::Abort { from, sequence, cause });
+            }
+            ControlFrame::Announce(announce) => {
+                peer.made = peer.made.max(announce.sequence);
+                if !announce.waiting_for.is_empty() {
+                    peer.announced = Some(announce.clone());
+                    peer.answered = true;
+                }
+                events.push(Event::Announce { from, announce });
+            }
+            ControlFrame::Shrink(frame) => peer.shrink.update(frame),
+            // Decoding has refused a relayed one.
+            ControlFrame::Relay { .. } => {}
+        }
     }
 
     /// Returns a rank that announced a different call with this number, or left after making one,
@@ -238,7 +360,9 @@ impl<T: Transport> Control<T> {
 
     /// Returns the members that have neither left nor been lost.
     pub(crate) fn present(&self) -> Vec<usize> {
-        self.group.peers().filter(|&peer| !self.has_ended(peer)).collect()
+        let has_ended =
+            |peer: &usize| self.peers[*peer].loss.is_some() || self.peers[*peer].goodbye.is_some();
+        self.group.peers().filter(|peer| !has_ended(peer)).collect()
     }
 
     /// Returns a member that can no longer take part in call `sequence`, and its loss. A member
@@ -274,16 +398,16 @@ impl<T: Transport> Control<T> {
         self.peers[peer].gave_up.as_ref()
     }
 
-    /// Returns whether this peer's stream has ended or it sent a goodbye.
+    /// Returns whether this peer's stream has ended or cannot be opened, or it sent a goodbye.
     pub(crate) fn has_ended(&self, peer: usize) -> bool {
-        let peer = &self.peers[peer];
-        peer.loss.is_some() || peer.goodbye.is_some()
+        self.is_disconnected(peer) || self.peers[peer].goodbye.is_some()
     }
 
-    /// Returns whether this peer's stream has ended. A peer that only sent a goodbye may still take
-    /// part in creating a smaller group, if others did not leave as it expected.
+    /// Returns whether this peer's stream has ended or cannot be opened. A peer that only sent a
+    /// goodbye may still take part in creating a smaller group, if others did not leave as it
+    /// expected.
     pub(crate) fn is_disconnected(&self, peer: usize) -> bool {
-        self.peers[peer].loss.is_some()
+        self.peers[peer].loss.is_some() || self.peers[peer].is_unreachable
     }
 
     /// Returns the messages of this peer about a smaller group.
@@ -297,53 +421,12 @@ impl<T: Transport> Control<T> {
         peer.made >= sequence || peer.goodbye.is_some_and(|after| after >= sequence)
     }
 
-    /// Begins to wait for the answers of all peers to a question that is asked in this call.
-    pub(crate) fn mark_asked(&mut self, sequence: u64) {
-        self.asked_in = Some(sequence);
-        self.peers.iter_mut().for_each(|peer| peer.answered = false);
-    }
-
-    /// Returns whether all peers were asked for their state in this call.
-    pub(crate) fn has_asked(&self, sequence: u64) -> bool {
-        self.asked_in == Some(sequence)
-    }
-
-    /// Returns whether a rank's last announcement still holds in call `sequence`. A rank that
-    /// answers is blocked in the call that it names, even if that is an earlier one; a rank that
-    /// does not answer may have stopped since.
-    fn is_blocked(&self, rank: usize, announced: &Announce, sequence: u64) -> bool {
-        if self.has_asked(sequence) { self.peers[rank].answered } else { announced.sequence >= sequence }
-    }
-
-    /// Returns the members that call `sequence` is waiting for: those that can be reached from
-    /// `waiting_for` through the announcements of blocked ranks, and are not known to be blocked
-    /// themselves.
-    pub(crate) fn absent(&self, sequence: u64, waiting_for: &[usize]) -> Vec<usize> {
-        let mut seen = vec![false; self.group.size()];
-        seen[self.group.rank()] = true;
-        let mut open: Vec<usize> = waiting_for.to_vec();
-        let mut absent = Vec::new();
-        while let Some(rank) = open.pop() {
-            if rank >= seen.len() || std::mem::replace(&mut seen[rank], true) {
-                continue;
-            }
-            match &self.peers[rank].announced {
-                Some(announced) if self.is_blocked(rank, announced, sequence) => {
-                    open.extend_from_slice(&announced.waiting_for);
-                }
-                _ => absent.push(rank),
-            }
-        }
-        absent.sort_unstable();
-        absent
-    }
-
     /// Prepares to sleep until bytes arrive from any peer, or queued bytes can be sent.
     pub(crate) fn arm(&mut self) -> Result<Armed> {
         self.interest.clear();
         for rank in self.group.peers() {
             let peer = &self.peers[rank];
-            if peer.loss.is_none() {
+            if peer.loss.is_none() && self.transport.is_open(rank) {
                 self.interest.add_recv(rank);
             }
             if !peer.outbox.is_empty() {

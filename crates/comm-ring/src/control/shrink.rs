@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use comm_core::wire::{self, Reader, WireError, Writer};
 
+use super::rank_set::{RankSet, SET_BYTES_MAX};
+
 const PROPOSE: u8 = 1;
 const CONNECTED: u8 = 2;
 const DONE: u8 = 3;
 const FORMED: u8 = 4;
 const COMMITTED: u8 = 5;
-
-/// The longest set of ranks on the wire, in bytes: one bit per rank.
-const SET_BYTES_MAX: usize = 7 << 10;
 
 /// A message about a smaller group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +44,11 @@ impl Proposal {
     /// The largest group in which proposals can be sent.
     pub(crate) const GROUP_SIZE_MAX: usize = SET_BYTES_MAX * 8;
 
+    /// Returns a number that is larger for a later proposal of the same rank.
+    pub(crate) fn age(&self) -> (u32, usize) {
+        (self.attempt, self.excluded.len())
+    }
+
     /// Returns whether both name the same attempt and members.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.attempt == other.attempt && self.excluded == other.excluded
@@ -73,8 +77,13 @@ impl ShrinkState {
     pub(crate) fn update(&mut self, frame: ShrinkFrame) {
         self.frames += 1;
         match frame {
-            ShrinkFrame::Propose(proposal) => self.proposal = Some(proposal),
-            ShrinkFrame::Connected { attempt } => self.connected = Some(attempt),
+            // In a large group, an earlier message may arrive after a later one.
+            ShrinkFrame::Propose(proposal) => {
+                if self.proposal.as_ref().is_none_or(|last| last.age() <= proposal.age()) {
+                    self.proposal = Some(proposal);
+                }
+            }
+            ShrinkFrame::Connected { attempt } => self.connected = self.connected.max(Some(attempt)),
             ShrinkFrame::Done { attempt } => self.done = Some(attempt),
             ShrinkFrame::Formed => self.has_formed = true,
             ShrinkFrame::Committed => self.has_committed = true,
@@ -90,9 +99,11 @@ impl ShrinkState {
 impl ShrinkFrame {
     pub(super) fn encode(&self, to: &mut Writer) {
         match self {
-            Self::Propose(Proposal { attempt, completed, excluded }) => {
-                to.put(PROPOSE).put(*attempt).put(*completed).bytes::<u16>(&to_bits(excluded))
-            }
+            Self::Propose(Proposal { attempt, completed, excluded }) => to
+                .put(PROPOSE)
+                .put(*attempt)
+                .put(*completed)
+                .bytes::<u16>(excluded.iter().copied().collect::<RankSet>().to_bytes()),
             Self::Connected { attempt } => to.put(CONNECTED).put(*attempt),
             Self::Done { attempt } => to.put(DONE).put(*attempt),
             Self::Formed => to.put(FORMED),
@@ -105,7 +116,7 @@ impl ShrinkFrame {
             PROPOSE => Self::Propose(Proposal {
                 attempt: r.get()?,
                 completed: r.get()?,
-                excluded: from_bits(r.bytes::<u16>(SET_BYTES_MAX)?)?,
+                excluded: RankSet::from_bytes(r.bytes::<u16>(SET_BYTES_MAX)?)?.iter().collect(),
             }),
             CONNECTED => Self::Connected { attempt: r.get()? },
             DONE => Self::Done { attempt: r.get()? },
@@ -114,20 +125,4 @@ impl ShrinkFrame {
             kind => return Err(WireError::Unknown { what: "kind of shrink frame", value: kind.into() }),
         })
     }
-}
-
-/// Returns the set as bits, without zero bytes at the end.
-fn to_bits(set: &BTreeSet<usize>) -> Vec<u8> {
-    let mut bits = vec![0; set.last().map_or(0, |last| last / 8 + 1)];
-    for rank in set {
-        bits[rank / 8] |= 1 << (rank % 8);
-    }
-    bits
-}
-
-fn from_bits(bits: &[u8]) -> wire::Result<BTreeSet<usize>> {
-    if bits.last() == Some(&0) {
-        return Err(WireError::Unknown { what: "last byte of a set of ranks", value: 0 });
-    }
-    Ok((0..bits.len() * 8).filter(|rank| bits[rank / 8] >> (rank % 8) & 1 == 1).collect())
 }

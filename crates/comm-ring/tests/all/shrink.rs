@@ -1,6 +1,7 @@
 //! Groups of the ranks that remain after deaths and stops at any moment, in virtual time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+use std::ops::Range;
 use std::time::Duration;
 
 use comm_core::{Comm, Error, Fabric, ReduceOp, Result, ShrinkOptions};
@@ -12,8 +13,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The calls that the ranks make together, in however many groups.
 const CALLS: usize = 4;
 
+/// Scattered over 48 bits, so that other ranks do not have the same sum.
 fn element(rank: usize, call: usize) -> u64 {
-    1 << (8 * rank) << call
+    ((rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16) + call as u64
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -177,38 +179,64 @@ fn began(lives: &[Life]) -> bool {
 #[test]
 fn the_others_go_on_when_a_rank_dies_at_any_operation() {
     for n in [2, 3, 4] {
-        for rank in 0..n {
-            let mut shrunk = 0;
-            for operation in 1.. {
-                let faults = vec![(rank, operation, Fault::Death)];
-                let scenario = Scenario { n, seed: operation, plan: FaultPlan::calm(), faults };
-                let lives = scenario.run();
-                if !lives[rank].dead {
-                    break;
-                }
-                if !began(&lives) {
-                    continue;
-                }
-                check(&scenario, &lives);
-                shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
-            }
-            assert!(shrunk > 20, "rank {rank} of {n} left a group only {shrunk} times");
-        }
+        (0..n).for_each(|rank| check_deaths_at_every_operation((rank, n), &FaultPlan::calm(), 1));
     }
+}
+
+/// In groups of more than five ranks, some are not connected with each other.
+#[test]
+fn the_others_go_on_when_a_rank_dies_that_only_some_watch() {
+    for (rank, n) in [(0, 6), (5, 8), (3, 11)] {
+        check_deaths_at_every_operation((rank, n), &FaultPlan::calm().on_demand(true), 7);
+    }
+}
+
+/// A rank dies before some of its operations, which differ by `stride`.
+fn check_deaths_at_every_operation((rank, n): (usize, usize), plan: &FaultPlan, stride: usize) {
+    let mut shrunk = 0;
+    for operation in (1..).step_by(stride) {
+        let faults = vec![(rank, operation, Fault::Death)];
+        let scenario = Scenario { n, seed: operation, plan: plan.clone(), faults };
+        let lives = scenario.run();
+        if !lives[rank].dead {
+            break;
+        }
+        if !began(&lives) {
+            continue;
+        }
+        check(&scenario, &lives);
+        shrunk += usize::from(lives.iter().any(|life| life.groups.len() > 1));
+    }
+    assert!(shrunk > 20, "rank {rank} of {n} left a group only {shrunk} times");
 }
 
 #[test]
 fn the_others_go_on_when_several_ranks_die_or_stop_at_any_moment() {
+    let (shrunk, again, left_out) = check_random_faults(seeds(), 2..7, false);
+    assert!(shrunk > 1000 && again > 100 && left_out > 50, "{shrunk} {again} {left_out}");
+}
+
+#[test]
+fn the_others_go_on_when_ranks_die_or_stop_that_only_some_watch() {
+    let (shrunk, again, left_out) = check_random_faults(seeds() / 5, 6..14, true);
+    assert!(shrunk > 200 && again > 5 && left_out > 10, "{shrunk} {again} {left_out}");
+}
+
+/// Returns how often ranks went on in a smaller group, in several of them one after the other, and
+/// without a living rank.
+fn check_random_faults(seeds: u64, sizes: Range<usize>, on_demand: bool) -> (usize, usize, usize) {
     let (mut shrunk, mut again, mut left_out) = (0, 0, 0);
-    for seed in 0..seeds() {
+    for seed in 0..seeds {
         let mut random = Rng::with_seed(seed);
-        let n = random.usize(2..7);
+        let n = random.usize(sizes.clone());
         // Like a socket, a link holds what is sent to a rank that is stopped.
         let plan = if random.bool() { FaultPlan::calm() } else { FaultPlan::rough().capacity(4096) };
+        let plan = plan.on_demand(on_demand);
         let faults = (0..random.usize(1..=3)).map(|_| {
             let fault =
                 if random.u8(0..4) > 0 { Fault::Death } else { Fault::Stop(TIMEOUT * random.u32(0..30) / 3) };
-            (random.usize(0..n), random.u64(60..600), fault)
+            // Ranks of larger groups make more operations.
+            (random.usize(0..n), random.u64(60..if on_demand { 2000 } else { 600 }), fault)
         });
         let scenario = Scenario { n, seed, faults: faults.collect(), plan };
         let lives = scenario.run();
@@ -220,7 +248,7 @@ fn the_others_go_on_when_several_ranks_die_or_stop_at_any_moment() {
         again += usize::from(lives.iter().any(|life| life.groups.len() > 2));
         left_out += usize::from(lives.iter().any(|life| matches!(life.error, Some(Error::Aborted { .. }))));
     }
-    assert!(shrunk > 1000 && again > 100 && left_out > 50, "{shrunk} {again} {left_out}");
+    (shrunk, again, left_out)
 }
 
 #[test]

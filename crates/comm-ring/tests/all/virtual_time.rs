@@ -324,6 +324,22 @@ fn any_fault_in_any_algorithm_on_any_network_is_named() {
     }
 }
 
+/// In groups of more than five ranks, some are not connected with each other.
+#[test]
+fn any_fault_is_named_by_ranks_that_are_connected_on_demand() {
+    let rows: Vec<_> = rows().collect();
+    for seed in 0..600 {
+        let mut random = Rng::with_seed(seed);
+        let (row, n) = (rows[random.usize(..rows.len())], random.usize(6..14));
+        let fault = [Fault::Death, Fault::Stop(20 * TIMEOUT), Fault::Abort][random.usize(..3)];
+        let plan =
+            if random.bool() { FaultPlan::calm() } else { FaultPlan::rough().capacity(4096) }.on_demand(true);
+        let fault = Some((fault, random.usize(..n), random.u64(1..300)));
+        let scenario = Scenario { plan, fault, ..Scenario::new(row, n, seed) };
+        check(&scenario, &scenario.run());
+    }
+}
+
 #[test]
 fn a_rank_that_is_late_at_any_operation_but_within_the_deadline_fails_no_call() {
     for row in rows() {
@@ -337,9 +353,19 @@ fn a_rank_that_is_late_at_any_operation_but_within_the_deadline_fails_no_call() 
 
 #[test]
 fn a_rank_that_leaves_after_fewer_calls_is_named_by_all_others() {
+    check_early_leaving(5, &FaultPlan::calm());
+}
+
+#[test]
+fn a_rank_that_leaves_early_is_named_by_ranks_that_are_connected_on_demand() {
+    check_early_leaving(8, &FaultPlan::calm().on_demand(true));
+}
+
+fn check_early_leaving(n: usize, plan: &FaultPlan) {
     for row in rows() {
-        for (rank, calls) in (0..5).flat_map(|rank| [(rank, 0), (rank, 1)]) {
-            let mut scenario = Scenario::new(row, 5, (2 * rank + calls) as u64);
+        for (rank, calls) in (0..n).flat_map(|rank| [(rank, 0), (rank, 1)]) {
+            let mut scenario =
+                Scenario { plan: plan.clone(), ..Scenario::new(row, n, (2 * rank + calls) as u64) };
             scenario.calls[rank] = calls;
             for life in scenario.run().iter().filter(|life| life.rank != rank) {
                 let error = life.error.as_ref().unwrap();

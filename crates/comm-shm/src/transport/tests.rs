@@ -33,7 +33,7 @@ fn connections() -> [Connection; 2] {
 
 fn transport(rank: usize, connection: Connection, export: Option<&ExportConfig>) -> SharedMemoryTransport {
     let group = Group::new(GroupId::WORLD, Membership { rank, size: 2 }).unwrap();
-    SharedMemoryTransport::new(group, [(1 - rank, connection)], export).unwrap()
+    SharedMemoryTransport::new(group, [(1 - rank, connection)], None, export.cloned()).unwrap()
 }
 
 /// A transport, and the other end of its only connection.
@@ -254,7 +254,7 @@ fn half_an_element_neither_keeps_awake_nor_hides_the_end() {
 fn an_exit_is_detected_while_other_peers_are_busy() {
     let ([first, living], [second, dead]) = (connections(), connections());
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 3 }).unwrap();
-    let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None).unwrap();
+    let mut near = SharedMemoryTransport::new(group, [(1, first), (2, second)], None, None).unwrap();
     let mut living = transport(1, living, None);
     drop(dead);
     let noticed = (0..100_000).any(|_| {

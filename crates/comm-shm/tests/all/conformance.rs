@@ -17,6 +17,11 @@ fn with_tiny_rings(n: usize) -> Vec<SharedMemoryFabric> {
     crate::common::world(n, SharedMemoryConfig::RING_BYTES_MIN)
 }
 
+/// Every pair is connected when it is first used.
+fn on_demand(n: usize) -> Vec<SharedMemoryFabric> {
+    crate::common::on_demand_world(n, SharedMemoryConfig::RING_BYTES_MIN)
+}
+
 /// Everything is read in place.
 fn with_all_in_place(n: usize) -> Vec<impl Fabric> {
     let fabric = crate::common::zero_copy_world(n, SharedMemoryConfig::RING_BYTES_MIN, 1);
@@ -53,6 +58,11 @@ comm_sim::transport_conformance!(tiny_rings, with_tiny_rings);
 comm_sim::transport_conformance!(all_in_place, with_all_in_place);
 comm_sim::transport_conformance!(some_in_place, with_some_in_place);
 
+comm_sim::transport_conformance!(on_demand on_demand_tiny_rings, on_demand);
+
+comm_sim::communicator_conformance!(on_demand_communicator, [2, 3, 5, 8, 13], |n| {
+    communicators(on_demand(n), lengths, 31)
+});
 comm_sim::communicator_conformance!(communicator_through_tiny_rings, [1, 2, 3, 5, 8], |n| {
     communicators(with_tiny_rings(n), lengths, 31)
 });

@@ -51,6 +51,13 @@ pub(crate) fn world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryFabric> {
     world_with(n, rings(ring_bytes))
 }
 
+/// Returns a world in which every pair is connected when it is first used.
+pub(crate) fn on_demand_world(n: usize, ring_bytes: usize) -> Vec<SharedMemoryFabric> {
+    let mut shm = rings(ring_bytes);
+    shm.full_mesh_max = 0;
+    world_with(n, shm)
+}
+
 fn world_with(n: usize, shm: SharedMemoryConfig) -> Vec<SharedMemoryFabric> {
     let config = |rank| {
         let mut config = config(rank, n, shm.ring_bytes);

@@ -145,7 +145,7 @@ impl World {
     fn enter(&mut self, id: (u64, ChannelId), members: &[usize], rank: usize) -> usize {
         let same = |opening: &Opening| opening.id == id && opening.members == members;
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
-            let channel = self.add_channel(members.to_vec());
+            let channel = self.add_channel(members.to_vec(), id.1.kind);
             let (members, present) = (members.to_vec(), vec![false; members.len()]);
             self.openings.push(Opening { id, members, present, channel, failure: None });
             self.openings.len() - 1

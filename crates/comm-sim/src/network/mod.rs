@@ -42,7 +42,7 @@ mod world;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use comm_core::{Group, GroupId, Membership, Result};
+use comm_core::{ChannelKind, Group, GroupId, Membership, Result};
 
 use crate::Release;
 use crate::random::Random;
@@ -76,6 +76,10 @@ pub struct FaultPlan {
     pub checksums: bool,
     /// The time after which a rank whose host does not answer is lost.
     pub keepalive: Duration,
+    /// Whether two ranks are connected only when one of them first sends to the other or receives
+    /// from it. Control channels connect each rank with those that it watches
+    /// ([`Group::watches`](comm_core::Group::watches)) when they are opened.
+    pub on_demand: bool,
     /// The faults, and their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
     /// A defect of the network itself.
@@ -99,6 +103,7 @@ impl FaultPlan {
             release: Release::OnAccept,
             checksums: true,
             keepalive: KEEPALIVE,
+            on_demand: false,
             incidents: Vec::new(),
             defect: None,
         }
@@ -118,6 +123,7 @@ impl FaultPlan {
             release: Release::OnConsume,
             checksums: true,
             keepalive: KEEPALIVE,
+            on_demand: false,
             incidents: Vec::new(),
             defect: None,
         }
@@ -132,7 +138,7 @@ impl FaultPlan {
         self
     }
 
-    comm_core::setters!(release: Release, checksums: bool, keepalive: Duration);
+    comm_core::setters!(release: Release, checksums: bool, keepalive: Duration, on_demand: bool);
 
     /// Returns the plan of a network with this defect.
     #[must_use]
@@ -207,7 +213,7 @@ impl Network {
     /// [`Error::Io`](comm_core::Error::Io) if the process is out of descriptors.
     pub fn new(n: usize, seed: u64, plan: &FaultPlan) -> Result<(Self, Vec<NetworkTransport>)> {
         let world = SharedWorld::new(n, seed, plan);
-        let channel = world.lock().add_channel((0..n).collect());
+        let channel = world.lock().add_channel((0..n).collect(), ChannelKind::Collective);
         let transport = |rank| {
             let group = Group::new(GroupId::WORLD, Membership { rank, size: n })?;
             NetworkTransport::new(group, world.clone(), channel, rank)

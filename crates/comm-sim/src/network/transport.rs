@@ -58,6 +58,7 @@ impl NetworkTransport {
     /// Returns the world, if bytes can be received.
     fn receive(&self, from: usize) -> Result<MutexGuard<'_, World>> {
         let mut world = self.enter(from)?;
+        world.connect(self.channel, self.group.rank(), from);
         match world.link(self.channel, from, self.group.rank()).recv_loss() {
             Some(loss) => Err(lost(world.reported(from, self.group), loss, During::Receiving)),
             None => Ok(world),
@@ -106,10 +107,15 @@ impl Transport for NetworkTransport {
         self.world.lock().instant_of(self.rank)
     }
 
+    fn is_open(&self, peer: usize) -> bool {
+        self.world.lock().is_open(self.channel, self.group.rank(), peer)
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         let rank = self.group.rank();
         self.world.begin_operation(self.rank);
         let mut world = self.enter(to)?;
+        world.connect(self.channel, rank, to);
         if let Some(loss) = world.link(self.channel, rank, to).send_loss() {
             return Err(lost(world.reported(to, self.group), loss, During::Sending));
         }
@@ -183,11 +189,12 @@ impl Transport for NetworkTransport {
         let mut world = self.enter_alone()?;
         let (capacity, release) = (world.plan.capacity.max(1), world.plan.release);
         let breaks = world.breaks(self.channel, rank);
-        let ready = interest.recv().iter().any(|&from| world.link(self.channel, from, rank).can_recv())
-            || interest
-                .send()
-                .iter()
-                .any(|&to| world.link(self.channel, rank, to).can_send(capacity, release))
+        let open = |world: &World, peer: usize| world.is_open(self.channel, rank, peer);
+        let can_recv = |&from: &usize| open(&world, from) && world.link(self.channel, from, rank).can_recv();
+        let ready = interest.recv().iter().any(can_recv)
+            || interest.send().iter().any(|&to| {
+                open(&world, to) && world.link(self.channel, rank, to).can_send(capacity, release)
+            })
             || breaks != self.breaks_seen;
         world.threads[self.world.thread(self.rank)].sleep.arm(self.channel, ready);
         drop(world);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-use comm_core::Loss;
+use comm_core::{ChannelKind, Group, GroupId, Loss, Membership};
 
 use super::fabric::Opening;
 use super::faults::{Cut, reset, tampered};
@@ -47,6 +47,8 @@ pub(super) struct ChannelLinks {
     pub(super) members: Vec<usize>,
     /// The link from `a` to `b` is at `a * size + b`.
     links: Vec<Link>,
+    /// Whether `a` is connected with `b`, at `a * size + b`.
+    open: Vec<bool>,
     /// The members that have closed it.
     pub(super) closed: Vec<bool>,
     /// The number of broken streams that each member has seen.
@@ -170,12 +172,35 @@ impl World {
     }
 
     /// Adds a channel between these ranks of the network. Returns its number.
-    pub(super) fn add_channel(&mut self, members: Vec<usize>) -> usize {
+    pub(super) fn add_channel(&mut self, members: Vec<usize>, kind: ChannelKind) -> usize {
         let size = members.len();
+        let watches = |a: usize, b: usize| {
+            let group = Group::new(GroupId::WORLD, Membership { rank: a, size });
+            kind == ChannelKind::Control && group.is_ok_and(|group| group.watches(b))
+        };
+        let pairs = (0..size).flat_map(|a| (0..size).map(move |b| (a, b)));
+        let open = pairs.map(|(a, b)| !self.plan.on_demand || watches(a, b)).collect();
         let links = (0..size * size).map(|_| Link::default()).collect();
         let (closed, breaks) = (vec![false; size], vec![0; size]);
-        self.channels.push(ChannelLinks { members, links, closed, breaks });
+        self.channels.push(ChannelLinks { members, links, open, closed, breaks });
         self.channels.len() - 1
+    }
+
+    /// Returns whether two members of a channel are connected.
+    pub(super) fn is_open(&self, channel: usize, a: usize, b: usize) -> bool {
+        let ChannelLinks { members, open, .. } = &self.channels[channel];
+        b < members.len() && open[a * members.len() + b]
+    }
+
+    /// Connects two members of a channel, unless they are.
+    pub(super) fn connect(&mut self, channel: usize, a: usize, b: usize) {
+        if self.is_open(channel, a, b) {
+            return;
+        }
+        let ChannelLinks { members, open, .. } = &mut self.channels[channel];
+        let size = members.len();
+        (open[a * size + b], open[b * size + a]) = (true, true);
+        self.notify(channel, b);
     }
 
     pub(super) fn is_dead(&self, rank: usize) -> bool {

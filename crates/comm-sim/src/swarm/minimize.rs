@@ -48,6 +48,7 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
         let FaultPlan { checksums, keepalive, defect, .. } = plan.network;
         plan.network = FaultPlan { checksums, keepalive, defect, ..FaultPlan::calm() };
     });
+    add(&|plan| plan.network.on_demand = false);
     add(&|plan| plan.network.short = false);
     add(&|plan| plan.network.stalls = None);
     add(&|plan| plan.network.jitter = Duration::ZERO);

@@ -270,11 +270,13 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, ranks, steps, timeout, network, faults, .. } = self;
         writeln!(f, "seed {seed}: {ranks} ranks, {steps} steps, {timeout:?} per call")?;
-        let FaultPlan { latency, jitter, bytes_per_second, capacity, short, stalls, release, .. } = network;
+        let FaultPlan {
+            latency, jitter, bytes_per_second, capacity, short, stalls, release, on_demand, ..
+        } = network;
         writeln!(
             f,
             "network: latency {latency:?}, jitter {jitter:?}, {bytes_per_second} B/s, {capacity} B in flight, \
-             short: {short}, stalls: {stalls:?}, release: {release:?}"
+             short: {short}, stalls: {stalls:?}, release: {release:?}, on demand: {on_demand}"
         )?;
         for PlannedFault { moment, incidents, .. } in faults {
             let what = incidents.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -338,6 +340,7 @@ impl Draw {
         }
         plan.release = self.one_of(&[Release::OnAccept, Release::OnConsume]);
         plan.keepalive = self.timeout.mul_f64(0.3);
+        plan.on_demand = self.random.one_in(3);
         plan
     }
 

@@ -18,7 +18,8 @@ mod stripes;
 fn world(size: usize, config: &TcpConfig) -> (TcpTransport, Vec<TcpStream>) {
     let (ours, theirs): (Vec<Established>, _) = (1..size).map(|_| connect()).unzip();
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size }).unwrap();
-    (TcpTransport::new(group, (1..size).zip(ours), config).unwrap(), theirs)
+    let config = ChannelConfig { kind: ChannelKind::Collective, tcp: config.clone() };
+    (TcpTransport::new(group, (1..size).zip(ours), None, config).unwrap(), theirs)
 }
 
 /// Both ends of a connection.
@@ -108,9 +109,9 @@ fn a_receiver_of_a_partial_element_sleeps_until_the_rest_arrives() {
 
 #[test]
 fn a_process_that_does_not_read_is_not_lost_because_its_kernel_answers() {
-    let (transport, _peers) = world(2, &TcpConfig::default());
+    let (mut transport, _peers) = world(2, &TcpConfig::default());
     let keepalive = Keepalive::new(Duration::from_secs(1));
-    let mut transport = transport.detect_lost_hosts(keepalive, |_| true).unwrap();
+    transport.detect_lost_host(1, keepalive).unwrap();
     let until = Instant::now() + 2 * keepalive.silence_max();
     let bytes = vec![0; 1 << 20];
     let waiting = interest(&[1], &[1]);

@@ -71,6 +71,12 @@ fn striped_with_secret(n: usize) -> Vec<TcpFabric> {
     with_secret(n, &tcp)
 }
 
+/// Every pair is connected when it is first used.
+fn on_demand(mut tcp: TcpConfig) -> TcpConfig {
+    tcp.full_mesh_max = 0;
+    tcp
+}
+
 /// Checks every 31st combination, with data of several packets.
 fn communicators(fabrics: Vec<TcpFabric>) -> Vec<HostMember> {
     let mut features = Features::default();
@@ -94,7 +100,19 @@ comm_sim::transport_conformance!(secret, |n| with_secret(n, &TcpConfig::default(
 comm_sim::transport_conformance!(secret_tiny_buffers, |n| with_secret(n, &tiny_buffers()));
 comm_sim::transport_conformance!(secret_striped, striped_with_secret);
 
+comm_sim::transport_conformance!(on_demand on_demand_defaults, |n| rendezvous(n, &on_demand(TcpConfig::default())));
+comm_sim::transport_conformance!(on_demand on_demand_tiny_buffers, |n| rendezvous(n, &on_demand(tiny_buffers())));
+comm_sim::transport_conformance!(on_demand on_demand_striped, |n| {
+    striped(n, 3, 1000, on_demand(tiny_buffers()))
+});
+comm_sim::transport_conformance!(on_demand on_demand_secret, |n| {
+    with_secret(n, &on_demand(TcpConfig::default()))
+});
+
 comm_sim::communicator_conformance!(communicator, [1, 2, 3, 5, 8], |n| communicators(with_defaults(n)));
+comm_sim::communicator_conformance!(on_demand_communicator, [2, 3, 5, 8, 13], |n| {
+    communicators(rendezvous(n, &on_demand(TcpConfig::default())))
+});
 comm_sim::communicator_conformance!(striped_communicator, [2, 3], |n| {
     communicators(striped(n, 3, 1000, tiny_buffers()))
 });

@@ -57,6 +57,11 @@ fn communicators(fabrics: Vec<TcpFabric>) -> Vec<HostMember> {
 }
 
 comm_sim::transport_conformance!(defaults, |n| fabrics(n, TcpConfig::default()));
+comm_sim::transport_conformance!(on_demand on_demand_striped, |n| {
+    let mut tcp = striped();
+    tcp.full_mesh_max = 0;
+    fabrics(n, tcp)
+});
 comm_sim::transport_conformance!(certificates, |n| {
     rendezvous(n, TcpConfig::default(), None, rank_certificates())
 });

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::process::{self, Rank};
-use comm::{Comm, Error, ReduceOp, Result, ShrinkOptions};
+use comm::tcp::TcpStoreServer;
+use comm::{Comm, Config, Error, ReduceOp, Result, ShrinkOptions};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The timeout of calls, with time for replies of ranks on a busy machine.
@@ -24,16 +25,44 @@ const TOPOLOGIES: [Topology; 3] = [("tcp", 1), ("auto", 1), ("auto", 2)];
 #[test]
 #[ignore = "started by the other tests"]
 fn rank() {
-    let timeout = match process::role().as_deref() {
+    let outcome = match process::role().as_deref() {
         None => return,
-        Some("one of hundreds") => TIMEOUT_OF_HUNDREDS,
-        Some(_) => TIMEOUT,
+        Some("one of hundreds") => one_of_hundreds(),
+        Some("on demand") => on_demand(0).and_then(|comm| go_on(comm, TIMEOUT)),
+        Some(_) => comm::init().and_then(|comm| go_on(comm, TIMEOUT)),
     };
-    match go_on(comm::init().unwrap(), timeout) {
+    match outcome {
         Ok(()) => {}
         Err(Error::Aborted { .. }) => println!("report: left out"),
         Err(other) => println!("report: {other}"),
     }
+}
+
+/// Connects to the other ranks, to all of them at once if there are at most `full_mesh_max`.
+fn on_demand(full_mesh_max: usize) -> Result<Comm> {
+    let mut config = Config::from_env()?;
+    config.tcp.full_mesh_max = full_mesh_max;
+    #[cfg(feature = "shm")]
+    {
+        config.shm.full_mesh_max = full_mesh_max;
+    }
+    comm::init_with(&config)
+}
+
+/// Makes an all-reduce around a ring, reports the descriptors and the memory that this takes, and
+/// goes on. `COMM_TEST_FULL_MESH` is the largest number of ranks that are all connected at once.
+fn one_of_hundreds() -> Result<()> {
+    let full_mesh = std::env::var("COMM_TEST_FULL_MESH").map(|ranks| ranks.parse().unwrap());
+    let began = Instant::now();
+    let comm = on_demand(full_mesh.unwrap_or(16))?.with_timeout(TIMEOUT_OF_HUNDREDS);
+    let formed = began.elapsed();
+    let members: Vec<usize> = (0..comm.size()).collect();
+    all_reduce(&comm.with_algorithm("ring"), &members, 0)?;
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let memory = std::fs::read_to_string("/proc/self/status").unwrap();
+    let memory = memory.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().to_owned();
+    println!("report: {descriptors} {memory}, formed in {formed:?}");
+    go_on(comm, TIMEOUT_OF_HUNDREDS)
 }
 
 fn go_on(comm: Comm, timeout: Duration) -> Result<()> {
@@ -83,15 +112,19 @@ impl Ranks {
         Self::start_as("shrink::go on", topology, ranks)
     }
 
-    fn start_as(role: &str, (transport, hosts): Topology, ranks: usize) -> Self {
+    fn start_as(role: &str, topology: Topology, ranks: usize) -> Self {
+        let (store, mut all) = Self::launch(role, topology, ranks);
+        all.check_group();
+        drop(store);
+        all
+    }
+
+    fn launch(role: &str, (transport, hosts): Topology, ranks: usize) -> (TcpStoreServer, Self) {
         let (store, processes) = process::start(role, ranks, |rank| {
             let host = (rank * hosts / ranks).to_string();
             [("COMM_TRANSPORT", transport.to_owned()), ("COMM_HOSTID", host)]
         });
-        let mut all = Self { processes, living: (0..ranks).collect(), topology: (transport, hosts) };
-        all.check_group();
-        drop(store);
-        all
+        (store, Self { processes, living: (0..ranks).collect(), topology: (transport, hosts) })
     }
 
     fn kill(&mut self, victims: &[usize]) {
@@ -122,11 +155,45 @@ fn the_others_go_on_without_killed_ranks_and_without_the_store() {
     }
 }
 
+/// Ranks that are not all connected: rank 0 is connected with none of 3 and 5 of 8, and so on.
+#[test]
+fn ranks_that_are_connected_on_demand_go_on_without_killed_ranks() {
+    for topology in TOPOLOGIES {
+        let mut ranks = Ranks::start_as("shrink::on demand", topology, 8);
+        for victims in [&[0][..], &[3, 6], &[1], &[5]] {
+            ranks.kill(victims);
+            ranks.check_group();
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs minutes: 512 processes, or as many as COMM_TEST_RANKS says"]
 fn hundreds_of_ranks_go_on_after_ten_kills() {
+    hundreds_go_on_after_ten_kills("tcp", 64);
+}
+
+#[test]
+#[ignore = "needs minutes: 512 processes, or as many as COMM_TEST_RANKS says"]
+fn hundreds_of_ranks_that_share_memory_go_on_after_ten_kills() {
+    // Each peer also takes a descriptor of its process.
+    hundreds_go_on_after_ten_kills("shm", 80);
+}
+
+/// `descriptors_max` is the limit on descriptors of a rank after an all-reduce around a ring.
+fn hundreds_go_on_after_ten_kills(transport: &'static str, descriptors_max: usize) {
     let number = std::env::var("COMM_TEST_RANKS").ok().map_or(512, |ranks| ranks.parse().unwrap());
-    let mut ranks = Ranks::start_as("shrink::one of hundreds", ("tcp", 1), number);
+    let started = Instant::now();
+    let (store, mut ranks) = Ranks::launch("shrink::one of hundreds", (transport, 1), number);
+    let reports: Vec<String> = ranks.processes.iter_mut().map(|rank| rank.report().unwrap()).collect();
+    let descriptors = |report: &String| report.split(' ').next().unwrap().parse::<usize>().unwrap();
+    let most = reports.iter().max_by_key(|report| descriptors(report)).unwrap();
+    println!("{number} ranks made a call after {:?}, with most descriptors: {most}", started.elapsed());
+    if std::env::var_os("COMM_TEST_FULL_MESH").is_none() {
+        assert!(descriptors(most) <= descriptors_max, "{most}");
+    }
+    ranks.check_group();
+    drop(store);
     for kill in 0..10 {
         let started = Instant::now();
         // Rank 0 is the first victim, and the others are spread over all ranks.
@@ -134,6 +201,8 @@ fn hundreds_of_ranks_go_on_after_ten_kills() {
         ranks.check_group();
         println!("{} ranks after {:?}", ranks.living.len(), started.elapsed());
     }
+    // All at once, so that the last ones do not shrink again and again.
+    ranks.processes.iter_mut().for_each(|rank| rank.child.kill().unwrap());
 }
 
 #[test]

@@ -172,11 +172,14 @@ impl ProgressEngine {
         }
     }
 
-    /// Sends queued frames. Returns the interest for those that remain, or `None` if there are
-    /// none.
+    /// Sends queued frames to the peers to which there is a stream. Returns the interest for those
+    /// that remain, or `None` if there are none.
     pub(crate) fn linger(&mut self, transport: &mut dyn Transport) -> Option<Interest> {
         let mut interest = Interest::default();
         for peer in self.group.peers() {
+            if !transport.is_open(peer) {
+                continue;
+            }
             match self.flush(transport, peer, &CallerBuffers::default()) {
                 Ok(_) if self.peers[peer].has_frames() && self.peers[peer].is_alive() => {
                     interest.add_send(peer)

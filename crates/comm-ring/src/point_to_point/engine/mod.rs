@@ -133,7 +133,12 @@ impl ProgressEngine {
             if peer == self.group.rank() || self.poison.is_some() {
                 continue;
             }
-            let concerned = everyone || self.any_source > 0 || self.peers[peer].pending > 0;
+            let is_needed = self.peers[peer].pending > 0;
+            // An operation connects to its peer, but nothing else does.
+            if !is_needed && !transport.is_open(peer) {
+                continue;
+            }
+            let concerned = everyone || self.any_source > 0 || is_needed;
             let result = if concerned { self.read(transport, peer, caller) } else { Ok(false) };
             moved |= self.record(peer, result);
             let result = self.flush(transport, peer, caller);

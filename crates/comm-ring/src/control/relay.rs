@@ -1,0 +1,203 @@
+//! Messages to all ranks of a group in which a rank is connected only with some of the others.
+//!
+//! A rank tells the ranks with which it is connected, and each rank passes on what is new to it.
+//! Most messages of this kind are the same on many ranks (all leave after the same call, and all
+//! propose the same group), so a rank passes on a message together with the set of all ranks that
+//! are known to have sent it. So the number of messages grows with the number of connections, and
+//! not with the square of the number of ranks.
+
+use super::frame::ControlFrame;
+use super::rank_set::RankSet;
+use super::shrink::ShrinkFrame;
+
+/// The number of different aborts that are passed on, besides those of earlier calls. When many
+/// ranks fail, each for a reason of its own, all of them know one.
+const ABORTS_MAX: usize = 8;
+
+/// The messages to all ranks that this rank knows.
+#[derive(Debug)]
+pub(super) struct Relay {
+    entries: Vec<RelayEntry>,
+    /// By rank, whether the peer was told all entries that have not changed.
+    pub(super) is_told: Vec<bool>,
+}
+
+/// A message, and the ranks that have sent it.
+#[derive(Debug)]
+struct RelayEntry {
+    frame: ControlFrame,
+    ranks: RankSet,
+    /// Whether ranks were added since the entry was last passed on.
+    has_changed: bool,
+}
+
+impl Relay {
+    /// `is_told` says which ranks are connected from the start.
+    pub(super) const fn new(is_told: Vec<bool>) -> Self {
+        Self { entries: Vec::new(), is_told }
+    }
+
+    /// Adds ranks that have sent a message. Returns those of which this was not known, and of which
+    /// no later message of the same kind is known.
+    pub(super) fn add(&mut self, frame: &ControlFrame, ranks: &RankSet) -> RankSet {
+        let (kind, age) = order(frame);
+        let same_kind = |entry: &&mut RelayEntry| order(&entry.frame).0 == kind;
+        let mut new = ranks.clone();
+        for entry in self.entries.iter_mut().filter(same_kind) {
+            let is_older = order(&entry.frame).1 < age;
+            for rank in entry.ranks.iter().filter(|rank| ranks.contains(*rank)).collect::<Vec<_>>() {
+                if is_older {
+                    entry.ranks.remove(rank);
+                } else {
+                    new.remove(rank);
+                }
+            }
+        }
+        self.entries.retain(|entry| !entry.ranks.is_empty());
+        if new.is_empty() {
+            return new;
+        }
+        let is_redundant = self.is_redundant(frame);
+        match self.entries.iter_mut().find(|entry| entry.frame == *frame) {
+            Some(entry) => {
+                new.iter().for_each(|rank| entry.ranks.insert(rank));
+                entry.has_changed = true;
+            }
+            None if is_redundant => {}
+            None => {
+                self.entries.push(RelayEntry { frame: frame.clone(), ranks: new.clone(), has_changed: true })
+            }
+        }
+        new
+    }
+
+    /// Whether a message is an abort that no rank needs to know.
+    fn is_redundant(&self, frame: &ControlFrame) -> bool {
+        let ControlFrame::Abort { sequence, .. } = frame else { return false };
+        let known = self.entries.iter().filter_map(|entry| match &entry.frame {
+            ControlFrame::Abort { sequence, .. } => Some(*sequence),
+            _ => None,
+        });
+        known.clone().count() >= ABORTS_MAX && known.min() <= Some(*sequence)
+    }
+
+    /// Whether something is to be passed on.
+    pub(super) fn has_changed(&self) -> bool {
+        self.entries.iter().any(|entry| entry.has_changed)
+    }
+
+    /// Returns the messages that have changed since the last call.
+    pub(super) fn take_changed(&mut self) -> Vec<u8> {
+        let changed =
+            self.entries.iter().filter(|entry| entry.has_changed).flat_map(RelayEntry::encode).collect();
+        self.entries.iter_mut().for_each(|entry| entry.has_changed = false);
+        changed
+    }
+
+    /// Returns all messages.
+    pub(super) fn all(&self) -> Vec<u8> {
+        self.entries.iter().flat_map(RelayEntry::encode).collect()
+    }
+}
+
+impl RelayEntry {
+    fn encode(&self) -> Vec<u8> {
+        ControlFrame::Relay { ranks: self.ranks.clone(), frame: Box::new(self.frame.clone()) }.encode()
+    }
+}
+
+/// Whether a message to all ranks is sent as one that is passed on. An abort is not, because the
+/// end of the stream after it must not look like a death, but its receivers pass it on.
+pub(super) const fn is_passed_on(frame: &ControlFrame) -> bool {
+    matches!(frame, ControlFrame::Goodbye { .. } | ControlFrame::Shrink(_))
+}
+
+/// Returns the kind of a message, and a number that is larger for later ones of this kind from one
+/// rank.
+fn order(frame: &ControlFrame) -> (u8, (u32, usize)) {
+    match frame {
+        ControlFrame::Shrink(ShrinkFrame::Propose(proposal)) => (1, proposal.age()),
+        ControlFrame::Shrink(ShrinkFrame::Connected { attempt }) => (2, (*attempt, 0)),
+        ControlFrame::Shrink(ShrinkFrame::Done { attempt }) => (3, (*attempt, 0)),
+        ControlFrame::Shrink(ShrinkFrame::Formed) => (4, (0, 0)),
+        ControlFrame::Shrink(ShrinkFrame::Committed) => (5, (0, 0)),
+        ControlFrame::Abort { .. } => (6, (0, 0)),
+        _ => (0, (0, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Cause, Proposal};
+
+    fn goodbye(sequence: u64) -> ControlFrame {
+        ControlFrame::Goodbye { sequence, past: Vec::new() }
+    }
+
+    fn propose(attempt: u32, excluded: &[usize]) -> ControlFrame {
+        let excluded = excluded.iter().copied().collect();
+        ControlFrame::Shrink(ShrinkFrame::Propose(Proposal { attempt, completed: 3, excluded }))
+    }
+
+    fn set(ranks: &[usize]) -> RankSet {
+        ranks.iter().copied().collect()
+    }
+
+    fn decode(mut bytes: &[u8]) -> Vec<ControlFrame> {
+        let mut frames = Vec::new();
+        while let Some((frame, length)) = ControlFrame::decode(bytes).unwrap() {
+            frames.push(frame);
+            bytes = &bytes[length..];
+        }
+        frames
+    }
+
+    fn relayed(frame: ControlFrame, ranks: &[usize]) -> ControlFrame {
+        ControlFrame::Relay { ranks: set(ranks), frame: Box::new(frame) }
+    }
+
+    #[test]
+    fn equal_messages_are_passed_on_once_with_all_their_senders() {
+        let mut relay = Relay::new(Vec::new());
+        assert_eq!(relay.add(&goodbye(7), &set(&[1, 5])), set(&[1, 5]));
+        assert_eq!(relay.add(&goodbye(7), &set(&[5, 99])), set(&[99]));
+        assert_eq!(relay.add(&goodbye(7), &set(&[1, 99])), set(&[]));
+        assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(7), &[1, 5, 99])]);
+        assert!(!relay.has_changed());
+        assert_eq!(relay.add(&goodbye(8), &set(&[2])), set(&[2]));
+        assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(8), &[2])]);
+        assert_eq!(decode(&relay.all()).len(), 2);
+    }
+
+    #[test]
+    fn a_bounded_number_of_aborts_is_passed_on_and_always_the_one_of_the_earliest_call() {
+        let mut relay = Relay::new(Vec::new());
+        for rank in (0..100).rev() {
+            let cause = Cause::Aborted { by: rank, reason: "too late".into() };
+            let frame = ControlFrame::Abort { sequence: 20 + (rank as u64 % 10), cause };
+            assert_eq!(relay.add(&frame, &set(&[rank])), set(&[rank]));
+        }
+        let sequences = decode(&relay.take_changed()).into_iter().map(|frame| match frame {
+            ControlFrame::Relay { frame, .. } => match *frame {
+                ControlFrame::Abort { sequence, .. } => sequence,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        });
+        let sequences: Vec<u64> = sequences.collect();
+        assert!(sequences.len() <= 10 && sequences.contains(&20), "{sequences:?}");
+    }
+
+    #[test]
+    fn only_the_last_proposal_of_a_rank_counts_in_whatever_order_they_arrive() {
+        let mut relay = Relay::new(Vec::new());
+        relay.add(&propose(0, &[4]), &set(&[1, 2, 3]));
+        assert_eq!(relay.add(&propose(0, &[4, 5]), &set(&[1])), set(&[1]));
+        assert_eq!(relay.add(&propose(1, &[4, 5]), &set(&[2])), set(&[2]));
+        assert!(relay.add(&propose(0, &[]), &set(&[1, 2, 3])).is_empty());
+        assert_eq!(relay.add(&propose(0, &[]), &set(&[6])), set(&[6]));
+        assert_eq!(relay.add(&propose(2, &[4, 5]), &set(&[1, 2, 3, 6])), set(&[1, 2, 3, 6]));
+        assert_eq!(decode(&relay.all()), [relayed(propose(2, &[4, 5]), &[1, 2, 3, 6])]);
+    }
+}

@@ -1,0 +1,60 @@
+//! Tests of transports that connect two ranks when one of them first uses the stream.
+
+use comm_core::{Fabric, Result, Transport};
+
+use super::CreateFabrics;
+use super::port::{Gate, Port, bytes, each, open};
+
+fn connected<T: Transport>(port: &Port<T>) -> Vec<usize> {
+    let transport = &port.transport;
+    transport.group().peers().filter(|&peer| transport.is_open(peer)).collect()
+}
+
+/// Only the pairs that exchange something are connected.
+pub fn only_used_streams_are_connected<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    const RANKS: usize = 5;
+    let done = Gate::new(RANKS);
+    each(create, RANKS, |fabric| {
+        let mut port = open(fabric)?;
+        assert!(connected(&port).is_empty());
+        let rank = port.rank();
+        let (next, before) = ((rank + 1) % RANKS, (rank + RANKS - 1) % RANKS);
+        port.send(next, &bytes(rank, next, 100))?;
+        let mut into = [0; 100];
+        port.recv(before, &mut into)?;
+        assert_eq!(into[..], bytes(before, rank, 100));
+        done.wait();
+        let mut expected = [next, before];
+        expected.sort_unstable();
+        assert_eq!(connected(&port), expected);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A rank that makes no call of its transport is connected by both lower and higher ranks, and gets
+/// their bytes later.
+pub fn a_rank_in_no_call_is_connected<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    for receiver in [0, 1, 2] {
+        let sent = Gate::new(3);
+        each(create, 3, |fabric| {
+            let mut port = open(fabric)?;
+            let rank = port.rank();
+            if rank != receiver {
+                port.send(receiver, &bytes(rank, receiver, 100))?;
+                assert_eq!(connected(&port), [receiver]);
+                sent.wait();
+                return port.recv_byte(receiver).map(drop);
+            }
+            sent.wait();
+            for peer in fabric.group().peers() {
+                let mut into = [0; 100];
+                port.recv(peer, &mut into)?;
+                assert_eq!(into[..], bytes(peer, rank, 100));
+                port.send(peer, &[1])?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
