@@ -78,8 +78,8 @@ pub struct SharedMemoryTransport {
     armed: Interest,
     registered: RegisteredMemory,
     attempts: u32,
-    /// Whether a stream has ended since the transport was armed last.
-    has_unreported_end: bool,
+    /// Whether a stream has opened or ended since the transport was last armed.
+    has_unreported_change: bool,
     abort: Arc<AbortSignal>,
 }
 
@@ -108,7 +108,7 @@ impl SharedMemoryTransport {
             armed: Interest::with_capacity(group.size()),
             registered: RegisteredMemory::default(),
             attempts: 0,
-            has_unreported_end: false,
+            has_unreported_change: false,
             abort: Arc::new(AbortSignal::new()?),
         };
         let (epoll, abort) = (&transport.epoll, &*transport.abort);
@@ -158,9 +158,9 @@ impl SharedMemoryTransport {
     /// Takes the connections that were made on demand.
     fn take_made(&mut self) -> Result<()> {
         for (rank, made) in self.on_demand.as_mut().map_or(Vec::new(), Registration::take_made) {
-            match made {
-                Some(connection) => self.add_peer(rank, connection)?,
-                None => self.has_unreported_end = true,
+            self.has_unreported_change = true;
+            if let Some(connection) = made {
+                self.add_peer(rank, connection)?;
             }
         }
         Ok(())
@@ -260,7 +260,7 @@ impl SharedMemoryTransport {
             return Ok(());
         }
         peer.close();
-        self.has_unreported_end = true;
+        self.has_unreported_change = true;
         // It would stay readable and keep this rank from sleeping.
         let ended = peer.process().filter(|_| is_process).map_or(peer.as_fd(), AsFd::as_fd);
         epoll::delete(&self.epoll, ended).map_err(|errno| Error::io("stop watching a peer", errno.into()))
@@ -364,7 +364,7 @@ impl Transport for SharedMemoryTransport {
         self.poll_events()?;
         self.prepare_sleep(interest);
         wakeup::fence().map_err(|error| Error::io("execute a memory barrier on all ranks", error))?;
-        let awake = std::mem::take(&mut self.has_unreported_end) || self.is_ready(interest);
+        let awake = std::mem::take(&mut self.has_unreported_change) || self.is_ready(interest);
         if awake {
             self.clear_wakeups();
         }

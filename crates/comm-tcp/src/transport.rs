@@ -54,8 +54,8 @@ pub struct TcpTransport {
     epoll: OwnedFd,
     /// Whether sockets may hold bytes: of frames, of TLS or of stripes.
     holds_bytes: bool,
-    /// Whether a stream has ended since the transport was last armed.
-    has_unreported_end: bool,
+    /// Whether a stream has opened or ended since the transport was last armed.
+    has_unreported_change: bool,
     abort: Arc<AbortSignal>,
     /// The timer of checks for lost hosts, if there are any.
     check_timer: Option<CheckTimer>,
@@ -90,7 +90,7 @@ impl TcpTransport {
             config,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             holds_bytes: false,
-            has_unreported_end: false,
+            has_unreported_change: false,
             abort: Arc::new(AbortSignal::new()?),
             check_timer: None,
             added,
@@ -157,12 +157,10 @@ impl TcpTransport {
     /// Takes the connections that were made on demand.
     fn take_made(&mut self) -> Result<()> {
         for (rank, made) in self.added.as_mut().map_or(Vec::new(), AddedSockets::take_made) {
-            match made {
-                Some(socket) => {
-                    let connection = self.connection(socket).assume_ready();
-                    self.add_peer(rank, connection)?;
-                }
-                None => self.has_unreported_end = true,
+            self.has_unreported_change = true;
+            if let Some(socket) = made {
+                let connection = self.connection(socket).assume_ready();
+                self.add_peer(rank, connection)?;
             }
         }
         Ok(())
@@ -236,7 +234,7 @@ impl TcpTransport {
     fn check_hosts(&mut self) {
         self.check_timer.iter().for_each(CheckTimer::clear);
         for peer in self.peers.iter_mut().flatten() {
-            self.has_unreported_end |= peer.check_host();
+            self.has_unreported_change |= peer.check_host();
         }
     }
 
@@ -285,7 +283,7 @@ impl TcpTransport {
                     Token::Connecting(rank, number) => self.resume(rank, number),
                     Token::Socket(rank, slot) => {
                         if let Some(Some(peer)) = self.peers.get_mut(rank) {
-                            self.has_unreported_end |= peer.handle_event(slot, event.flags);
+                            self.has_unreported_change |= peer.handle_event(slot, event.flags);
                         }
                     }
                 }
@@ -436,7 +434,7 @@ impl Transport for TcpTransport {
         }
         self.poll_events()?;
         self.flush();
-        let awake = std::mem::take(&mut self.has_unreported_end) || self.is_ready(interest);
+        let awake = std::mem::take(&mut self.has_unreported_change) || self.is_ready(interest);
         Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }
 

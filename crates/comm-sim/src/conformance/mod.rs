@@ -64,6 +64,7 @@ macro_rules! transport_conformance {
             $crate::transport_conformance! { @scenarios $create;
                 only_used_streams_are_connected
                 a_rank_in_no_call_is_connected
+                a_new_stream_keeps_a_rank_from_sleeping
             }
         }
     };

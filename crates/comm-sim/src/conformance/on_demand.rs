@@ -1,9 +1,9 @@
 //! Tests of transports that connect two ranks when one of them first uses the stream.
 
-use comm_core::{Fabric, Result, Transport};
+use comm_core::{Armed, Fabric, Result, Transport};
 
 use super::CreateFabrics;
-use super::port::{Gate, Port, bytes, each, open};
+use super::port::{Gate, Port, TIMEOUT, bytes, each, open};
 
 fn connected<T: Transport>(port: &Port<T>) -> Vec<usize> {
     let transport = &port.transport;
@@ -54,6 +54,33 @@ pub fn a_rank_in_no_call_is_connected<L: Fabric>(create: CreateFabrics<'_, L>) -
                 port.send(peer, &[1])?;
             }
             Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A rank that finds a new stream when it is about to sleep does not sleep: its interest does not
+/// contain that stream yet.
+pub fn a_new_stream_keeps_a_rank_from_sleeping<L: Fabric>(create: CreateFabrics<'_, L>) -> Result<()> {
+    for receiver in [0, 1] {
+        let (sender, opened) = (1 - receiver, Gate::new(2));
+        each(create, 2, |fabric| {
+            let mut port = open(fabric)?;
+            opened.wait();
+            if port.rank() == sender {
+                port.send(receiver, &[7])?;
+                return port.recv_byte(receiver).map(drop);
+            }
+            loop {
+                let armed = port.arm(&[], &[])?;
+                if port.transport.is_open(sender) {
+                    assert_eq!(armed, Armed::Ready);
+                    break;
+                }
+                assert!(armed == Armed::Ready || port.sleep(TIMEOUT)?, "rank {receiver} is not connected");
+            }
+            assert_eq!(port.recv_byte(sender)?, 7);
+            port.send(sender, &[8])
         })?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::run_each;
 
 /// The time after which an operation is considered to hang. It is long, because test machines are
 /// busy.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A transport, and the interest for its waits.
 pub(super) struct Port<T> {

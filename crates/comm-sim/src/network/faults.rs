@@ -178,7 +178,7 @@ impl World {
         for (channel, (a, b)) in self.channels_between(a, b) {
             for (from, to) in [(a, b), (b, a)] {
                 self.link(channel, from, to).break_off(&loss);
-                self.record_break(channel, to);
+                self.record_change(channel, to);
             }
         }
         self.wake_all();
@@ -215,8 +215,8 @@ impl World {
         let release = self.plan.release;
         for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
             if self.link(channel, member, other).revoke(release) {
-                self.record_break(channel, member);
-                self.record_break(channel, other);
+                self.record_change(channel, member);
+                self.record_change(channel, other);
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct NetworkTransport {
     /// The rank in the network.
     rank: usize,
     endpoint: Arc<Endpoint>,
-    breaks_seen: u64,
+    changes_seen: u64,
     filled: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl NetworkTransport {
     pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
         let endpoint = Arc::new(Endpoint::new()?);
         world.lock().ranks[rank].open_transports += 1;
-        Ok(Self { group, world, channel, rank, endpoint, breaks_seen: 0, filled: Vec::new() })
+        Ok(Self { group, world, channel, rank, endpoint, changes_seen: 0, filled: Vec::new() })
     }
 
     /// Returns the world, if this rank is alive and `peer` is in range.
@@ -188,17 +188,17 @@ impl Transport for NetworkTransport {
         let rank = self.group.rank();
         let mut world = self.enter_alone()?;
         let (capacity, release) = (world.plan.capacity.max(1), world.plan.release);
-        let breaks = world.breaks(self.channel, rank);
+        let changes = world.changes(self.channel, rank);
         let open = |world: &World, peer: usize| world.is_open(self.channel, rank, peer);
         let can_recv = |&from: &usize| open(&world, from) && world.link(self.channel, from, rank).can_recv();
         let ready = interest.recv().iter().any(can_recv)
             || interest.send().iter().any(|&to| {
                 open(&world, to) && world.link(self.channel, rank, to).can_send(capacity, release)
             })
-            || breaks != self.breaks_seen;
+            || changes != self.changes_seen;
         world.threads[self.world.thread(self.rank)].sleep.arm(self.channel, ready);
         drop(world);
-        self.breaks_seen = breaks;
+        self.changes_seen = changes;
         Ok(if ready { Armed::Ready } else { Armed::Sleep })
     }
 

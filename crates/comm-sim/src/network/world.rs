@@ -51,8 +51,8 @@ pub(super) struct ChannelLinks {
     open: Vec<bool>,
     /// The members that have closed it.
     pub(super) closed: Vec<bool>,
-    /// The number of broken streams that each member has seen.
-    breaks: Vec<u64>,
+    /// The number of streams of each member that have opened or broken.
+    changes: Vec<u64>,
 }
 
 /// The state of a rank in the network.
@@ -181,8 +181,8 @@ impl World {
         let pairs = (0..size).flat_map(|a| (0..size).map(move |b| (a, b)));
         let open = pairs.map(|(a, b)| !self.plan.on_demand || watches(a, b)).collect();
         let links = (0..size * size).map(|_| Link::default()).collect();
-        let (closed, breaks) = (vec![false; size], vec![0; size]);
-        self.channels.push(ChannelLinks { members, links, open, closed, breaks });
+        let (closed, changes) = (vec![false; size], vec![0; size]);
+        self.channels.push(ChannelLinks { members, links, open, closed, changes });
         self.channels.len() - 1
     }
 
@@ -200,15 +200,15 @@ impl World {
         let ChannelLinks { members, open, .. } = &mut self.channels[channel];
         let size = members.len();
         (open[a * size + b], open[b * size + a]) = (true, true);
-        self.notify(channel, b);
+        self.record_change(channel, b);
     }
 
     pub(super) fn is_dead(&self, rank: usize) -> bool {
         self.ranks.get(rank).is_some_and(|rank| rank.dead)
     }
 
-    pub(super) fn breaks(&self, channel: usize, member: usize) -> u64 {
-        self.channels[channel].breaks[member]
+    pub(super) fn changes(&self, channel: usize, member: usize) -> u64 {
+        self.channels[channel].changes[member]
     }
 
     pub(super) fn link(&mut self, channel: usize, from: usize, to: usize) -> &mut Link {
@@ -222,8 +222,8 @@ impl World {
         self.threads_of(rank).for_each(|thread| thread.sleep.notify(channel));
     }
 
-    pub(super) fn record_break(&mut self, channel: usize, member: usize) {
-        self.channels[channel].breaks[member] += 1;
+    pub(super) fn record_change(&mut self, channel: usize, member: usize) {
+        self.channels[channel].changes[member] += 1;
         self.notify(channel, member);
     }
 
@@ -257,7 +257,7 @@ impl World {
             Event::Arrival { channel, from, to } => {
                 let now = self.now;
                 if self.link(channel, from, to).deliver(now) {
-                    self.record_break(channel, to);
+                    self.record_change(channel, to);
                 }
                 self.notify(channel, to);
             }
@@ -268,7 +268,7 @@ impl World {
             Event::SendEnd { channel, from, to, broken } => {
                 let loss = if broken { reset() } else { Loss::Closed };
                 if self.link(channel, from, to).end_sending(loss) {
-                    self.record_break(channel, from);
+                    self.record_change(channel, from);
                 }
             }
             Event::Nudge { channel, member } => self.notify(channel, member),
