@@ -117,7 +117,7 @@ fn idle<'a, T: Transport>(
             if state.engine.progress(transport, caller, true) || state.engine.has_completed() {
                 return state;
             }
-            state.engine.interest(interest);
+            state.engine.interest(interest, transport);
             match transport.arm(interest) {
                 Ok(Armed::Ready) => state,
                 Ok(Armed::Sleep) => sleep(messenger, state, transport),

@@ -11,6 +11,8 @@ use crate::RingConfig;
 
 /// A transport on which nothing ever arrives. Each look at its clock takes a millisecond.
 struct SilentTransport {
+    /// Whether the peer is connected. If it is not, it cannot be, and is ready to say so.
+    is_open: bool,
     began: Instant,
     millis: AtomicU64,
     /// The sleeps that were asked for.
@@ -31,6 +33,10 @@ impl Transport for SilentTransport {
 
     fn now(&self) -> Instant {
         self.began + Duration::from_millis(self.millis.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn is_open(&self, _peer: usize) -> bool {
+        self.is_open
     }
 
     fn try_send(&mut self, _to: usize, _bytes: &[IoSlice<'_>]) -> Result<usize> {
@@ -55,8 +61,8 @@ impl Transport for SilentTransport {
 
     fn revoke(&mut self) {}
 
-    fn arm(&mut self, _interest: &Interest) -> Result<Armed> {
-        Ok(Armed::Sleep)
+    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
+        Ok(if self.is_open || interest.recv().is_empty() { Armed::Sleep } else { Armed::Ready })
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -74,23 +80,38 @@ impl Transport for SilentTransport {
     }
 }
 
+/// Waits for a message of any source, and returns the sleeps.
+fn sleeps_of_a_probe(is_open: bool, timeout: Duration) -> Vec<Duration> {
+    let sleeps = Arc::new(Mutex::new(Vec::new()));
+    let transport = SilentTransport {
+        is_open,
+        began: Instant::now(),
+        millis: AtomicU64::new(0),
+        sleeps: Arc::clone(&sleeps),
+        descriptor: std::fs::File::open("/dev/null").unwrap(),
+    };
+    let messenger = Messenger::new(transport, &RingConfig::default()).unwrap();
+    let options = CallOptions::default().timeout(timeout);
+    let error = messenger.probe(Source::Any, TagMatch::Any, &options).unwrap_err();
+    assert!(matches!(&error, Error::Timeout { .. }), "{timeout:?}: {error}");
+    let slept = sleeps.lock().unwrap().clone();
+    // Sleeps until its goodbye is sent.
+    drop(messenger);
+    slept
+}
+
 /// Whatever the thread does when the deadline passes, it does not sleep beyond it.
 #[test]
 fn a_wait_ends_whenever_its_deadline_passes() {
-    for millis in 1..60 {
-        let timeout = Duration::from_millis(millis);
-        let sleeps = Arc::new(Mutex::new(Vec::new()));
-        let transport = SilentTransport {
-            began: Instant::now(),
-            millis: AtomicU64::new(0),
-            sleeps: Arc::clone(&sleeps),
-            descriptor: std::fs::File::open("/dev/null").unwrap(),
-        };
-        let messenger = Messenger::new(transport, &RingConfig::default()).unwrap();
-        let options = CallOptions::default().timeout(timeout);
-        let error = messenger.probe(Source::Any, TagMatch::Any, &options).unwrap_err();
-        assert!(matches!(&error, Error::Timeout { .. }), "{millis} ms: {error}");
-        let sleeps = sleeps.lock().unwrap();
-        assert!(sleeps.iter().all(|slept| *slept <= timeout), "{millis} ms: {sleeps:?}");
+    for timeout in (1..60).map(Duration::from_millis) {
+        let sleeps = sleeps_of_a_probe(true, timeout);
+        assert!(sleeps.iter().all(|slept| *slept <= timeout), "{timeout:?}: {sleeps:?}");
     }
+}
+
+/// The error of the connection is that of the next operation that needs it.
+#[test]
+fn a_peer_that_cannot_be_connected_does_not_keep_a_rank_awake_that_waits_for_others() {
+    let sleeps = sleeps_of_a_probe(false, Duration::from_secs(5));
+    assert!(!sleeps.is_empty());
 }

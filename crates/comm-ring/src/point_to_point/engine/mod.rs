@@ -133,12 +133,11 @@ impl ProgressEngine {
             if peer == self.group.rank() || self.poison.is_some() {
                 continue;
             }
-            let is_needed = self.peers[peer].pending > 0;
             // An operation connects to its peer, but nothing else does.
-            if !is_needed && !transport.is_open(peer) {
+            if !self.is_used(peer, transport) {
                 continue;
             }
-            let concerned = everyone || self.any_source > 0 || is_needed;
+            let concerned = everyone || self.any_source > 0 || self.peers[peer].pending > 0;
             let result = if concerned { self.read(transport, peer, caller) } else { Ok(false) };
             moved |= self.record(peer, result);
             let result = self.flush(transport, peer, caller);
@@ -147,10 +146,16 @@ impl ProgressEngine {
         moved
     }
 
-    /// Sets the events to wait for when nothing moves.
-    pub(crate) fn interest(&self, interest: &mut Interest) {
+    /// Returns whether there is a stream to a peer, or an operation needs one.
+    fn is_used(&self, peer: usize, transport: &dyn Transport) -> bool {
+        self.peers[peer].pending > 0 || transport.is_open(peer)
+    }
+
+    /// Sets the events to wait for when nothing moves. A stream that opens wakes this rank too.
+    pub(crate) fn interest(&self, interest: &mut Interest, transport: &dyn Transport) {
         interest.clear();
-        for rank in self.group.peers().filter(|&rank| self.peers[rank].is_alive()) {
+        let is_used = |rank: &usize| self.peers[*rank].is_alive() && self.is_used(*rank, transport);
+        for rank in self.group.peers().filter(is_used) {
             interest.add_recv(rank);
             if self.peers[rank].has_outgoing() {
                 interest.add_send(rank);
