@@ -43,6 +43,13 @@ pub trait Transport: Send {
         true
     }
 
+    /// Returns whether every rank of the channel has a stream to every other one from the start,
+    /// which is equal on all ranks. The default is `true`. Otherwise [`Transport::is_open`] tells
+    /// to which ranks there are streams.
+    fn is_full_mesh(&self) -> bool {
+        true
+    }
+
     /// Sends as many bytes as can be sent now, gathered from `bytes` in order. Returns the number
     /// of bytes that were accepted, which may be zero.
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize>;

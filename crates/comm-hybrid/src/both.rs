@@ -62,6 +62,10 @@ impl Both {
         if self.is_over_tcp(peer) { self.tcp.is_open(peer) } else { self.shm.is_open(peer) }
     }
 
+    pub(crate) fn is_full_mesh(&self) -> bool {
+        self.tcp.is_full_mesh() && self.shm.is_full_mesh()
+    }
+
     pub(crate) fn group(&self) -> Group {
         self.shm.group()
     }

@@ -14,6 +14,10 @@ use comm_tcp::{TcpEndpoint, TcpFabric};
 use crate::paths::{Path, Paths};
 
 /// The identity of this process in the rendezvous, and its addresses.
+///
+/// The smaller one of [`TcpConfig::full_mesh_max`](comm_tcp::TcpConfig::full_mesh_max) and
+/// [`SharedMemoryConfig::full_mesh_max`] applies to both transports, because all ranks of a channel
+/// must know whether some are connected on demand.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RendezvousConfig {
@@ -33,6 +37,14 @@ impl RendezvousConfig {
     #[must_use]
     pub fn new(membership: Membership) -> Self {
         Self::from(comm_tcp::RendezvousConfig::new(membership))
+    }
+
+    /// Returns the configuration in which both transports connect the same channels on demand.
+    fn with_one_full_mesh_max(&self) -> Self {
+        let mut config = self.clone();
+        let full_mesh_max = config.tcp.tcp.full_mesh_max.min(config.shm.full_mesh_max);
+        (config.tcp.tcp.full_mesh_max, config.shm.full_mesh_max) = (full_mesh_max, full_mesh_max);
+        config
     }
 
     fn memory(&self) -> comm_shm::RendezvousConfig {
@@ -73,13 +85,12 @@ pub(crate) fn connect<'s>(
     store: &'s dyn Store,
     config: &RendezvousConfig,
 ) -> Result<(Rendezvous<'s>, Connected)> {
+    let config = config.with_one_full_mesh_max();
     let memory = SharedMemoryEndpoint::open(&config.memory());
     let membership = config.tcp.member.membership();
     let endpoint =
         memory.map(|memory| HybridEndpoint { membership, memory, tcp: TcpEndpoint::bind(&config.tcp) });
-    let mut member = config.tcp.member_over("auto");
-    member.settings.add("shm.full_mesh_max", config.shm.full_mesh_max);
-    comm_rendezvous::connect(store, member, endpoint)
+    comm_rendezvous::connect(store, config.tcp.member_over("auto"), endpoint)
 }
 
 /// The records of a rank for both transports; the others use the part that they need.

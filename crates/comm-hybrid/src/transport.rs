@@ -97,6 +97,10 @@ impl Transport for HybridTransport {
         whole!(&self.inner, channel => channel.is_open(peer))
     }
 
+    fn is_full_mesh(&self) -> bool {
+        whole!(&self.inner, channel => channel.is_full_mesh())
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         toward!(&mut self.inner, to, side => side.try_send(to, bytes))
     }

@@ -289,6 +289,10 @@ impl Transport for SharedMemoryTransport {
         matches!(self.peers.get(peer), Some(Some(_)))
     }
 
+    fn is_full_mesh(&self) -> bool {
+        self.on_demand.is_none()
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         if !self.is_connected(to)? {
             return Ok(0);

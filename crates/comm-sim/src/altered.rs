@@ -83,6 +83,10 @@ where
         self.transport.is_open(peer)
     }
 
+    fn is_full_mesh(&self) -> bool {
+        self.transport.is_full_mesh()
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         (self.send)(&mut self.transport, to, bytes)
     }

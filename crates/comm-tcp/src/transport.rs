@@ -356,6 +356,10 @@ impl Transport for TcpTransport {
         matches!(self.peers.get(peer), Some(Some(_)))
     }
 
+    fn is_full_mesh(&self) -> bool {
+        self.group.size() <= self.config.tcp.full_mesh_max
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         if !self.is_connected(to)? {
             return Ok(0);

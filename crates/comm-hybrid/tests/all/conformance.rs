@@ -96,6 +96,10 @@ comm_sim::transport_conformance!(on_demand on_demand_two_hosts_in_turn, |n| on_d
 comm_sim::communicator_conformance!(communicator_on_demand, [2, 3, 5, 8, 13], |n| {
     communicators(on_demand(n, |rank| rank / 2))
 });
+// The first rank would have a full mesh, because it shares no memory.
+comm_sim::communicator_conformance!(communicator_on_demand_within_a_host, [8], |n| {
+    communicators(spread_with(n, |rank| rank.min(1), |config| config.shm.full_mesh_max = 0))
+});
 comm_sim::communicator_conformance!(communicator_on_hosts_of_two, [1, 2, 3, 5, 8, 9], |n| {
     communicators(on_hosts_of_two(n))
 });

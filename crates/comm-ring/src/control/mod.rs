@@ -116,13 +116,14 @@ impl<T: Transport> Control<T> {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
         let interest = Interest::with_capacity(group.size());
-        let is_open: Vec<bool> = (0..group.size()).map(|peer| transport.is_open(peer)).collect();
-        let is_complete = group.peers().all(|peer| is_open[peer]);
-        let relay = (!is_complete).then(|| Relay::new(is_open));
+        // Peers may have connected to this rank already, so open streams do not show it.
+        let is_complete = transport.is_full_mesh() || group.peers().all(|peer| group.watches(peer));
+        let is_open = || (0..group.size()).map(|peer| transport.is_open(peer)).collect();
+        let relay = (!is_complete).then(|| Relay::new(is_open()));
         Self { transport, group, peers, relay, interest, quiet: true, asked_in: None }
     }
 
-    /// Returns whether this rank is connected with all others from the start.
+    /// Returns whether all ranks are connected with all others from the start.
     pub(crate) const fn is_complete(&self) -> bool {
         self.relay.is_none()
     }

@@ -128,8 +128,18 @@ fn order(frame: &ControlFrame) -> (u8, (u32, usize)) {
 
 #[cfg(test)]
 mod tests {
+    use comm_core::{Loss, Transport};
+    use comm_sim::network::{FaultPlan, Network, NetworkTransport};
+
     use super::*;
-    use crate::control::{Cause, Proposal};
+    use crate::control::{Cause, Control, Proposal};
+
+    /// The smallest group in which a rank does not watch all others.
+    const RANKS: usize = 6;
+
+    fn transports(capacity: usize) -> (Network, Vec<NetworkTransport>) {
+        Network::new(RANKS, 1, &FaultPlan::calm().on_demand(true).capacity(capacity)).unwrap()
+    }
 
     fn goodbye(sequence: u64) -> ControlFrame {
         ControlFrame::Goodbye { sequence, past: Vec::new() }
@@ -199,5 +209,25 @@ mod tests {
         assert_eq!(relay.add(&propose(0, &[]), &set(&[6])), set(&[6]));
         assert_eq!(relay.add(&propose(2, &[4, 5]), &set(&[1, 2, 3, 6])), set(&[1, 2, 3, 6]));
         assert_eq!(decode(&relay.all()), [relayed(propose(2, &[4, 5]), &[1, 2, 3, 6])]);
+    }
+
+    #[test]
+    fn a_rank_to_which_all_others_have_connected_at_once_reads_what_they_pass_on() {
+        let (mut network, mut transports) = transports(1000);
+        let mut events = Vec::new();
+        for transport in &mut transports[1..] {
+            transport.try_send(0, &[]).unwrap();
+        }
+        let mut controls: Vec<_> = transports.into_iter().map(Control::new).collect();
+        assert_eq!(controls[0].connected(), [1, 2, 3, 4, 5]);
+        controls[5].contact(1);
+        controls[5].send_all(&goodbye(7));
+        // It reads nothing from rank 5 itself.
+        controls[0].peers[5].loss = Some(Loss::Closed);
+        for _ in 0..100 {
+            controls[..2].iter_mut().for_each(|control| control.poll(&mut events));
+            network.advance();
+        }
+        assert_eq!(controls[0].left_after(5), Some(7));
     }
 }

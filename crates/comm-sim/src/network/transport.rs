@@ -111,6 +111,10 @@ impl Transport for NetworkTransport {
         self.world.lock().is_open(self.channel, self.group.rank(), peer)
     }
 
+    fn is_full_mesh(&self) -> bool {
+        !self.world.lock().plan.on_demand
+    }
+
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
         let rank = self.group.rank();
         self.world.begin_operation(self.rank);
