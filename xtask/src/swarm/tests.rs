@@ -1,5 +1,7 @@
 //! The swarm is reproducible, and finds planted defects.
 
+use std::time::Duration;
+
 use comm_core::Result;
 use comm_sim::network::{Defect, NetworkFabric};
 use comm_sim::swarm::{self, FaultKind, Knobs, Plan, Property, SwarmRank};
@@ -73,6 +75,17 @@ fn a_rank_that_ends_its_messages_because_of_a_death_is_not_named() {
 fn a_rank_that_is_busy_with_messages_learns_of_a_failure() {
     let [calls, ..] = Program::all();
     let _ = calls.run(30_700_005_742).unwrap();
+}
+
+/// The goodbyes that ranks pass on did not fit on a link at once. While two peers had not read all
+/// of theirs, a rank sent each of them everything again as soon as it had, until it gave up after
+/// 200 ms.
+#[test]
+fn goodbyes_that_do_not_fit_on_a_link_are_passed_on_once() {
+    let [calls, ..] = Program::all();
+    let run = calls.run(14_510_450_314_465_926_014).unwrap();
+    let end = run.log.last().unwrap().at;
+    assert!(end < Duration::from_millis(100), "{end:?}");
 }
 
 /// One that serves the store left before ranks that were late for a phase, or waited for the end of

@@ -183,19 +183,19 @@ impl<T: Transport> Control<T> {
 
     /// Passes on what is new to the peers with which this rank is connected.
     fn pass_on(&mut self) {
-        let connected = self.connected();
         let Some(relay) = &mut self.relay else { return };
-        if !relay.has_changed() && connected.iter().all(|&peer| relay.is_told[peer]) {
-            return;
-        }
-        let (changed, all) = (relay.take_changed(), relay.all());
-        for peer in connected {
+        let changed = relay.take_changed();
+        for peer in self.connected() {
             let Some(relay) = &mut self.relay else { return };
             let was_told = relay.is_told[peer];
+            if was_told && changed.is_empty() {
+                continue;
+            }
             // A peer that has not read the last messages gets the next ones together.
             relay.is_told[peer] = self.peers[peer].outbox.is_empty();
             if relay.is_told[peer] {
-                self.send_bytes(peer, if was_told { &changed } else { &all });
+                let bytes = if was_told { changed.clone() } else { relay.all() };
+                self.send_bytes(peer, &bytes);
             }
         }
     }

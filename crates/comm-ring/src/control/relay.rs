@@ -81,11 +81,6 @@ impl Relay {
         known.clone().count() >= ABORTS_MAX && known.min() <= Some(*sequence)
     }
 
-    /// Whether something is to be passed on.
-    pub(super) fn has_changed(&self) -> bool {
-        self.entries.iter().any(|entry| entry.has_changed)
-    }
-
     /// Returns the messages that have changed since the last call.
     pub(super) fn take_changed(&mut self) -> Vec<u8> {
         let changed =
@@ -128,7 +123,12 @@ fn order(frame: &ControlFrame) -> (u8, (u32, usize)) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use comm_core::{Loss, Transport};
+    use comm_sim::AlteredTransport;
     use comm_sim::network::{FaultPlan, Network, NetworkTransport};
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(relay.add(&goodbye(7), &set(&[5, 99])), set(&[99]));
         assert_eq!(relay.add(&goodbye(7), &set(&[1, 99])), set(&[]));
         assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(7), &[1, 5, 99])]);
-        assert!(!relay.has_changed());
+        assert!(relay.take_changed().is_empty());
         assert_eq!(relay.add(&goodbye(8), &set(&[2])), set(&[2]));
         assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(8), &[2])]);
         assert_eq!(decode(&relay.all()).len(), 2);
@@ -209,6 +209,47 @@ mod tests {
         assert_eq!(relay.add(&propose(0, &[]), &set(&[6])), set(&[6]));
         assert_eq!(relay.add(&propose(2, &[4, 5]), &set(&[1, 2, 3, 6])), set(&[1, 2, 3, 6]));
         assert_eq!(decode(&relay.all()), [relayed(propose(2, &[4, 5]), &[1, 2, 3, 6])]);
+    }
+
+    /// The bytes of all messages do not fit on a link, so a peer has never read all of them when it
+    /// is looked at.
+    #[test]
+    fn nothing_is_sent_again_to_a_peer_while_another_one_does_not_read() {
+        let (mut network, transports) = transports(10);
+        let mut transports = transports.into_iter();
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let transport = transports.next().unwrap();
+        let mut first = Control::new(AlteredTransport {
+            transport,
+            send: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
+                let sent = transport.try_send(to, bytes)?;
+                count.fetch_add(if to == 1 { sent } else { 0 }, Ordering::Relaxed);
+                Ok(sent)
+            },
+        });
+        let mut others: Vec<_> = transports.map(Control::new).collect();
+        let mut events = Vec::new();
+        [1, 2].into_iter().for_each(|peer| first.contact(peer));
+        first.send_all(&goodbye(7));
+        first.send_all(&propose(0, &[4]));
+        for _ in 0..1000 {
+            first.poll(&mut events);
+            others[0].poll(&mut events);
+            network.advance();
+        }
+        let [goodbye, propose] =
+            [goodbye(7), propose(0, &[4])].map(|frame| relayed(frame, &[0]).encode().len());
+        assert_eq!(sent.load(Ordering::Relaxed), 2 * goodbye + propose);
+        for _ in 0..100 {
+            first.poll(&mut events);
+            others[1].poll(&mut events);
+            network.advance();
+        }
+        for other in &others[..2] {
+            assert_eq!(other.left_after(0), Some(7));
+            assert!(other.shrink_state(0).proposal.is_some());
+        }
     }
 
     #[test]
