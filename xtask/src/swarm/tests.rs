@@ -88,6 +88,14 @@ fn goodbyes_that_do_not_fit_on_a_link_are_passed_on_once() {
     assert!(end < Duration::from_millis(100), "{end:?}");
 }
 
+/// It ended its messages because another rank had, and told that only the ranks with which it had
+/// exchanged some. Then it left, and another rank sent it a message.
+#[test]
+fn a_rank_that_has_ended_its_messages_and_left_is_not_named_as_dead() {
+    let [calls, ..] = Program::all();
+    let _ = calls.run(5_584_678_922_573_767_635).unwrap();
+}
+
 /// One that serves the store left before ranks that were late for a phase, or waited for the end of
 /// one that a rank had failed just before it died, knew the cause.
 #[test]

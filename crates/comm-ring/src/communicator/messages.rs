@@ -113,8 +113,9 @@ fn cause_of_loss<T: Transport>(engine: &Mutex<Engine<T>>, error: Error) -> Error
             Error::PeerLost { peer, during: during.clone(), loss }
         }
         PeerEnd::Aborted(cause) => cause,
-        PeerEnd::Left => error,
-        PeerEnd::Alive => match loss {
+        PeerEnd::Lost => error,
+        PeerEnd::Left { after } if matches!(loss, Loss::Closed) => left_messages(peer, after),
+        PeerEnd::Left { .. } | PeerEnd::Alive => match loss {
             Loss::Closed => messages_ended(peer, loss),
             Loss::Io(io) if io.kind() == ErrorKind::ConnectionAborted => messages_ended(peer, loss),
             Loss::Reported { by, detail } => {
@@ -130,12 +131,20 @@ fn messages_ended(by: usize, loss: &Loss) -> Error {
     Error::Aborted { by, reason: format!("it has ended its messages in the middle of one: {loss}") }
 }
 
+/// The error for a peer that has ended its messages, and then left in order. In a large group, it
+/// tells that only the ranks with which it had exchanged messages.
+fn left_messages(by: usize, after: u64) -> Error {
+    Error::Aborted { by, reason: format!("it has ended its messages, and {}", Loss::Left { after }) }
+}
+
 /// The state of a peer whose messages have ended, according to the control channel.
 enum PeerEnd {
     /// It aborted with this error, or the rank that reported its loss did.
     Aborted(Error),
-    /// It has left or was lost.
-    Left,
+    /// It has left in order after this call.
+    Left { after: u64 },
+    /// It was lost.
+    Lost,
     /// Its control stream is open.
     Alive,
 }
@@ -194,10 +203,15 @@ impl<T: Transport> Session<T> {
                     return PeerEnd::Aborted(self.reported(rank, cause.clone()));
                 }
             }
-            if self.control.has_ended(peer) {
-                return PeerEnd::Left;
+            if let Some(after) = self.control.left_after(peer) {
+                return PeerEnd::Left { after };
             }
+            // Others may still pass on the goodbye of a peer that this rank does not watch.
+            let is_lost = self.control.is_disconnected(peer);
             let left = deadline.saturating_duration_since(self.data.now());
+            if is_lost && (left.is_zero() || self.control.is_complete() || self.group.watches(peer)) {
+                return PeerEnd::Lost;
+            }
             if left.is_zero() {
                 return PeerEnd::Alive;
             }
@@ -207,7 +221,7 @@ impl<T: Transport> Session<T> {
             });
             if slept.is_err() {
                 // Nothing more can be learnt.
-                return PeerEnd::Left;
+                return PeerEnd::Lost;
             }
         }
     }

@@ -102,6 +102,29 @@ fn an_unreceived_send_times_out_and_ends_messages_but_not_collectives() {
     });
 }
 
+/// In a large group, a rank that leaves tells only the ranks with which it has exchanged messages
+/// that it has ended its own.
+#[test]
+fn a_rank_that_left_is_not_named_as_dead_by_ranks_with_which_it_exchanged_nothing() {
+    for left in 1..6 {
+        let plan = FaultPlan::calm().on_demand(true);
+        virtual_world_on(&plan, 6, left as u64, &RingConfig::default(), |comm, clock| {
+            if comm.rank() == left {
+                return;
+            }
+            clock.sleep(Duration::from_secs(1));
+            if comm.rank() > 0 {
+                // Passes on the goodbye only when rank 0 needs it.
+                clock.sleep(Duration::from_millis(50));
+                return drop(comm.finalize());
+            }
+            let error = comm.send(left, 1, &[1_u8]).unwrap_err();
+            let Error::Aborted { by, reason } = error.root_cause() else { panic!("{error}") };
+            assert_eq!((*by, reason.contains("it closed its communicator")), (left, true), "{reason}");
+        });
+    }
+}
+
 #[test]
 fn messages_of_a_rank_that_left_can_be_received() {
     for seed in 0..20 {
