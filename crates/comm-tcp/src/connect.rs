@@ -283,14 +283,9 @@ pub(crate) fn lost(rank: usize, connector: &Connector) -> Error {
         true => ": its host is down, or a firewall or a route drops packets",
         false => "",
     };
-    let message = format!("{reason} at {address}, in {}{hint}", attempts_text(*attempts));
+    let message = format!("{reason} at {address} (attempts: {attempts}){hint}");
     let loss = Loss::Io(Arc::new(io::Error::new(reason.kind(), message)));
     Error::PeerLost { peer: rank, during: During::Connect, loss }
-}
-
-/// Returns a number of attempts for an error.
-pub(crate) fn attempts_text(attempts: u32) -> String {
-    if attempts == 1 { "1 attempt".into() } else { format!("{attempts} attempts") }
 }
 
 fn timed_out(message: &'static str) -> io::Error {

@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::frame::FrameError;
-use crate::connect::{Connector, attempts_text};
+use crate::connect::Connector;
 
 /// The maximum time to reconnect to a server that was reached before. A server that has exited does
 /// not come back with its data.
@@ -38,8 +38,8 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
 pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error {
     let addresses: Vec<String> = connectors.iter().map(|connector| connector.address.to_string()).collect();
     let attempts: u32 = connectors.iter().map(|connector| connector.attempts).sum();
-    let (addresses, attempts) = (addresses.join(" or "), attempts_text(attempts));
-    let doing = format!("reach the store at {addresses} within {timeout:?}, in {attempts}");
+    let addresses = addresses.join(" or ");
+    let doing = format!("reach the store at {addresses} within {timeout:?} (attempts: {attempts})");
     let reason = match connectors {
         [connector] => connector.reason(),
         _ => {
