@@ -164,8 +164,9 @@ impl Fabric for SharedMemoryFabric {
         Instant::now()
     }
 
-    /// Returns an estimate for ranks that poll instead of sleeping, between the values measured on
-    /// two machines; `commctl perf --calibrate` measures the actual ones.
+    /// Returns an estimate for ranks that poll instead of sleeping, with which the selected
+    /// algorithms come close to the fastest ones on machines with 2 and with 16 cores; `commctl
+    /// perf --calibrate` measures the actual values.
     fn links(&self) -> LinkModel {
         let processors = std::thread::available_parallelism().ok();
         let staged_from = self.config().has_regions().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);

@@ -354,8 +354,7 @@ fn run(collective: &str, run: impl FnOnce(&mut Session) -> Result<()>) {
 
 /// Prints why a collective failed, lets the other ranks know, and ends the process.
 fn give_up(collective: &str, error: &CollectiveError, session: Option<Session>) -> ! {
-    let causes = successors(error.source(), |&cause| cause.source());
-    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    let reason = with_causes(error);
     let rank = session.as_ref().map(|session| format!("rank {}: ", session.comm.rank())).unwrap_or_default();
     // If standard error is closed, the signal still tells that the process has failed.
     drop(writeln!(stderr(), "comm_lightgbm: {rank}the {collective} of LightGBM failed: {reason}"));
@@ -363,6 +362,12 @@ fn give_up(collective: &str, error: &CollectiveError, session: Option<Session>) 
         session.comm.abort(&reason);
     }
     process::abort();
+}
+
+/// Returns the text of an error, followed by those of its causes.
+fn with_causes(error: &dyn Error) -> String {
+    let causes = successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

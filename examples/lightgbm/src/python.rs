@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int};
-use std::iter::successors;
 use std::ptr;
 
 use comm::Comm;
 
-use crate::{Functions, Network, NetworkError, NetworkFree, NetworkInit};
+use crate::{Functions, Network, NetworkError, NetworkFree, NetworkInit, with_causes};
 
 thread_local! {
     static CONNECTED: RefCell<Option<(Network, Comm)>> = const { RefCell::new(None) };
@@ -105,8 +104,7 @@ fn connect(functions: Functions) -> Result<(c_int, c_int), ConnectError> {
 /// # Safety
 /// `capacity` bytes at `to` can be written to.
 unsafe fn write_text(error: &dyn Error, to: *mut c_char, capacity: usize) {
-    let causes = successors(error.source(), |&cause| cause.source());
-    let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    let text = with_causes(error);
     let Some(longest) = capacity.checked_sub(1) else {
         return;
     };
