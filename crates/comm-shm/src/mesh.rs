@@ -1,6 +1,7 @@
 //! Connects ranks that share memory in a mesh.
 
 use std::io;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +40,8 @@ const NOBODY: Address = Address { listener: 0, token: 0 };
 pub(crate) struct SharedMemoryProtocol {
     pub(crate) identity: Identity,
     pub(crate) config: SharedMemoryConfig,
+    /// The number of processors that this process may use, if the system reports it.
+    pub(crate) processors: Option<NonZero<usize>>,
     /// Memory that neighbours can read in place.
     pub(crate) regions: Arc<Regions>,
     pub(crate) processes: Arc<Processes>,
@@ -57,7 +60,8 @@ type PendingHandshake = HandshakeState<OwnedFd, Accepted>;
 
 impl SharedMemoryProtocol {
     pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
-        Self { identity, config, regions: Arc::default(), processes: Arc::default() }
+        let processors = std::thread::available_parallelism().ok();
+        Self { identity, config, processors, regions: Arc::default(), processes: Arc::default() }
     }
 
     fn member(&self, world_rank: usize) -> Option<Address> {
@@ -131,7 +135,8 @@ impl Protocol for SharedMemoryProtocol {
     }
 
     fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
-        let capacity = self.config.capacity(key.channel.kind, 1 + peers);
+        let processors = self.processors.map_or(usize::MAX, NonZero::get);
+        let capacity = self.config.capacity(key.channel.kind, 1 + peers, processors);
         let member = self.member(to.world_rank).unwrap_or(NOBODY);
         let hello = self.identity.hello(member, key, capacity);
         Connector::new(to.rank, member.listener, hello, Arc::clone(&self.processes))
