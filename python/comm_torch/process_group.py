@@ -12,21 +12,9 @@ from . import tensors as t
 from ._comm import ProcessGroup as _Group
 from .devices import or_on_device
 from .errors import CommError
-from .work import CommWork
+from .work import work
 
 groups = weakref.WeakSet()
-
-
-class _Run:
-    """How an operation is run."""
-
-    __slots__ = ("seconds", "asynchronous", "tensors", "finish")
-
-    def __init__(self, seconds, asynchronous, tensors, finish):
-        self.seconds = seconds
-        self.asynchronous = asynchronous
-        self.tensors = tensors
-        self.finish = finish
 
 
 class CommProcessGroup(dist.ProcessGroup):
@@ -194,13 +182,14 @@ class CommProcessGroup(dist.ProcessGroup):
         store = dist.PrefixStore(f"reconfigure/{opts.uuid}", self._store)
         self._group = _Group(store, rank, size, seconds)
         self._rank, self._size, self._sequence = rank, size, 0
-        return CommWork([], [])
+        return work([], [])
 
     # Operations
 
     def _run(self, opts, tensors, finish, event, *inputs):
-        """Returns how a collective is run. `event` names it to the profiler, which is also told of
-        its inputs."""
+        """Returns how a collective is run: the seconds until its deadline, whether the caller goes on
+        before it has ended, the tensors that it uses, and the function that copies its results, or
+        None. `event` names it to the profiler, which is also told of its inputs."""
         seconds = opts.timeout.total_seconds()
         if seconds < 0:
             seconds = self._timeout
@@ -208,12 +197,12 @@ class CommProcessGroup(dist.ProcessGroup):
         if torch.autograd._profiler_enabled():
             # An event of the profiler begins and ends on different threads, as with gloo.
             finish, asynchronous = self._recorded(finish, event, inputs), True
-        return _Run(seconds, asynchronous, tensors, finish)
+        return seconds, asynchronous, tensors, finish
 
     def _run_message(self, tensors, finish, event, tensor):
         if torch.autograd._profiler_enabled():
             finish = self._recorded(finish, event, (tensor,))
-        return _Run(self._timeout, True, tensors, finish)
+        return self._timeout, True, tensors, finish
 
     def _recorded(self, finish, event, inputs):
         """Begins an event of the profiler, which ends when the returned function has finished."""
@@ -229,7 +218,7 @@ class CommProcessGroup(dist.ProcessGroup):
     def _work(self, operations, tensors):
         """Returns the handle of operations, of which those that have ended are None."""
         self._sequence += 1
-        return CommWork([operation for operation in operations if operation is not None], tensors)
+        return work([operation for operation in operations if operation is not None], tensors)
 
     @or_on_device
     def allreduce(self, tensors, opts=None):
@@ -276,7 +265,7 @@ class CommProcessGroup(dist.ProcessGroup):
         gathered = rows.new_empty((sum(counts), *rows.shape[1:]))
         code, width = t.to_move(rows.dtype)
         width *= t.row_elements(rows)
-        run = _Run(self._timeout, False, (rows, gathered), None)
+        run = self._timeout, False, (rows, gathered), None
         send, recv = (rows.data_ptr(), rows.shape[0] * width), (gathered.data_ptr(), sum(counts) * width)
         lengths = [count * width for count in counts]
         operation = self._group.all_gather(send, recv, code, lengths, run)
@@ -478,7 +467,7 @@ class CommProcessGroup(dist.ProcessGroup):
         """Waits for all ranks, and names all that did not arrive, whatever `wait_all_ranks` is."""
         seconds = self._timeout if timeout is None else timeout.total_seconds()
         try:
-            operation = self._group.monitored_barrier(_Run(seconds, False, None, None))
+            operation = self._group.monitored_barrier((seconds, False, None, None))
             if operation is not None:
                 operation.wait(None)
         except CommError as error:
@@ -500,7 +489,7 @@ class CommProcessGroup(dist.ProcessGroup):
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         run = self._run_message((tensor, memory), None, "send", tensor)
-        return CommWork([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
+        return work([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
 
     @or_on_device
     def recv(self, tensors, src, tag=0):
@@ -509,7 +498,7 @@ class CommProcessGroup(dist.ProcessGroup):
         code, width = t.to_move(tensor.dtype)
         event = "recv" if src is not None else "recvAnySource"
         run = self._run_message((tensor, memory), t.copy_back(tensor, memory), event, tensor)
-        return CommWork([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
+        return work([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
 
     @or_on_device
     def recv_anysource(self, tensors, tag=0):

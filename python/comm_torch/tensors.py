@@ -129,7 +129,7 @@ def options(given, kind):
 
 def single(tensors):
     """Returns the tensor of a call, for which its longer form has a list of one."""
-    if isinstance(tensors, torch.Tensor):
+    if type(tensors) is not list and isinstance(tensors, torch.Tensor):
         return tensors
     (tensor,) = tensors
     return tensor

@@ -66,20 +66,20 @@ impl Drop for Members {
     }
 }
 
-/// The manner in which an operation runs.
+/// The manner in which an operation runs, which Python passes as a tuple.
 #[derive(FromPyObject)]
 struct Run {
     /// The seconds until its deadline.
-    #[pyo3(attribute("seconds"))]
+    #[pyo3(item(0))]
     seconds: f64,
     /// Whether the caller goes on before it has ended.
-    #[pyo3(attribute("asynchronous"))]
+    #[pyo3(item(1))]
     asynchronous: bool,
     /// The tensors that it uses.
-    #[pyo3(attribute("tensors"))]
+    #[pyo3(item(2))]
     tensors: Py<PyAny>,
     /// A function that copies its results, or None.
-    #[pyo3(attribute("finish"))]
+    #[pyo3(item(3))]
     finish: Option<Py<PyAny>>,
 }
 
