@@ -103,7 +103,7 @@ impl DataParallel<Host> {
     pub fn with_options(variables: &VarMap, comm: &Comm, options: Options) -> Result<Self> {
         let comm = comm.duplicate()?;
         let variables = Variables::agree(variables, &comm)?;
-        let options = options.agree(&comm)?;
+        let options = options.agree(&comm, 0)?;
         let averager = Buckets::new(&comm, variables.sorted(), options)?;
         Ok(Self { comm, variables, averager, lost_gradients: options.lost_gradients })
     }

@@ -1,5 +1,17 @@
 //! An optimizer whose state is divided among the ranks.
 
+/// Evaluates an expression with the optimizer of either type.
+macro_rules! with_sharded {
+    ($sharded:expr, |$zero:ident| $body:expr) => {
+        match $sharded {
+            Sharded::F32($zero) => $body,
+            Sharded::F64($zero) => $body,
+        }
+    };
+}
+
+mod rejoin;
+
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 use candle_nn::VarMap;
@@ -57,6 +69,32 @@ pub struct ZeroOptimizer<O> {
     max_norm: Option<f64>,
     /// The response to lost gradients in the next step.
     lost_gradients: LostGradients,
+    /// Whether it has been in use in a group.
+    has_joined: bool,
+}
+
+/// The beginning of an optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// With all ranks of a group.
+    Together,
+    /// Before it joins a group.
+    Newcomer,
+}
+
+impl Start {
+    fn create<T: Scalar, O: Optimizer<T>>(
+        self,
+        comm: &Comm,
+        parameters: ParameterSet,
+        options: comm_ddp::Options,
+        optimizer: impl Fn(&Parameter) -> O,
+    ) -> Result<comm_ddp::ZeroOptimizer<T, O>> {
+        Ok(match self {
+            Self::Together => comm_ddp::ZeroOptimizer::over(comm.clone(), parameters, options, optimizer)?,
+            Self::Newcomer => comm_ddp::ZeroOptimizer::newcomer(comm, parameters, options, optimizer)?,
+        })
+    }
 }
 
 /// The optimizer for the type of the variables.
@@ -64,16 +102,6 @@ pub struct ZeroOptimizer<O> {
 enum Sharded<O> {
     F32(comm_ddp::ZeroOptimizer<f32, O>),
     F64(comm_ddp::ZeroOptimizer<f64, O>),
-}
-
-/// Evaluates an expression with the optimizer of either type.
-macro_rules! with_sharded {
-    ($sharded:expr, |$zero:ident| $body:expr) => {
-        match $sharded {
-            Sharded::F32($zero) => $body,
-            Sharded::F64($zero) => $body,
-        }
-    };
 }
 
 impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
@@ -103,19 +131,34 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
     ) -> Result<Self> {
         let comm = comm.duplicate()?;
         let variables = Variables::agree(variables, &comm)?;
-        let options = options.agree(&comm)?;
+        let options = options.agree(&comm, 0)?;
+        Self::assemble(comm, variables, options, optimizer, Start::Together)
+    }
+
+    fn assemble(
+        comm: Comm,
+        variables: Variables,
+        options: Options,
+        optimizer: impl Fn(&Parameter) -> O,
+        start: Start,
+    ) -> Result<Self> {
         let (trained, described): (Vec<_>, Vec<_>) =
             variables.trained().map(|(variable, parameter)| (variable.clone(), parameter)).unzip();
         let dtype = common_type(&trained)?;
         let (set, buckets) = (ParameterSet::new(described)?, options.of_buckets());
-        let over = comm.clone();
         let sharded = if dtype == DType::F64 {
-            Sharded::F64(comm_ddp::ZeroOptimizer::over(over, set, buckets, optimizer)?)
+            Sharded::F64(start.create(&comm, set, buckets, optimizer)?)
         } else {
-            Sharded::F32(comm_ddp::ZeroOptimizer::over(over, set, buckets, optimizer)?)
+            Sharded::F32(start.create(&comm, set, buckets, optimizer)?)
         };
         let Options { max_norm, lost_gradients, .. } = options;
-        Ok(Self { comm, variables, trained, sharded, max_norm, lost_gradients })
+        let has_joined = start == Start::Together;
+        Ok(Self { comm, variables, trained, sharded, max_norm, lost_gradients, has_joined })
+    }
+
+    /// Returns an error if the optimizer has to join a group first.
+    fn check_joined(&self) -> Result<()> {
+        if self.has_joined { Ok(()) } else { Err(comm_ddp::Error::NotJoined.into()) }
     }
 
     /// Averages gradients over all ranks and updates the variables. This is a collective, called
@@ -131,6 +174,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
     /// well, if set to do so. [`Error::Ranks`] if communication fails, and [`Error::Candle`], which
     /// fails the call on all ranks; then the variables are unspecified, and every later call fails.
     pub fn step(&mut self, gradients: &GradStore) -> Result<Report> {
+        self.check_joined()?;
         let own = |variable: &Variable| Ok(variable.gradient(gradients)?.cloned());
         let checked = self.variables.check_unchanged();
         let checked = checked.and_then(|()| self.trained.iter().map(own).collect());
@@ -153,6 +197,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ZeroOptimizer<O> {
     /// and [`Error::Candle`], which fail the call on all ranks, and [`Error::Ranks`]; then every
     /// later call fails.
     pub fn backward_step(&mut self, loss: &Tensor, segments: Segments) -> Result<Report> {
+        self.check_joined()?;
         or_abort(&self.comm, self.variables.check_unchanged())?;
         let (trained, max_norm, lost) = (&self.trained[..], self.max_norm, &mut self.lost_gradients);
         let updated = with_sharded!(&mut self.sharded, |zero| {

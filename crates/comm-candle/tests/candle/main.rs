@@ -16,3 +16,4 @@ mod rejoin;
 mod segments;
 mod transformer;
 mod variables;
+mod zero_rejoin;

@@ -8,16 +8,16 @@ use comm_ddp::{AdamW, Sgd};
 
 use crate::ranks::{elements, map, on_ranks, store, var};
 
-const STEPS: u64 = 6;
+pub(crate) const STEPS: u64 = 6;
 
 /// Values that depend on the seed, and are rounded in each update.
-fn noise(seed: u64) -> Tensor {
+pub(crate) fn noise(seed: u64) -> Tensor {
     let value = |at: u64| ((seed * 7919 + at * 31) as f64 * 0.618).sin() as f32 / 3.0;
     Tensor::from_vec((0..21).map(value).collect::<Vec<_>>(), (7, 3), &Device::Cpu).unwrap()
 }
 
 /// Returns a model with a variable that is not trained.
-fn model(seed: u64) -> VarMap {
+pub(crate) fn model(seed: u64) -> VarMap {
     let count = Tensor::new(&[seed as u32], &Device::Cpu).unwrap();
     map(seed as usize, &[("weight", noise(seed)), ("count", count)])
 }
@@ -30,12 +30,12 @@ fn step(variables: &VarMap, optimizer: &mut ReplicatedOptimizer<AdamW>, comm: &C
     optimizer.step(&gradients)
 }
 
-fn values(variables: &VarMap) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn values(variables: &VarMap) -> (Vec<f64>, Vec<f64>) {
     (elements(&var(variables, "weight")), elements(&var(variables, "count")))
 }
 
 /// Returns the result of one rank that makes all steps.
-fn undisturbed() -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn undisturbed() -> (Vec<f64>, Vec<f64>) {
     let results = on_ranks(1, |comm| {
         let variables = model(0);
         let mut optimizer = ReplicatedOptimizer::new(&variables, |_| AdamW::new(1e-2)).unwrap();
