@@ -68,6 +68,7 @@ comm = {{ package = "{FACADE}", version = "{version}", features = {features:?} }
 [profile.dev]
 # As in the repository, for dependencies.
 opt-level = 1
+lto = "off"
 
 [workspace]
 members = {:?}
