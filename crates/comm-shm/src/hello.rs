@@ -65,6 +65,7 @@ impl Hello {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -59,6 +59,7 @@ impl Record {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;
