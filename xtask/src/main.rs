@@ -41,6 +41,7 @@ enum Task {
     Compare(Box<compare::Compare>),
     /// Check the rules of this repository that the compiler does not check
     Tidy,
+    TorchFetch(torch::TorchFetch),
     TorchTest(torch::TorchTest),
     /// Generate docs/algorithms.md and its drawings from the table of algorithms
     Docs {
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(out),
         Task::Swarm(swarm) => swarm.execute(out),
         Task::Tidy => tidy::run(),
+        Task::TorchFetch(fetch) => fetch.execute(out),
         Task::TorchTest(test) => test.execute(),
         Task::Verify => verify::run(out),
     };

@@ -5,6 +5,7 @@ mod fetch;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,6 +13,24 @@ use clap::Args;
 
 use crate::error::{Error, Result};
 use crate::{commands, places};
+
+/// Install PyTorch for `torch-test --fetch`, and print the folder of its packages
+///
+/// Needs Python 3.11 or later with pip, to download 500 MB for x86-64 from PyPI and check their
+/// hashes.
+#[derive(Debug, Args)]
+pub(crate) struct TorchFetch {
+    /// The interpreter whose pip is used
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+}
+
+impl TorchFetch {
+    pub(crate) fn execute(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "{}", fetch::install(&self.python)?.packages.display())?;
+        Ok(())
+    }
+}
 
 /// Build the Python package comm_torch, and test it with PyTorch
 #[derive(Debug, Args)]
