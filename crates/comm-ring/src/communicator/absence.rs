@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use comm_core::{Collective, Error, Transport};
+use comm_core::{Collective, Error};
 
 use super::session::Session;
 use crate::control::Announce;
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Returns the peers that the call is waiting for at present.
     pub(super) fn waiting_for(&self) -> Vec<usize> {
         let interest = self.executor.interest();

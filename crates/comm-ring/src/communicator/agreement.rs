@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Error, GroupId, Result, Signature, Transport};
+use comm_core::{Armed, Error, GroupId, Result, Signature};
 
 use super::group_context::Connected;
 use super::session::Session;
@@ -15,19 +15,19 @@ const SHRINK: u64 = 0x7368_7269_6e6b_0000;
 pub(super) const TURN: Duration = Duration::from_millis(50);
 
 /// A group whose members this rank is connected to.
-pub(super) struct Attempt<T: Transport> {
+pub(super) struct Attempt {
     pub(super) number: u32,
     /// The members, by their ranks in the failed group.
     pub(super) ranks: Vec<usize>,
-    pub(super) connected: Connected<T>,
+    pub(super) connected: Connected,
 }
 
-impl<T: Transport> Attempt<T> {
-    fn control(&self) -> &Control<T> {
+impl Attempt {
+    fn control(&self) -> &Control {
         &self.connected.engine.session().control
     }
 
-    fn control_mut(&mut self) -> &mut Control<T> {
+    fn control_mut(&mut self) -> &mut Control {
         &mut self.connected.engine.session_mut().control
     }
 
@@ -84,12 +84,12 @@ pub(super) enum Phase {
 }
 
 /// The proposals of this rank and its peers.
-pub(super) struct Agreement<'a, T: Transport> {
-    pub(super) session: &'a mut Session<T>,
+pub(super) struct Agreement<'a> {
+    pub(super) session: &'a mut Session,
     /// The proposal of this rank.
     pub(super) proposal: Proposal,
     /// The last attempt in which this rank was connected, until another one is.
-    pub(super) former: Option<Attempt<T>>,
+    pub(super) former: Option<Attempt>,
     /// Whether a peer goes on in the group of that attempt.
     pub(super) is_done: bool,
     /// The time for which a silent peer is waited for.
@@ -108,8 +108,8 @@ struct Heard {
     patience: Patience,
 }
 
-impl<'a, T: Transport + 'static> Agreement<'a, T> {
-    pub(super) fn new(session: &'a mut Session<T>, patience: Duration) -> Self {
+impl<'a> Agreement<'a> {
+    pub(super) fn new(session: &'a mut Session, patience: Duration) -> Self {
         let proposal = Proposal { completed: session.completed(), ..Proposal::default() };
         let proposed = session.data.now();
         let peer = Heard { frames: 0, patience: Patience::new(patience, proposed) };
@@ -152,7 +152,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
     /// is open, it can still announce there that it is. A peer that cannot be connected may be
     /// alive.
     fn keeps(&self, peer: usize, phase: Phase) -> bool {
-        let is_open = |attempt: &Attempt<T>| attempt.is_open(peer);
+        let is_open = |attempt: &Attempt| attempt.is_open(peer);
         phase == Phase::Connected && (self.is_connected(peer) || self.former.as_ref().is_some_and(is_open))
     }
 
@@ -160,7 +160,7 @@ impl<'a, T: Transport + 'static> Agreement<'a, T> {
     /// rank was.
     pub(super) fn is_connected(&self, peer: usize) -> bool {
         let state = self.session.control.shrink_state(peer);
-        let in_attempt = |it: &Attempt<T>| state.is_connected_in(it.number) || it.has_formed(peer);
+        let in_attempt = |it: &Attempt| state.is_connected_in(it.number) || it.has_formed(peer);
         self.former.as_ref().is_some_and(in_attempt)
     }
 

@@ -34,34 +34,31 @@ fn call_span(call: &Signature, group: Group, sequence: u64) -> tracing::Span {
 }
 
 /// Prepares the buffers of calls and runs them, one call at a time.
-#[derive(Debug)]
-pub(super) struct Engine<T> {
+pub(super) struct Engine {
     /// Copies of buffers in `f32`, for reductions of 16-bit floats with partial sums in `f32`.
     wide: Wide,
-    inputs: InputCopies<T>,
+    inputs: InputCopies,
 }
 
 /// Runs calls whose contribution may have to be copied or multiplied first.
-#[derive(Debug)]
-pub(super) struct InputCopies<T> {
+pub(super) struct InputCopies {
     /// A copy of a contribution that the result would overwrite.
     copy: Vec<u8>,
-    runner: Runner<T>,
+    runner: Runner,
 }
 
 /// Runs compiled schedules.
-#[derive(Debug)]
-struct Runner<T> {
+struct Runner {
     programs: Programs,
     scratch: Scratch,
-    session: Session<T>,
+    session: Session,
 }
 
-impl<T: Transport> Engine<T> {
+impl Engine {
     /// Creates the engine of a group over its control and data streams, with settings on which the
     /// members have yet to agree.
     pub(super) fn new(
-        (control, data): (T, T),
+        (control, data): (Box<dyn Transport>, Box<dyn Transport>),
         members: &[usize],
         stage: SharedBufferSource,
         config: RingConfig,
@@ -87,13 +84,13 @@ impl<T: Transport> Engine<T> {
 
     /// Returns the state that is shared with the peers.
     #[inline]
-    pub(super) const fn session(&self) -> &Session<T> {
+    pub(super) const fn session(&self) -> &Session {
         &self.inputs.runner.session
     }
 
     /// Returns the state that is shared with the peers.
     #[inline]
-    pub(super) const fn session_mut(&mut self) -> &mut Session<T> {
+    pub(super) const fn session_mut(&mut self) -> &mut Session {
         &mut self.inputs.runner.session
     }
 
@@ -121,7 +118,7 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-impl<T: Transport> InputCopies<T> {
+impl InputCopies {
     pub(super) const fn rank(&self) -> usize {
         self.runner.session.group.rank()
     }
@@ -167,7 +164,7 @@ impl<T: Transport> InputCopies<T> {
     }
 }
 
-impl<T: Transport> Runner<T> {
+impl Runner {
     /// Compiles the call, unless it is cached, and runs it. The buffers are separate parameters so
     /// that they are passed in registers: copies through memory slow small calls measurably.
     fn execute(

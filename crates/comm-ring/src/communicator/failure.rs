@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature, Transport};
+use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature};
 
 use super::session::Session;
 use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
@@ -29,7 +29,7 @@ pub(super) struct PendingAbort {
     pub(super) cause: Cause,
 }
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Returns an error if a fatal error has occurred.
     #[inline]
     pub(super) fn usable(&self) -> Result<()> {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, ChannelKind, Collective, Element, Fabric, GroupId, HostViewMut, LinkModel,
-    Observe, Result, Scheduler, Signature, Transport, Until,
+    Allocation, ChannelId, ChannelKind, Collective, Element, GroupId, HostViewMut, LinkModel, Observe,
+    Result, Scheduler, Signature, Transport, Until,
 };
 
 use super::checked_call::{Bytes, CheckedCall};
+use super::dyn_fabric::DynFabric;
 use super::engine::Engine;
 use super::scratch::SharedBufferSource;
 use crate::history::CallLog;
@@ -20,20 +21,15 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// The channels of one group. No other group uses them, so groups neither wait for each other nor
 /// fail together.
-struct GroupChannels<T> {
-    control: T,
-    data: T,
-    messages: T,
+struct GroupChannels {
+    control: Box<dyn Transport>,
+    data: Box<dyn Transport>,
+    messages: Box<dyn Transport>,
 }
 
-impl<T: Transport + 'static> GroupChannels<T> {
+impl GroupChannels {
     /// Opens every channel of a group between these ranks of the world.
-    fn open(
-        fabric: &dyn Fabric<Channel = T>,
-        group: GroupId,
-        members: &[usize],
-        until: Until<'_>,
-    ) -> Result<Self> {
+    fn open(fabric: &dyn DynFabric, group: GroupId, members: &[usize], until: Until<'_>) -> Result<Self> {
         let channel = |kind| fabric.open_among(ChannelId { group, kind }, members, until);
         let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
         // Opened eagerly: opening a channel needs all members, but the first message may involve
@@ -43,32 +39,27 @@ impl<T: Transport + 'static> GroupChannels<T> {
 }
 
 /// A group whose members are connected and agree.
-pub(super) struct Connected<T: Transport> {
-    pub(super) engine: Engine<T>,
-    pub(super) messenger: Messenger<T>,
+pub(super) struct Connected {
+    pub(super) engine: Engine,
+    pub(super) messenger: Messenger,
 }
 
 /// The data from which every group of a world is created.
-pub(super) struct GroupContext<T> {
-    fabric: Arc<dyn Fabric<Channel = T>>,
+#[derive(Clone)]
+pub(super) struct GroupContext {
+    fabric: Arc<dyn DynFabric>,
     config: RingConfig,
     /// The links between all ranks of the world, on which they have agreed.
     links: LinkModel,
 }
 
-impl<T> Clone for GroupContext<T> {
-    fn clone(&self) -> Self {
-        Self { fabric: Arc::clone(&self.fabric), config: self.config.clone(), links: self.links }
-    }
-}
-
-impl<T: Transport + 'static> GroupContext<T> {
+impl GroupContext {
     /// Connects all ranks of the world, and returns the context for further groups.
     pub(super) fn world(
-        fabric: Arc<dyn Fabric<Channel = T>>,
+        fabric: Arc<dyn DynFabric>,
         config: RingConfig,
         timeout: Duration,
-    ) -> Result<(Self, Connected<T>)> {
+    ) -> Result<(Self, Connected)> {
         let tuning = config.tuning(fabric.links());
         let mut context = Self { fabric, config, links: tuning.links };
         let members: Vec<usize> = (0..context.fabric.group().size()).collect();
@@ -94,7 +85,7 @@ impl<T: Transport + 'static> GroupContext<T> {
         proposal: &Tuning,
         deadline: Instant,
         alive: Option<&dyn Fn() -> Result<()>>,
-    ) -> Result<Connected<T>> {
+    ) -> Result<Connected> {
         let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
         let GroupChannels { control, data, messages } =
             GroupChannels::open(&*self.fabric, group, members, until)?;
@@ -135,7 +126,7 @@ impl<T: Transport + 'static> GroupContext<T> {
 }
 
 /// Makes all members adopt the proposal of rank 0. This is call number 0, the first of every group.
-fn agree<T: Transport>(engine: &mut Engine<T>, proposal: &Tuning, timeout: Duration) -> Result<()> {
+fn agree(engine: &mut Engine, proposal: &Tuning, timeout: Duration) -> Result<()> {
     let mut bytes = proposal.encode();
     let mut signature = Signature::new(engine.session().group.id(), Collective::Broadcast, "binomial");
     (signature.dtype, signature.root) = (Some(u8::DTYPE), Some(0));

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use comm_core::{
     CallOptions, Collective, Element, Error, GroupId, Groups, HostCommunicator, HostView, HostViewMut, Loss,
-    Operands, Result, ShrinkOptions, Shrunk, Signature, SplitRequest, Transport,
+    Operands, Result, ShrinkOptions, Shrunk, Signature, SplitRequest,
 };
 
 use super::RingCommunicator;
 use super::checked_call::{Bytes, CheckedCall};
 use super::shrink::check_group_size;
 
-impl<T: Transport + 'static> Groups for RingCommunicator<T> {
+impl Groups for RingCommunicator {
     fn split(
         &self,
         color: Option<u64>,
@@ -62,7 +62,7 @@ impl<T: Transport + 'static> Groups for RingCommunicator<T> {
     }
 }
 
-impl<T: Transport + 'static> RingCommunicator<T> {
+impl RingCommunicator {
     /// Makes a call that completes once every member has made it, and returns its number.
     fn agree_on(&self, signature: &Signature, operands: Operands<'_>, options: &CallOptions) -> Result<u64> {
         let mut engine = self.engine()?;

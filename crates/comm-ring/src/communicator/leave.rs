@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Armed, Desync, During, Error, Invalid, Loss, Result, Transport};
+use comm_core::{Armed, Desync, During, Error, Invalid, Loss, Result};
 
 use super::failure::LINGER;
 use super::session::Session;
@@ -11,7 +11,7 @@ use crate::control::ControlFrame;
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Leaves without waiting for the others. Errors are logged, because there is no caller to
     /// return them to.
     pub(super) fn close(&mut self, lost_host: Option<(usize, Loss)>) {

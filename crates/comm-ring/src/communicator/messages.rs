@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::{
     Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Received,
-    RecvFrom, Result, SendTo, Source, TagMatch, Transport,
+    RecvFrom, Result, SendTo, Source, TagMatch,
 };
 
 use super::RingCommunicator;
@@ -16,7 +16,7 @@ use super::session::Session;
 /// The time in which a transport finds that a rank does not accept connections any more.
 const CONTACT_MAX: Duration = Duration::from_secs(1);
 
-impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
+impl PointToPoint for RingCommunicator {
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
         self.process.check()?;
         self.messenger.send(to, tag, message, options).map_err(|error| self.cause_of_loss(error))
@@ -85,7 +85,7 @@ impl<T: Transport + 'static> PointToPoint for RingCommunicator<T> {
     }
 }
 
-impl<T: Transport + 'static> RingCommunicator<T> {
+impl RingCommunicator {
     /// Returns the cause for which a peer has ended its messages, if the control channel shows it.
     ///
     /// While another thread makes a call on this communicator, the error stays as it is.
@@ -100,7 +100,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 /// that timed out. The peer reports that with its messages too, but not after a frame that is sent
 /// in part. The others then see only the end of the stream, and may report it in turn. So the
 /// control channel decides whether the peer has aborted, and whether it is alive.
-fn cause_of_loss<T: Transport>(engine: &Mutex<Engine<T>>, error: Error) -> Error {
+fn cause_of_loss(engine: &Mutex<Engine>, error: Error) -> Error {
     let Error::PeerLost { peer, ref during, ref loss } = error else { return error };
     let reporter = match loss {
         Loss::Closed | Loss::Io(_) | Loss::Finished => None,
@@ -150,12 +150,12 @@ enum PeerEnd {
 }
 
 /// A buffer that was passed with a message in the background, whose errors name the cause too.
-struct Posted<T, B: ?Sized> {
+struct Posted<B: ?Sized> {
     buffer: Box<B>,
-    engine: Weak<Mutex<Engine<T>>>,
+    engine: Weak<Mutex<Engine>>,
 }
 
-impl<T: Transport, B: ?Sized> Posted<T, B> {
+impl<B: ?Sized> Posted<B> {
     /// Returns the buffer, and the outcome with the cause of an error.
     fn into_parts<R>(self, outcome: Result<R>) -> (Box<B>, Result<R>) {
         let Self { buffer, engine } = self;
@@ -167,7 +167,7 @@ impl<T: Transport, B: ?Sized> Posted<T, B> {
     }
 }
 
-impl<T: Transport> Outgoing for Posted<T, dyn Outgoing> {
+impl Outgoing for Posted<dyn Outgoing> {
     fn view(&self) -> Result<HostView<'_>> {
         self.buffer.view()
     }
@@ -178,7 +178,7 @@ impl<T: Transport> Outgoing for Posted<T, dyn Outgoing> {
     }
 }
 
-impl<T: Transport> Incoming for Posted<T, dyn Incoming> {
+impl Incoming for Posted<dyn Incoming> {
     fn view_mut(&mut self) -> Result<HostViewMut<'_>> {
         self.buffer.view_mut()
     }
@@ -189,7 +189,7 @@ impl<T: Transport> Incoming for Posted<T, dyn Incoming> {
     }
 }
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Waits a short time for the reason why the messages of a peer have ended, of which `reporter`
     /// may have told. Leaves the events for the next call.
     fn end_of(&mut self, peer: usize, reporter: Option<usize>) -> PeerEnd {

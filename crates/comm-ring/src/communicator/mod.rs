@@ -4,6 +4,7 @@ mod absence;
 mod agreement;
 mod checked_call;
 mod clock;
+mod dyn_fabric;
 mod engine;
 mod failure;
 mod group_context;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use comm_core::{
     AbortHandle, Allocate, Allocation, Call, CallOptions, Communicator, Error, Fabric, FlightRecord, Group,
-    LinkModel, Metrics, Observe, Process, Result, Scheduler, Transport, is_unwinding,
+    LinkModel, Metrics, Observe, Process, Result, Scheduler, is_unwinding,
 };
 
 use crate::choose::{self, CallShape};
@@ -45,14 +46,14 @@ use group_context::{Connected, GroupContext};
 /// It belongs to the process that created it. In a child created by `fork`, every call returns
 /// [`Invalid::Forked`](comm_core::Invalid::Forked), [`Communicator::abort`] does nothing, and
 /// dropping it only closes the child's copies of the descriptors.
-pub struct RingCommunicator<T: Transport + 'static> {
+pub struct RingCommunicator {
     group: Group,
     /// The settings on which the members agreed.
     tuning: Tuning,
-    context: GroupContext<T>,
-    engine: Arc<Mutex<Engine<T>>>,
+    context: GroupContext,
+    engine: Arc<Mutex<Engine>>,
     abort: Arc<dyn AbortHandle>,
-    messenger: Messenger<T>,
+    messenger: Messenger,
     /// The members and the last calls.
     log: Arc<CallLog>,
     /// The process that owns the streams.
@@ -61,7 +62,7 @@ pub struct RingCommunicator<T: Transport + 'static> {
     scheduler: Option<Arc<dyn Scheduler>>,
 }
 
-impl<T: Transport + 'static> RingCommunicator<T> {
+impl RingCommunicator {
     /// Opens the channels of the group of all ranks, and agrees on rank 0's settings. Every rank
     /// calls this, and waits for the others for at most `timeout`. The channels stay open as long
     /// as any group that is created from this one.
@@ -69,17 +70,13 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// # Errors
     /// As [`Fabric::open`]; [`Error::Invalid`] on every rank if rank 0 has unusable settings,
     /// [`Error::Handshake`] if rank 0 has a different version.
-    pub fn new(
-        fabric: impl Fabric<Channel = T> + 'static,
-        config: RingConfig,
-        timeout: Duration,
-    ) -> Result<Self> {
+    pub fn new(fabric: impl Fabric + 'static, config: RingConfig, timeout: Duration) -> Result<Self> {
         let (context, connected) = GroupContext::world(Arc::new(fabric), config, timeout)?;
         Ok(Self::over(context, connected))
     }
 
     /// Creates the communicator of connected ranks.
-    fn over(context: GroupContext<T>, connected: Connected<T>) -> Self {
+    fn over(context: GroupContext, connected: Connected) -> Self {
         let Connected { engine, messenger } = connected;
         let (group, tuning, abort) =
             (engine.session().group, *engine.tuning(), engine.session().data.abort_handle());
@@ -93,7 +90,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     /// Locks the engine, or returns an error if no calls can be made.
     ///
     /// A panic leaves the engine in the middle of a call, so nothing may run on it afterwards.
-    fn engine(&self) -> Result<MutexGuard<'_, Engine<T>>> {
+    fn engine(&self) -> Result<MutexGuard<'_, Engine>> {
         // Checked before locking: in a forked child, the lock may be held by a thread that does not
         // exist.
         self.process.check()?;
@@ -111,7 +108,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     }
 
     /// Ends all calls and messages with this cause, unless the group has failed already.
-    fn end(&self, cause: Error) -> Result<MutexGuard<'_, Engine<T>>> {
+    fn end(&self, cause: Error) -> Result<MutexGuard<'_, Engine>> {
         self.abort.abort(cause.clone());
         self.messenger.abort(cause.clone());
         // A thread that holds the lock ends its call immediately, finds the cause and reports it.
@@ -132,7 +129,7 @@ impl<T: Transport + 'static> RingCommunicator<T> {
     }
 }
 
-impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
+impl Communicator for RingCommunicator {
     fn group(&self) -> Group {
         self.group
     }
@@ -191,13 +188,13 @@ impl<T: Transport + 'static> Communicator for RingCommunicator<T> {
 }
 
 /// Allocates from the channels, for every group that is created over them.
-impl<T: Transport + 'static> Allocate for RingCommunicator<T> {
+impl Allocate for RingCommunicator {
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         self.context.allocate(bytes)
     }
 }
 
-impl<T: Transport + 'static> Drop for RingCommunicator<T> {
+impl Drop for RingCommunicator {
     fn drop(&mut self) {
         if !self.process.is_current() {
             // The streams belong to the parent: nothing may be sent on them here.
@@ -215,7 +212,7 @@ impl<T: Transport + 'static> Drop for RingCommunicator<T> {
     }
 }
 
-impl<T: Transport + 'static> std::fmt::Debug for RingCommunicator<T> {
+impl std::fmt::Debug for RingCommunicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RingCommunicator").field("group", &self.group).finish_non_exhaustive()
     }

@@ -1,11 +1,11 @@
 //! Finds contributions to reductions that are not numbers.
 
-use comm_core::{DType, Error, Signature, Transport};
+use comm_core::{DType, Error, Signature};
 
 use super::checked_call::Bytes;
 use super::engine::Engine;
 
-impl<T: Transport> Engine<T> {
+impl Engine {
     /// Ends the communicator if this rank's contribution to a reduction has a NaN and the
     /// configuration rejects these, so that all ranks learn of whom it is.
     #[inline]

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use comm_core::{Error, Observe, Transport};
+use comm_core::{Error, Observe};
 
 use super::session::Session;
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Records the ranks that the current call waits for. Called when it announces that it is
     /// blocked, and when it fails.
     pub(super) fn record_wait(&self, waiting_for: &[usize]) {

@@ -17,14 +17,13 @@ use crate::history::History;
 
 /// The streams to the members of a group, and the calls made on them. It runs steps until they are
 /// done, the deadline passes, or the group fails.
-#[derive(Debug)]
-pub(super) struct Session<T> {
+pub(super) struct Session {
     pub(super) group: Group,
     pub(super) config: RingConfig,
-    pub(super) data: T,
+    pub(super) data: Box<dyn Transport>,
     /// The number of bytes of a result that stay in the caches of the host.
     pub(super) cached_bytes: usize,
-    pub(super) control: Control<T>,
+    pub(super) control: Control,
     pub(super) history: History,
     pub(super) events: Vec<Event>,
     pub(super) executor: Executor,
@@ -44,8 +43,14 @@ pub(super) struct Session<T> {
     pub(super) has_shrunk: bool,
 }
 
-impl<T: Transport> Session<T> {
-    pub(super) fn new(control: T, data: T, members: &[usize], window: usize, config: RingConfig) -> Self {
+impl Session {
+    pub(super) fn new(
+        control: Box<dyn Transport>,
+        data: Box<dyn Transport>,
+        members: &[usize],
+        window: usize,
+        config: RingConfig,
+    ) -> Self {
         let group = data.group();
         let history = History::new(group, members, data.now(), &config);
         Self {
@@ -104,7 +109,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), Stop> {
         self.check_control()?;
         loop {
-            match self.executor.progress(&mut self.data, steps, job, buffers)? {
+            match self.executor.progress(&mut *self.data, steps, job, buffers)? {
                 Progress::Done if clock.has_started() => {
                     let now = self.data.now();
                     self.end_sleep(now);
@@ -251,12 +256,12 @@ impl<T: Transport> Session<T> {
 
 /// Fails the group if a call panics, before the memory that is being sent returns to its owner: the
 /// caller, which may catch the panic, or the heap.
-struct AbortOnUnwind<'a, T: Transport> {
-    session: &'a mut Session<T>,
+struct AbortOnUnwind<'a> {
+    session: &'a mut Session,
     is_over: bool,
 }
 
-impl<T: Transport> Drop for AbortOnUnwind<'_, T> {
+impl Drop for AbortOnUnwind<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.session.give_up(Error::Internal("a call panicked".into()));

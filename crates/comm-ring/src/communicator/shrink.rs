@@ -29,7 +29,7 @@
 use std::cell::RefCell;
 use std::time::Instant;
 
-use comm_core::{During, Error, HostCommunicator, Invalid, Result, ShrinkOptions, Shrunk, Transport};
+use comm_core::{During, Error, HostCommunicator, Invalid, Result, ShrinkOptions, Shrunk};
 
 use super::RingCommunicator;
 use super::agreement::{Agreement, Attempt, Patience, Phase, TURN};
@@ -38,11 +38,11 @@ use super::groups::renumbered;
 use super::session::Session;
 use crate::control::Proposal;
 
-impl<T: Transport + 'static> RingCommunicator<T> {
+impl RingCommunicator {
     /// Ends this communicator, and creates a group of the remaining ranks.
     pub(super) fn create_remaining_group(
         &self,
-        session: &mut Session<T>,
+        session: &mut Session,
         options: &ShrinkOptions,
     ) -> Result<Shrunk<Box<dyn HostCommunicator>>> {
         let mut shrink = Shrink {
@@ -69,15 +69,15 @@ impl<T: Transport + 'static> RingCommunicator<T> {
 }
 
 /// The creation of a group by this rank.
-struct Shrink<'a, T: Transport + 'static> {
-    communicator: &'a RingCommunicator<T>,
+struct Shrink<'a> {
+    communicator: &'a RingCommunicator,
     options: ShrinkOptions,
     deadline: Instant,
-    agreement: Agreement<'a, T>,
+    agreement: Agreement<'a>,
 }
 
-impl<T: Transport + 'static> Shrink<'_, T> {
-    fn run(&mut self) -> Result<Attempt<T>> {
+impl Shrink<'_> {
+    fn run(&mut self) -> Result<Attempt> {
         self.agreement.propose();
         while let Some(ranks) = self.agree()? {
             let Some(connected) = self.connect(&ranks)? else { continue };
@@ -117,7 +117,7 @@ impl<T: Transport + 'static> Shrink<'_, T> {
     }
 
     /// Opens the channels of the group of these ranks. Returns `None` if another attempt is needed.
-    fn connect(&mut self, ranks: &[usize]) -> Result<Option<Connected<T>>> {
+    fn connect(&mut self, ranks: &[usize]) -> Result<Option<Connected>> {
         let Self { communicator, agreement, .. } = self;
         let id = agreement.group_id();
         let members: Vec<usize> = ranks.iter().map(|&rank| communicator.log.members()[rank]).collect();

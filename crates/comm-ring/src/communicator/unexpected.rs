@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, Interest, Transport};
+use comm_core::{Armed, Interest};
 
 use super::session::Session;
 use crate::executor::Stop;
@@ -22,7 +22,7 @@ pub(super) struct UnexpectedCheck {
     all_peers: Interest,
 }
 
-impl<T: Transport> Session<T> {
+impl Session {
     /// Returns an error if the call that is starting is already known to fail.
     #[inline]
     pub(super) fn check_control(&mut self) -> Result<(), Stop> {

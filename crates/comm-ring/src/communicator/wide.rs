@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Collective, Result, Transport, Widening};
+use comm_core::{Collective, Result, Widening};
 
 use super::checked_call::{Bytes, CheckedCall};
 use super::engine::InputCopies;
@@ -17,13 +17,13 @@ pub(super) struct Wide {
 impl Wide {
     /// Runs a call on copies of its buffers in `f32`.
     #[cold]
-    pub(super) fn run<T: Transport>(
+    pub(super) fn run(
         &mut self,
         call: &CheckedCall<'_>,
         bytes: Bytes<'_>,
         widening: Widening,
         timeout: Duration,
-        calls: &mut InputCopies<T>,
+        calls: &mut InputCopies,
     ) -> Result<()> {
         widen(widening, bytes.input, &mut self.input);
         if bytes.in_place {

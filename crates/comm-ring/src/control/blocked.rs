@@ -1,10 +1,8 @@
 //! Finds the ranks that are blocked in calls, by their announcements, and those that are absent.
 
-use comm_core::Transport;
-
 use super::{Announce, Control};
 
-impl<T: Transport> Control<T> {
+impl Control {
     /// Begins to wait for the answers of peers to a question that is asked in this call.
     pub(crate) fn begin_asking(&mut self, sequence: u64) {
         self.asked_in = Some(sequence);

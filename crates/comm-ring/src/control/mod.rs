@@ -97,9 +97,8 @@ pub(crate) enum Event {
 }
 
 /// The control channel of a group.
-#[derive(Debug)]
-pub(crate) struct Control<T> {
-    transport: T,
+pub(crate) struct Control {
+    transport: Box<dyn Transport>,
     group: Group,
     peers: Vec<ControlPeer>,
     /// The messages that ranks pass on. `None` in a group in which all are connected.
@@ -111,8 +110,8 @@ pub(crate) struct Control<T> {
     asked_in: Option<u64>,
 }
 
-impl<T: Transport> Control<T> {
-    pub(crate) fn new(transport: T) -> Self {
+impl Control {
+    pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
         let group = transport.group();
         let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
         let interest = Interest::with_capacity(group.size());

@@ -220,15 +220,15 @@ mod tests {
         let sent = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&sent);
         let transport = transports.next().unwrap();
-        let mut first = Control::new(AlteredTransport {
+        let mut first = Control::new(Box::new(AlteredTransport {
             transport,
             send: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
                 count.fetch_add(if to == 1 { sent } else { 0 }, Ordering::Relaxed);
                 Ok(sent)
             },
-        });
-        let mut others: Vec<_> = transports.map(Control::new).collect();
+        }));
+        let mut others: Vec<_> = transports.map(|transport| Control::new(Box::new(transport))).collect();
         let mut events = Vec::new();
         [1, 2].into_iter().for_each(|peer| first.contact(peer));
         first.send_all(&goodbye(7));
@@ -259,7 +259,8 @@ mod tests {
         for transport in &mut transports[1..] {
             transport.try_send(0, &[]).unwrap();
         }
-        let mut controls: Vec<_> = transports.into_iter().map(Control::new).collect();
+        let mut controls: Vec<_> =
+            transports.into_iter().map(|transport| Control::new(Box::new(transport))).collect();
         assert_eq!(controls[0].connected(), [1, 2, 3, 4, 5]);
         controls[5].contact(1);
         controls[5].send_all(&goodbye(7));

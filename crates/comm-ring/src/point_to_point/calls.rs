@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comm_core::{
     CallOptions, Error, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom, Result, SendTo, Shape,
-    Source, TagMatch, Transport, copy,
+    Source, TagMatch, copy,
 };
 
 use super::engine::{
@@ -14,7 +14,7 @@ use super::engine::{
 use super::matching::MatchKey;
 use super::{Driver, Messenger, State};
 
-impl<T: Transport> Messenger<T> {
+impl Messenger {
     pub(crate) fn send(
         &self,
         to: usize,
@@ -87,7 +87,7 @@ impl<T: Transport> Messenger<T> {
         let mut found = state.engine.peek(key);
         let State { engine, driver, .. } = &mut *state;
         if let (None, Driver::Vacant(transport)) = (found, driver) {
-            engine.progress(transport, &mut CallerBuffers::default(), true);
+            engine.progress(&mut **transport, &mut CallerBuffers::default(), true);
             found = state.engine.peek(key);
             self.hand_over(state);
         }
@@ -128,7 +128,7 @@ impl<T: Transport> Messenger<T> {
     pub(crate) fn cancel_recvs(&self) {
         let mut state = self.lock_as_caller();
         if let State { engine, driver: Driver::Vacant(transport), .. } = &mut *state {
-            engine.progress(transport, &mut CallerBuffers::default(), true);
+            engine.progress(&mut **transport, &mut CallerBuffers::default(), true);
         }
         state.engine.cancel_recvs();
         self.hand_over(state);
@@ -136,7 +136,7 @@ impl<T: Transport> Messenger<T> {
 
     /// Locks the state for a thread that sends a message, and returns the location of its bytes.
     /// Copies them, without holding the lock, if another thread drives the engine.
-    fn lock_with_payload(&self, message: HostView<'_>) -> (MutexGuard<'_, State<T>>, Payload) {
+    fn lock_with_payload(&self, message: HostView<'_>) -> (MutexGuard<'_, State>, Payload) {
         let state = self.lock_as_caller();
         if state.is_vacant() {
             return (state, Payload::Caller);
@@ -149,7 +149,7 @@ impl<T: Transport> Messenger<T> {
     /// Waits for a call that has begun, and returns its outcome.
     fn complete(
         &self,
-        state: MutexGuard<'_, State<T>>,
+        state: MutexGuard<'_, State>,
         mut caller: CallerBuffers<'_>,
     ) -> Result<Option<Received>> {
         let mut state = self.drive_until(state, &mut caller, is_complete);
@@ -171,7 +171,7 @@ impl<T: Transport> Messenger<T> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl State {
     fn begin_send<'a>(
         &mut self,
         caller: &mut CallerBuffers<'a>,

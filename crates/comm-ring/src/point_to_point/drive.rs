@@ -16,12 +16,12 @@ const LINGER: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Ends all operations if the driving thread panics, so that the others do not wait for it.
-struct EndOnUnwind<'a, T: Transport> {
-    messenger: &'a Messenger<T>,
+struct EndOnUnwind<'a> {
+    messenger: &'a Messenger,
     is_over: bool,
 }
 
-impl<T: Transport> Drop for EndOnUnwind<'_, T> {
+impl Drop for EndOnUnwind<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut state = self.messenger.lock();
@@ -34,20 +34,20 @@ impl<T: Transport> Drop for EndOnUnwind<'_, T> {
 
 /// Moves bytes and waits until `enough` returns true, or the communicator has ended. Then another
 /// thread may drive.
-pub(super) fn drive<'a, T: Transport>(
-    messenger: &'a Messenger<T>,
-    state: MutexGuard<'a, State<T>>,
-    mut transport: T,
+pub(super) fn drive<'a>(
+    messenger: &'a Messenger,
+    state: MutexGuard<'a, State>,
+    mut transport: Box<dyn Transport>,
     caller: &mut CallerBuffers<'_>,
     enough: &impl Fn(&mut ProgressEngine, &mut CallerBuffers<'_>) -> bool,
-) -> MutexGuard<'a, State<T>> {
+) -> MutexGuard<'a, State> {
     let mut end_on_unwind = EndOnUnwind { messenger, is_over: false };
     // Dropped before `end_on_unwind`, which takes the lock.
     let mut state = state;
     state.waiter.reset();
     let mut interest = Interest::default();
     loop {
-        let moved = state.engine.progress(&mut transport, caller, false);
+        let moved = state.engine.progress(&mut *transport, caller, false);
         if state.engine.poison_cause().is_some() {
             // The transport must not read memory that has been returned to its owner.
             close(&mut state.engine, transport);
@@ -66,9 +66,9 @@ pub(super) fn drive<'a, T: Transport>(
             break;
         }
         if moved {
-            state = yield_lock(messenger, state, &transport);
+            state = yield_lock(messenger, state, &*transport);
         } else {
-            state = idle(messenger, state, &mut transport, caller, &mut interest);
+            state = idle(messenger, state, &mut *transport, caller, &mut interest);
         }
     }
     messenger.notify(&state);
@@ -77,11 +77,11 @@ pub(super) fn drive<'a, T: Transport>(
 }
 
 /// Gives other threads a chance to take the lock, which relocking immediately would prevent.
-fn yield_lock<'a, T: Transport>(
-    messenger: &'a Messenger<T>,
-    state: MutexGuard<'a, State<T>>,
-    transport: &T,
-) -> MutexGuard<'a, State<T>> {
+fn yield_lock<'a>(
+    messenger: &'a Messenger,
+    state: MutexGuard<'a, State>,
+    transport: &dyn Transport,
+) -> MutexGuard<'a, State> {
     if messenger.callers.load(Ordering::Relaxed) == 0 {
         return state;
     }
@@ -91,13 +91,13 @@ fn yield_lock<'a, T: Transport>(
 }
 
 /// Spins, yields or sleeps once, because nothing moves.
-fn idle<'a, T: Transport>(
-    messenger: &'a Messenger<T>,
-    mut state: MutexGuard<'a, State<T>>,
-    transport: &mut T,
+fn idle<'a>(
+    messenger: &'a Messenger,
+    mut state: MutexGuard<'a, State>,
+    transport: &mut dyn Transport,
     caller: &mut CallerBuffers<'_>,
     interest: &mut Interest,
-) -> MutexGuard<'a, State<T>> {
+) -> MutexGuard<'a, State> {
     match state.waiter.idle(|| transport.now()) {
         Idle::Spin => {
             std::hint::spin_loop();
@@ -131,11 +131,11 @@ fn idle<'a, T: Transport>(
 }
 
 /// Sleeps until something can move, another thread needs the driver, or a deadline has passed.
-fn sleep<'a, T: Transport>(
-    messenger: &'a Messenger<T>,
-    mut state: MutexGuard<'a, State<T>>,
-    transport: &T,
-) -> MutexGuard<'a, State<T>> {
+fn sleep<'a>(
+    messenger: &'a Messenger,
+    mut state: MutexGuard<'a, State>,
+    transport: &dyn Transport,
+) -> MutexGuard<'a, State> {
     let now = transport.now();
     let left = state.engine.next_deadline().map_or(LONG, |deadline| deadline.saturating_duration_since(now));
     state.asleep = true;
@@ -152,13 +152,13 @@ fn sleep<'a, T: Transport>(
 }
 
 /// Reports the cause to the peers, then closes the streams.
-pub(super) fn close<T: Transport>(engine: &mut ProgressEngine, mut transport: T) {
+pub(super) fn close(engine: &mut ProgressEngine, mut transport: Box<dyn Transport>) {
     transport.revoke();
-    linger(engine, &mut transport);
+    linger(engine, &mut *transport);
 }
 
 /// Sends queued frames for a short time.
-pub(super) fn linger<T: Transport>(engine: &mut ProgressEngine, transport: &mut T) {
+pub(super) fn linger(engine: &mut ProgressEngine, transport: &mut dyn Transport) {
     let deadline = transport.now() + LINGER;
     while let Some(interest) = engine.linger(transport) {
         let left = deadline.saturating_duration_since(transport.now());

@@ -21,8 +21,8 @@ use crate::RingConfig;
 use engine::{CallerBuffers, ProgressEngine};
 
 /// Sends and receives messages over one channel, for any number of threads.
-pub(crate) struct Messenger<T: Transport> {
-    state: Mutex<State<T>>,
+pub(crate) struct Messenger {
+    state: Mutex<State>,
     /// Signalled when an operation has ended, or when no thread drives.
     change: Condvar,
     notify: Notify,
@@ -32,9 +32,9 @@ pub(crate) struct Messenger<T: Transport> {
     process: Process,
 }
 
-struct State<T> {
+struct State {
     engine: ProgressEngine,
-    driver: Driver<T>,
+    driver: Driver,
     waiter: Waiter,
     /// Whether the driving thread sleeps and must be woken to notice new operations.
     asleep: bool,
@@ -43,17 +43,17 @@ struct State<T> {
 }
 
 /// The state of the driver.
-enum Driver<T> {
+enum Driver {
     /// No thread drives, so any thread may start to.
-    Vacant(T),
+    Vacant(Box<dyn Transport>),
     /// Another thread drives and has the transport.
     Occupied,
     /// All operations have ended.
     Closed,
 }
 
-impl<T: Transport> Messenger<T> {
-    pub(crate) fn new(transport: T, config: &RingConfig) -> Result<Self> {
+impl Messenger {
+    pub(crate) fn new(transport: Box<dyn Transport>, config: &RingConfig) -> Result<Self> {
         let state = State {
             engine: ProgressEngine::new(transport.group(), config),
             waiter: transport.waiter(config.yield_max),
@@ -95,7 +95,7 @@ impl<T: Transport> Messenger<T> {
     }
 
     /// Locks the state for a calling thread. The driver yields the lock to it between two passes.
-    fn lock_as_caller(&self) -> MutexGuard<'_, State<T>> {
+    fn lock_as_caller(&self) -> MutexGuard<'_, State> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
         self.callers.fetch_sub(1, Ordering::Relaxed);
@@ -103,11 +103,11 @@ impl<T: Transport> Messenger<T> {
     }
 
     /// Locks the state. If a thread panicked while it held the lock, all operations end.
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| self.broken(poisoned))
     }
 
-    fn broken<'a>(&self, poisoned: PoisonError<MutexGuard<'a, State<T>>>) -> MutexGuard<'a, State<T>> {
+    fn broken<'a>(&self, poisoned: PoisonError<MutexGuard<'a, State>>) -> MutexGuard<'a, State> {
         let mut state = poisoned.into_inner();
         state.engine.end_all(Error::Internal("an earlier call panicked".into()));
         state
@@ -115,7 +115,7 @@ impl<T: Transport> Messenger<T> {
 
     /// Releases the state after an operation has begun or ended: wakes the driver, or lets a
     /// waiting thread drive if there is none.
-    fn hand_over<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) {
+    fn hand_over<'a>(&'a self, mut state: MutexGuard<'a, State>) {
         let State { engine, driver, asleep, .. } = &mut *state;
         if let Driver::Occupied = driver {
             if std::mem::take(asleep) {
@@ -132,14 +132,14 @@ impl<T: Transport> Messenger<T> {
     }
 
     /// Wakes waiting threads. Costs no system call if there are none.
-    fn notify(&self, state: &State<T>) {
+    fn notify(&self, state: &State) {
         if state.waiting > 0 {
             self.change.notify_all();
         }
     }
 
     /// Notifies the owners of ended background operations, without holding the lock.
-    fn notify_owners<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+    fn notify_owners<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let finished = state.engine.take_finished();
         if finished.is_empty() {
             return state;
@@ -152,10 +152,10 @@ impl<T: Transport> Messenger<T> {
     /// Drives, or waits while another thread does, until `enough` returns true.
     fn drive_until<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<T>>,
+        mut state: MutexGuard<'a, State>,
         caller: &mut CallerBuffers<'_>,
         enough: impl Fn(&mut ProgressEngine, &mut CallerBuffers<'_>) -> bool,
-    ) -> MutexGuard<'a, State<T>> {
+    ) -> MutexGuard<'a, State> {
         let mut is_known = false;
         while !enough(&mut state.engine, caller) {
             match std::mem::replace(&mut state.driver, Driver::Occupied) {
@@ -187,14 +187,14 @@ impl<T: Transport> Messenger<T> {
     }
 }
 
-impl<T: Transport> State<T> {
+impl State {
     /// Returns whether a caller that begins now will drive, so that its memory need not be copied.
     const fn is_vacant(&self) -> bool {
         matches!(self.driver, Driver::Vacant(_))
     }
 }
 
-impl<T: Transport> Drop for Messenger<T> {
+impl Drop for Messenger {
     /// Announces an orderly exit to the other ranks, except in a forked child, whose parent remains
     /// the rank.
     fn drop(&mut self) {
@@ -206,7 +206,7 @@ impl<T: Transport> Drop for Messenger<T> {
             if engine.poison_cause().is_none() {
                 engine.queue_goodbye();
             }
-            drive::linger(engine, transport);
+            drive::linger(engine, &mut **transport);
         }
     }
 }
