@@ -1,6 +1,9 @@
 //! Every row of the table is proven for every small world, every root, and several segmentations.
 #![allow(clippy::panic, reason = "helpers of tests")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
 use comm_core::{Action, Collective, Link, LinkModel, Place, Step};
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
@@ -57,16 +60,37 @@ fn row(collective: Collective, name: &str) -> &'static Algorithm {
     Algorithm::find(collective, name).unwrap_or_else(|| panic!("no row {name} for {collective}"))
 }
 
+/// Every root, too. A program in one segment is the same for every length of a pass.
 #[test]
-fn every_schedule_is_proven_for_worlds_1_to_33_and_every_root() {
+fn schedules_are_proven_for_worlds_1_to_33_and_have_the_counts_of_the_closed_forms() {
     for row in TABLE {
         for ranks in 1..=33 {
-            for world in on_hosts(row, world(ranks)) {
-                prove(row, &world);
+            for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {
+                for world in on_hosts(row, in_segments(ranks, segments, 8)) {
+                    let cost = (row.cost)(&world);
+                    let context = format!("{} {} {world:?}", row.collective, row.name);
+                    let all = prove(row, &world);
+                    let most = |count: fn(&Stats) -> usize| all.iter().map(count).max();
+                    assert_eq!(Some(cost.messages), most(Stats::messages_max), "{context}: messages");
+                    assert_eq!(Some(cost.blocks), most(Stats::blocks_max), "{context}: blocks");
+                    if segments == 1 {
+                        assert_eq!(
+                            Some(cost.rounds),
+                            most(|stats| stats.rounds as usize),
+                            "{context}: rounds"
+                        );
+                    }
+                }
             }
-            if row.traits.segmented {
-                prove(row, &in_segments(ranks, 3, 2));
-            }
+        }
+    }
+}
+
+#[test]
+fn segments_in_two_passes_are_proven_for_worlds_1_to_33() {
+    for row in TABLE.iter().filter(|row| row.traits.segmented) {
+        for ranks in 1..=33 {
+            prove(row, &in_segments(ranks, 3, 2));
         }
     }
 }
@@ -143,21 +167,30 @@ const LARGE: [usize; 16] = [63, 64, 65, 97, 127, 128, 129, 190, 255, 257, 421, 5
 /// does not hold for the largest world.
 const MOVES_MAX: usize = 400_000;
 
+/// The number of threads that prove large worlds. Each needs the memory of one.
+const THREADS: usize = 2;
+
 #[test]
 fn large_worlds_are_proven_too() {
+    let mut worlds = Vec::new();
     for row in TABLE {
         let hosts = if row.traits.hierarchical { &[7, 8][..] } else { &[1] };
         for ranks in LARGE.into_iter().filter(|&ranks| ranks <= ranks_max(row)) {
-            for &ranks_per_host in hosts {
-                let world = world(ranks).ranks_per_host(ranks_per_host);
-                if ranks == 1024 || (row.cost)(&world).blocks * ranks <= MOVES_MAX {
-                    for root in roots(row.collective, ranks) {
-                        prove_one_root(row, &world, root);
-                    }
-                }
-            }
+            worlds.extend(
+                hosts.iter().map(|&ranks_per_host| (row, world(ranks).ranks_per_host(ranks_per_host))),
+            );
         }
     }
+    worlds.retain(|(row, world)| world.ranks == 1024 || (row.cost)(world).blocks * world.ranks <= MOVES_MAX);
+    let next = AtomicUsize::new(0);
+    let prove = || {
+        while let Some((row, world)) = worlds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for root in roots(row.collective, world.ranks) {
+                prove_one_root(row, world, root);
+            }
+        }
+    };
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(prove))));
 }
 
 /// The largest world whose proof fits into the memory and the time of a test.
@@ -181,31 +214,6 @@ fn prove_one_root(row: &Algorithm, world: &Params, root: usize) {
     let equal = row.traits.equal;
     let spec = Spec { collective, ranks, blocks, root, buffers: Buffers::InPlace, equal };
     check(row, world, spec).unwrap_or_else(|fault| panic!("{} {world:?} from {root}: {fault}", row.name));
-}
-
-#[test]
-fn closed_forms_equal_the_counts_of_the_steps() {
-    for row in TABLE {
-        for ranks in 1..=33 {
-            for segments in if row.traits.segmented { 1..=3 } else { 1..=1 } {
-                for world in on_hosts(row, in_segments(ranks, segments, 8)) {
-                    let cost = (row.cost)(&world);
-                    let context = format!("{} {} {world:?}", row.collective, row.name);
-                    let all = prove(row, &world);
-                    let most = |count: fn(&Stats) -> usize| all.iter().map(count).max();
-                    assert_eq!(Some(cost.messages), most(Stats::messages_max), "{context}: messages");
-                    assert_eq!(Some(cost.blocks), most(Stats::blocks_max), "{context}: blocks");
-                    if segments == 1 {
-                        assert_eq!(
-                            Some(cost.rounds),
-                            most(|stats| stats.rounds as usize),
-                            "{context}: rounds"
-                        );
-                    }
-                }
-            }
-        }
-    }
 }
 
 #[test]
