@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Runs the threads of all ranks of a simulation in turns, one at a time.
 ///
@@ -59,9 +59,14 @@ impl Turns {
         self.scheduler.begin(self.thread);
     }
 
-    /// Lets other threads run until the condition holds.
-    pub(crate) fn wait_until(&self, condition: &mut dyn FnMut() -> bool) -> Result<()> {
-        self.scheduler.wait_until(condition)
+    /// Lets other threads run until `poll` returns a value, and returns it.
+    pub(crate) fn wait_for<T>(&self, poll: impl Fn() -> Option<T>) -> Result<T> {
+        let mut value = None;
+        self.scheduler.wait_until(&mut || {
+            value = poll();
+            value.is_some()
+        })?;
+        value.ok_or_else(|| Error::Internal("a thread was woken for no reason".into()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crossbeam_channel::{Receiver, Select, Sender, bounded, never, select_biased, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, never, select_biased, unbounded};
 
 use crate::panics::caught;
 use crate::scheduler::{EndOfTurns, Turns};
@@ -113,30 +113,50 @@ fn run<M: Memory>(
     }
     let mut cause = None;
     loop {
-        if let Some(turns) = &turns
-            && turns.wait_until(&mut || is_ready(queue, &cancelled)).is_err()
-        {
-            return;
-        }
-        select_biased! {
-            recv(cancelled) -> error => {
-                cause = cause.or(error.ok());
+        let next = match &turns {
+            None => Ok(next(queue, &cancelled)),
+            Some(turns) => turns.wait_for(|| try_next(queue, &cancelled)),
+        };
+        match next {
+            Ok(Next::Cancel(error)) => {
+                cause = cause.or(error);
                 cancelled = never();
             }
-            recv(queue) -> job => match job {
-                Ok(job) => job(cause.clone().map_or(Ok(comm), Err)),
-                Err(_) => return,
-            }
+            Ok(Next::Run(job)) => job(cause.clone().map_or(Ok(comm), Err)),
+            Ok(Next::End) | Err(_) => return,
         }
     }
 }
 
-/// Returns whether one of the channels has a message or is disconnected.
-fn is_ready<M: Memory>(queue: &Receiver<Job<M>>, cancelled: &Receiver<Error>) -> bool {
-    let mut select = Select::new();
-    select.recv(queue);
-    select.recv(cancelled);
-    select.try_ready().is_ok()
+/// The next thing that a worker does.
+enum Next<M: Memory> {
+    /// End the operations that have not begun, if there is a cause.
+    Cancel(Option<Error>),
+    Run(Job<M>),
+    End,
+}
+
+/// Waits for the next thing to do.
+fn next<M: Memory>(queue: &Receiver<Job<M>>, cancelled: &Receiver<Error>) -> Next<M> {
+    select_biased! {
+        recv(cancelled) -> error => Next::Cancel(error.ok()),
+        recv(queue) -> job => job.map_or(Next::End, Next::Run),
+    }
+}
+
+/// Returns the next thing to do, if there is one. A `Select` that does not wait would yield several
+/// times before it says so.
+fn try_next<M: Memory>(queue: &Receiver<Job<M>>, cancelled: &Receiver<Error>) -> Option<Next<M>> {
+    match cancelled.try_recv() {
+        Ok(error) => return Some(Next::Cancel(Some(error))),
+        Err(TryRecvError::Disconnected) => return Some(Next::Cancel(None)),
+        Err(TryRecvError::Empty) => {}
+    }
+    match queue.try_recv() {
+        Ok(job) => Some(Next::Run(job)),
+        Err(TryRecvError::Disconnected) => Some(Next::End),
+        Err(TryRecvError::Empty) => None,
+    }
 }
 
 /// Returns whether this thread is unwinding after a panic. A communicator that is dropped then does
