@@ -43,6 +43,13 @@ pub trait Transport: Send {
         true
     }
 
+    /// Returns the first peer from this rank on to which there is a stream. The default looks at
+    /// one peer after the other.
+    fn next_open(&self, from: usize) -> Option<usize> {
+        let own = self.group().rank();
+        (from..self.group().size()).find(|&peer| peer != own && self.is_open(peer))
+    }
+
     /// Returns whether every rank of the channel has a stream to every other one from the start,
     /// which is equal on all ranks. The default is `true`. Otherwise [`Transport::is_open`] tells
     /// to which ranks there are streams.

@@ -45,6 +45,7 @@ mod control;
 mod executor;
 mod history;
 mod message;
+mod peer_table;
 mod point_to_point;
 pub mod schedule;
 

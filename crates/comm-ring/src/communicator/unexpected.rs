@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub(super) struct UnexpectedCheck {
     next: Option<Instant>,
-    all_peers: Interest,
+    open: Interest,
 }
 
 impl Session {
@@ -53,14 +53,25 @@ impl Session {
     /// because the call checks that message itself.
     pub(super) fn check_unexpected(&mut self, now: Instant) -> Result<(), Stop> {
         self.unexpected.next = Some(now + EVERY);
-        if self.unexpected.all_peers.recv().is_empty() {
-            self.group.peers().for_each(|peer| self.unexpected.all_peers.add_recv(peer));
+        if !self.data.is_full_mesh() || self.unexpected.open.recv().is_empty() {
+            self.unexpected.open.clear();
+            let mut next = self.data.next_open(0);
+            while let Some(peer) = next {
+                self.unexpected.open.add_recv(peer);
+                next = self.data.next_open(peer + 1);
+            }
         }
-        if self.data.arm(&self.unexpected.all_peers)? == Armed::Sleep {
+        if self.data.arm(&self.unexpected.open)? == Armed::Sleep {
             return Ok(());
         }
-        let unexpected = self.group.peers().find_map(|from| Some((from, self.unexpected(from)?)));
-        unexpected.map_or(Ok(()), |(from, sequence)| Err(Stop::Mismatch { from, sequence, lengths: None }))
+        let mut next = self.data.next_open(0);
+        while let Some(from) = next {
+            if let Some(sequence) = self.unexpected(from) {
+                return Err(Stop::Mismatch { from, sequence, lengths: None });
+            }
+            next = self.data.next_open(from + 1);
+        }
+        Ok(())
     }
 
     /// Returns the number of the call to which the next message from a rank belongs, if no call of

@@ -6,7 +6,7 @@ impl Control {
     /// Begins to wait for the answers of peers to a question that is asked in this call.
     pub(crate) fn begin_asking(&mut self, sequence: u64) {
         self.asked_in = Some(sequence);
-        self.peers.iter_mut().for_each(|peer| (peer.asked, peer.answered) = (false, false));
+        self.peers.change_all(|peer| (peer.asked, peer.answered) = (false, false));
     }
 
     /// Records that a peer is being asked. Returns whether it was not asked before.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
 
+use crate::peer_table::PeerTable;
 use rank_set::RankSet;
 use relay::Relay;
 
@@ -38,7 +39,7 @@ const READ_BYTES: usize = 4096;
 const READS_PER_TURN: usize = 8;
 
 /// The state of a peer.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct ControlPeer {
     /// Received bytes that do not form a complete frame yet.
     inbox: Vec<u8>,
@@ -100,7 +101,7 @@ pub(crate) enum Event {
 pub(crate) struct Control {
     transport: Box<dyn Transport>,
     group: Group,
-    peers: Vec<ControlPeer>,
+    peers: PeerTable<ControlPeer>,
     /// The messages that ranks pass on. `None` in a group in which all are connected.
     relay: Option<Relay>,
     interest: Interest,
@@ -113,12 +114,15 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
         let group = transport.group();
-        let peers = (0..group.size()).map(|_| ControlPeer::default()).collect();
+        let peers = PeerTable::new(group.size(), ControlPeer::default());
         let interest = Interest::with_capacity(group.size());
         // Peers may have connected to this rank already, so open streams do not show it.
         let is_complete = transport.is_full_mesh() || group.peers().all(|peer| group.watches(peer));
-        let is_open = || (0..group.size()).map(|peer| transport.is_open(peer)).collect();
-        let relay = (!is_complete).then(|| Relay::new(is_open()));
+        let relay = (!is_complete).then(|| {
+            let mut is_told = vec![false; group.size()];
+            open_peers(&*transport).for_each(|peer| is_told[peer] = true);
+            Relay::new(is_told)
+        });
         Self { transport, group, peers, relay, interest, quiet: true, asked_in: None }
     }
 
@@ -134,7 +138,7 @@ impl Control {
 
     /// Returns the peers to which there is a stream.
     pub(crate) fn connected(&self) -> Vec<usize> {
-        self.group.peers().filter(|&peer| self.is_open(peer)).collect()
+        open_peers(&*self.transport).collect()
     }
 
     /// Connects with a peer, if this rank is not connected with it, to learn whether it is alive.
@@ -173,11 +177,17 @@ impl Control {
             return;
         }
         // A frame that was sent before only shows that this rank is alive.
-        for peer in self.group.peers() {
-            if self.relay.is_none() || self.is_open(peer) {
-                self.send(peer, frame);
-            }
+        let mut next = self.next_told(0);
+        while let Some(peer) = next {
+            self.send(peer, frame);
+            next = self.next_told(peer + 1);
         }
+    }
+
+    /// Returns the first peer from this one on to which messages for all ranks are sent.
+    fn next_told(&self, from: usize) -> Option<usize> {
+        let has_relay = self.relay.is_some();
+        if has_relay { self.transport.next_open(from) } else { self.group.peers().find(|&peer| peer >= from) }
     }
 
     /// Passes on what is new to the peers with which this rank is connected.
@@ -215,15 +225,26 @@ impl Control {
 
     /// Returns whether no connected peer has queued bytes.
     pub(crate) fn is_flushed(&self) -> bool {
-        let is_told =
-            |rank: usize| self.relay.as_ref().is_none_or(|relay| relay.is_told[rank] || !self.is_open(rank));
-        let is_flushed = |(rank, peer): (usize, &ControlPeer)| {
-            peer.loss.is_some() || peer.outbox.is_empty() && is_told(rank)
-        };
-        self.peers.iter().enumerate().all(is_flushed)
+        let is_flushed = |peer: &ControlPeer| peer.loss.is_some() || peer.outbox.is_empty();
+        let is_told = |relay: &Relay, peer: usize| relay.is_told[peer] || self.peers[peer].loss.is_some();
+        self.peers.iter().all(|(_, peer)| is_flushed(peer))
+            && self
+                .relay
+                .as_ref()
+                .is_none_or(|relay| self.connected().iter().all(|&peer| is_told(relay, peer)))
+    }
+
+    /// Returns the first peer from this one on to which there is a stream or that has queued bytes.
+    fn next_used(&self, from: usize) -> Option<usize> {
+        let open = self.transport.next_open(from);
+        let before = from..open.unwrap_or(self.group.size());
+        self.peers.find(before, |peer| !peer.outbox.is_empty()).or(open)
     }
 
     fn flush(&mut self, to: usize) {
+        if self.peers[to].outbox.is_empty() {
+            return;
+        }
         let peer = &mut self.peers[to];
         while !peer.outbox.is_empty() {
             let (first, second) = peer.outbox.as_slices();
@@ -243,16 +264,18 @@ impl Control {
 
     /// Reads bytes that have arrived, a bounded number from each peer, and sends queued bytes.
     pub(crate) fn poll(&mut self, events: &mut Vec<Event>) {
-        for peer in self.group.peers() {
+        let mut next = self.next_used(0);
+        while let Some(peer) = next {
             self.flush(peer);
             if self.peers[peer].loss.is_none() && self.transport.is_open(peer) {
                 self.read(peer, events);
             }
+            next = self.next_used(peer + 1);
         }
         self.pass_on();
         let silent =
             |peer: &ControlPeer| peer.loss.is_none() && peer.goodbye.is_none() && peer.announced.is_none();
-        self.quiet = self.peers.iter().all(silent);
+        self.quiet = self.peers.iter().all(|(_, peer)| silent(peer));
     }
 
     /// Returns whether no peer has left, been lost or announced anything, as of the last poll.
@@ -338,7 +361,7 @@ impl Control {
     /// Returns a rank that announced a different call with this number, or left after making one,
     /// and that call.
     pub(crate) fn contradiction(&self, sequence: u64, ours: &Signature) -> Option<(usize, &Signature)> {
-        self.peers.iter().enumerate().find_map(|(rank, peer)| {
+        self.peers.iter().find_map(|(rank, peer)| {
             let blocked = peer.announced.as_ref().filter(|announced| announced.sequence == sequence);
             let theirs =
                 blocked.map(|announced| &announced.call).or_else(|| self.past_call(rank, sequence))?;
@@ -368,7 +391,7 @@ impl Control {
     /// Returns a member that can no longer take part in call `sequence`, and its loss. A member
     /// that died comes first, because its death causes others to leave.
     pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
-        let mut members = self.peers.iter().enumerate().filter(|(_, peer)| peer.gave_up.is_none());
+        let mut members = self.peers.iter().filter(|(_, peer)| peer.gave_up.is_none());
         let gone = |(rank, peer): (usize, &ControlPeer)| match (peer.goodbye, &peer.loss) {
             (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
             (Some(_), _) | (None, None) => None,
@@ -385,7 +408,7 @@ impl Control {
     /// Returns the members whose streams ended although they neither left nor aborted, and had not
     /// sent a part of a frame.
     pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, Loss)> {
-        self.peers.iter().enumerate().filter_map(|(rank, peer)| match &peer.loss {
+        self.peers.iter().filter_map(|(rank, peer)| match &peer.loss {
             Some(loss) if peer.goodbye.is_none() && peer.gave_up.is_none() && peer.inbox.is_empty() => {
                 Some((rank, loss.clone()))
             }
@@ -424,7 +447,8 @@ impl Control {
     /// Prepares to sleep until bytes arrive from any peer, or queued bytes can be sent.
     pub(crate) fn arm(&mut self) -> Result<Armed> {
         self.interest.clear();
-        for rank in self.group.peers() {
+        let mut next = self.next_used(0);
+        while let Some(rank) = next {
             let peer = &self.peers[rank];
             if peer.loss.is_none() && self.transport.is_open(rank) {
                 self.interest.add_recv(rank);
@@ -432,6 +456,7 @@ impl Control {
             if !peer.outbox.is_empty() {
                 self.interest.add_send(rank);
             }
+            next = self.next_used(rank + 1);
         }
         self.transport.arm(&self.interest)
     }
@@ -444,6 +469,11 @@ impl Control {
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.transport.descriptor()
     }
+}
+
+/// Returns the peers to which there is a stream.
+fn open_peers(transport: &dyn Transport) -> impl Iterator<Item = usize> {
+    std::iter::successors(transport.next_open(0), |&peer| transport.next_open(peer + 1))
 }
 
 /// Converts an error of the transport to the loss of a peer.

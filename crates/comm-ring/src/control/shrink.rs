@@ -56,7 +56,7 @@ impl Proposal {
 }
 
 /// The messages of a rank about a smaller group.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ShrinkState {
     /// The number of its messages.
     pub(crate) frames: u64,

@@ -120,12 +120,15 @@ impl ProgressEngine {
         let mut text = loss.to_string().into_bytes();
         text.truncate(TEXT_MAX);
         let frame = Frame::Lost { length: text.len() as u64, rank: rank as u64 };
-        for other in self.group.peers().filter(|&other| other != rank) {
-            let peer = &mut self.peers[other];
+        let before = self.peers.get_mut(rank).cloned();
+        self.peers.change_all(|peer| {
             if peer.is_alive() {
                 let body = FrameBody::Text(text.clone());
                 peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Nothing });
             }
+        });
+        if let Some((peer, before)) = self.peers.get_mut(rank).zip(before) {
+            *peer = before;
         }
     }
 
@@ -155,21 +158,26 @@ impl ProgressEngine {
         let mut text = text.into_bytes();
         text.truncate(TEXT_MAX);
         let frame = Frame::Abort { length: text.len() as u64, by: by as u64 };
-        for peer in self.peers.iter_mut().filter(|peer| peer.is_alive()) {
+        self.peers.change_all(|peer| {
+            if !peer.is_alive() {
+                return;
+            }
             let is_clean = peer.in_flight.front().is_none_or(|current| current.at == 0);
             peer.reset();
             if is_clean {
                 let body = FrameBody::Text(text.clone());
                 peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Nothing });
             }
-        }
+        });
     }
 
     /// Queues a goodbye to every peer.
     pub(crate) fn queue_goodbye(&mut self) {
-        for peer in self.peers.iter_mut().filter(|peer| peer.is_alive()) {
-            peer.queue.push_back(QueuedFrame::bare(Frame::Goodbye));
-        }
+        self.peers.change_all(|peer| {
+            if peer.is_alive() {
+                peer.queue.push_back(QueuedFrame::bare(Frame::Goodbye));
+            }
+        });
     }
 
     /// Sends queued frames to the peers to which there is a stream. Returns the interest for those

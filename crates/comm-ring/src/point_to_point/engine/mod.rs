@@ -22,6 +22,7 @@ use comm_core::{DType, Error, Group, Interest, Invalid, Loss, Received, Result, 
 use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
 use crate::RingConfig;
+use crate::peer_table::PeerTable;
 pub(crate) use operation::{
     CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
 };
@@ -54,8 +55,8 @@ pub(crate) struct ProgressEngine {
     eager_bytes: usize,
     part_bytes: usize,
     rts_max: usize,
-    /// By rank; the entry of this rank is never used.
-    peers: Vec<PeerState>,
+    /// The entry of this rank is never used.
+    peers: PeerTable<PeerState>,
     /// The number of operations that may involve any peer.
     any_source: usize,
     matching: Matching,
@@ -90,7 +91,7 @@ impl ProgressEngine {
             eager_bytes: config.eager_bytes.min((CREDIT - MESSAGE_OVERHEAD) as usize),
             part_bytes: config.part_bytes.max(1),
             rts_max: RTS_MAX,
-            peers: (0..group.size()).map(|_| PeerState::new()).collect(),
+            peers: PeerTable::new(group.size(), PeerState::new()),
             any_source: 0,
             matching: Matching::default(),
             messages: HashMap::new(),

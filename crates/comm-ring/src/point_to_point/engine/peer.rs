@@ -44,7 +44,7 @@ impl QueuedFrame {
 }
 
 /// A frame that is being sent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PartialFrame {
     pub(crate) queued: QueuedFrame,
     pub(crate) head: [u8; Frame::BYTES],
@@ -89,7 +89,7 @@ pub(crate) enum Destination {
 }
 
 /// The part of the stream that is being read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum ReadState {
     Head { have: usize },
     Eager { into: Destination, done: usize, length: usize },
@@ -106,7 +106,7 @@ pub(crate) enum Report {
     Lost { rank: usize },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PeerState {
     /// The reason why nothing more arrives from it.
     pub(crate) loss: Option<Loss>,
