@@ -23,7 +23,7 @@ type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 pub struct NetworkFabric {
     group: Group,
     /// The ranks of the group in the network.
-    members: Vec<usize>,
+    members: Arc<[usize]>,
     /// The number of the rendezvous in which they met.
     meeting: u64,
     watch: Option<Check>,
@@ -35,9 +35,11 @@ pub struct NetworkFabric {
 pub(super) struct Opening {
     id: (u64, ChannelId),
     /// The members, by their ranks in the network.
-    members: Vec<usize>,
+    members: Arc<[usize]>,
     /// The members that have arrived, by their ranks in the channel.
     present: Vec<bool>,
+    /// The number of members that have not arrived.
+    missing: usize,
     channel: usize,
     /// The first failure, which all members report.
     failure: Option<Error>,
@@ -113,7 +115,7 @@ impl VirtualClock {
     pub fn fabric(&self, members: Vec<usize>, meeting: u64, watch: Option<Check>) -> Result<NetworkFabric> {
         let rank = members.iter().position(|&member| member == self.rank).unwrap_or(members.len());
         let group = Group::new(GroupId::WORLD, Membership { rank, size: members.len() })?;
-        Ok(NetworkFabric { group, members, meeting, watch, world: self.world.clone() })
+        Ok(NetworkFabric { group, members: members.into(), meeting, watch, world: self.world.clone() })
     }
 
     /// Returns whether this rank has died.
@@ -140,17 +142,25 @@ impl VirtualClock {
     }
 }
 
+impl Opening {
+    fn set_present(&mut self, member: usize, is_present: bool) {
+        let was_present = std::mem::replace(&mut self.present[member], is_present);
+        self.missing = self.missing + usize::from(was_present) - usize::from(is_present);
+    }
+}
+
 impl World {
     /// Adds a member to a channel that is being opened. Returns the number of the channel.
-    fn enter(&mut self, id: (u64, ChannelId), members: &[usize], rank: usize) -> usize {
-        let same = |opening: &Opening| opening.id == id && opening.members == members;
+    fn enter(&mut self, id: (u64, ChannelId), members: Vec<usize>, rank: usize) -> usize {
+        let same = |opening: &Opening| opening.id == id && *opening.members == *members;
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
-            let channel = self.add_channel(members.to_vec(), id.1.kind);
-            let (members, present) = (members.to_vec(), vec![false; members.len()]);
-            self.openings.push(Opening { id, members, present, channel, failure: None });
+            let members: Arc<[usize]> = members.into();
+            let channel = self.add_channel(Arc::clone(&members), id.1.kind);
+            let (missing, present) = (members.len(), vec![false; members.len()]);
+            self.openings.push(Opening { id, members, present, missing, channel, failure: None });
             self.openings.len() - 1
         });
-        self.openings[at].present[rank] = true;
+        self.openings[at].set_present(rank, true);
         let channel = self.openings[at].channel;
         self.complete(channel);
         channel
@@ -159,11 +169,11 @@ impl World {
     /// Completes an opening if all members have arrived and can reach each other.
     fn complete(&mut self, channel: usize) {
         let Some(at) = self.openings.iter().position(|opening| opening.channel == channel) else { return };
-        let Opening { members, present, failure, .. } = &self.openings[at];
+        let Opening { members, missing, failure, .. } = &self.openings[at];
         let is_cut = |&a: &usize| members.iter().any(|&b| self.is_cut(a, b));
-        if failure.is_none() && !present.contains(&false) && !members.iter().any(is_cut) {
+        if failure.is_none() && *missing == 0 && (self.cuts.is_empty() || !members.iter().any(is_cut)) {
             self.openings.remove(at);
-            self.wake_all();
+            self.threads.wake_all();
         }
     }
 
@@ -171,7 +181,7 @@ impl World {
     fn abandon(&mut self, channel: usize, member: usize) {
         let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
         if let Some(opening) = opening.filter(|opening| opening.failure.is_none()) {
-            opening.present[member] = false;
+            opening.set_present(member, false);
         }
     }
 
@@ -180,15 +190,15 @@ impl World {
     fn fail(&mut self, channel: usize, error: Error) -> Error {
         let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
         let first = opening.map(|opening| opening.failure.get_or_insert_with(|| error.clone()).clone());
-        self.wake_all();
+        self.threads.wake_all();
         first.unwrap_or(error)
     }
 }
 
 impl NetworkFabric {
-    /// Creates the fabric of all ranks.
-    pub(super) fn new(group: Group, world: SharedWorld) -> Self {
-        Self { group, members: (0..group.size()).collect(), meeting: 0, watch: None, world }
+    /// Creates the fabric of all ranks, which are `members`.
+    pub(super) const fn new(group: Group, members: Arc<[usize]>, world: SharedWorld) -> Self {
+        Self { group, members, meeting: 0, watch: None, world }
     }
 
     /// Returns the rank in the network of this process.
@@ -196,8 +206,27 @@ impl NetworkFabric {
         self.members[self.group.rank()]
     }
 
+    /// Returns the members that have not arrived, or that this rank cannot reach.
+    fn missing<'a>(&self, world: &'a World, opening: &'a Opening) -> impl Iterator<Item = usize> + use<'a> {
+        let rank = self.rank();
+        let Opening { members, present, .. } = opening;
+        (0..members.len()).filter(move |&member| !present[member] || world.is_cut(rank, members[member]))
+    }
+
+    /// Returns a member that will not arrive.
+    fn lost_member(&self, world: &World, opening: &Opening) -> Option<usize> {
+        if !world.has_lost_ranks {
+            return None;
+        }
+        // A death causes others to leave, so deaths are checked first.
+        let members = &opening.members;
+        let dead = (0..members.len()).find(|&member| world.is_known_dead(members[member]));
+        let has_gone = |member: &usize| world.ranks[members[*member]].gone_from.contains(&self.meeting);
+        dead.or_else(|| self.missing(world, opening).find(has_gone))
+    }
+
     /// Waits until all members have entered the channel.
-    fn wait(&self, (channel, own): (usize, usize), members: &[usize], until: Until<'_>) -> Result<()> {
+    fn wait(&self, (channel, own): (usize, usize), until: Until<'_>) -> Result<()> {
         let started = self.now();
         loop {
             // The check uses other channels, so it must run before the world is locked.
@@ -216,25 +245,14 @@ impl NetworkFabric {
                 return Err(failure.clone());
             }
             let rank = self.rank();
-            let is_missing =
-                |&member: &usize| !opening.present[member] || world.is_cut(rank, members[member]);
-            let missing: Vec<usize> = (0..members.len()).filter(is_missing).collect();
-            // A death causes others to leave, so deaths are checked first.
-            let dead = (0..members.len()).find(|&rank| world.is_known_dead(members[rank]));
-            let gone = || {
-                missing
-                    .iter()
-                    .copied()
-                    .find(|&rank| world.ranks[members[rank]].gone_from.contains(&self.meeting))
-            };
-            if let Some(peer) = dead.or_else(gone) {
+            if let Some(peer) = self.lost_member(&world, opening) {
                 let error = Error::PeerLost { peer, during: During::Rendezvous, loss: Loss::Closed };
                 return Err(world.fail(channel, error));
             }
             let now = world.instant_of(rank);
             if expired {
-                let after = now - started;
-                let error = Error::Timeout { waiting_for: missing, after, during: During::Rendezvous };
+                let (waiting_for, after) = (self.missing(&world, opening).collect(), now - started);
+                let error = Error::Timeout { waiting_for, after, during: During::Rendezvous };
                 return Err(world.fail(channel, error));
             }
             drop(world);
@@ -281,8 +299,8 @@ impl Fabric for NetworkFabric {
         let group = self.group.subgroup(id.group, members)?;
         let members: Vec<usize> = members.iter().map(|&member| self.members[member]).collect();
         self.world.begin_operation(rank);
-        let channel = self.world.lock().enter((self.meeting, id), &members, group.rank());
-        self.wait((channel, group.rank()), &members, until)?;
+        let channel = self.world.lock().enter((self.meeting, id), members, group.rank());
+        self.wait((channel, group.rank()), until)?;
         NetworkTransport::new(group, self.world.clone(), channel, rank)
     }
 }
@@ -303,6 +321,7 @@ impl Drop for NetworkFabric {
     fn drop(&mut self) {
         let mut world = self.world.lock();
         world.ranks[self.rank()].gone_from.push(self.meeting);
-        world.wake_all();
+        world.has_lost_ranks = true;
+        world.threads.wake_all();
     }
 }

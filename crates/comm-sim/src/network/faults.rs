@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Group, Loss};
 
+use super::channel::ChannelLinks;
 use super::link::{Packet, Payload};
 use super::world::{Event, Tampering, World};
 use super::{Defect, Incident};
@@ -39,7 +40,7 @@ impl World {
             Incident::ClockJump { rank, by } => {
                 let state = &mut self.ranks[rank];
                 (state.clock_ahead, state.delayed) = (state.clock_ahead + by, state.delayed + by);
-                self.threads_of(rank).for_each(|thread| thread.sleep.wake());
+                self.threads.wake_rank(rank);
             }
             Incident::Corruption { from, to } => {
                 self.tampering.push(Tampering { from, to, duplicates: false });
@@ -72,10 +73,23 @@ impl World {
         self.dispatch(channel, member, other, Packet { departs, arrives: departs + latency, content });
     }
 
+    /// Ends the streams between a member and one that has just connected to it, if it had left, as
+    /// the system of its host does.
+    pub(super) fn end_if_closed(&mut self, channel: usize, member: usize, other: usize) {
+        let links = &self.channels[channel];
+        let state = &self.ranks[links.members[member]];
+        let is_known = !state.dead || state.lost_at <= self.now();
+        if links.closed[member] && is_known {
+            self.link(channel, member, other).break_off(&Loss::Closed);
+            self.link(channel, other, member).break_off(&Loss::Closed);
+            self.record_change(channel, other);
+        }
+    }
+
     /// Closes a member's transport: bytes that it sent are still delivered.
     pub(super) fn leave(&mut self, channel: usize, member: usize) {
         if !std::mem::replace(&mut self.channels[channel].closed[member], true) {
-            for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+            for other in self.channels[channel].told(member) {
                 if self.plan.defect == Some(Defect::EarlyEnd) {
                     let now = self.now();
                     self.link(channel, member, other).lose_all(now);
@@ -90,9 +104,9 @@ impl World {
     fn kill(&mut self, rank: usize, lost_at: Duration) -> Option<Vec<(usize, usize)>> {
         let state = self.ranks.get_mut(rank).filter(|state| !state.dead)?;
         (state.dead, state.lost_at) = (true, lost_at);
+        self.has_lost_ranks = true;
         self.leave_store(rank, lost_at.saturating_sub(self.now()));
-        let member =
-            |channel: usize| self.channels[channel].members.iter().position(|&member| member == rank);
+        let member = |channel: usize| self.channels[channel].position(rank);
         let channels = 0..self.channels.len();
         let memberships: Vec<_> = channels.filter_map(|channel| Some((channel, member(channel)?))).collect();
         for &(channel, member) in &memberships {
@@ -104,20 +118,20 @@ impl World {
     pub(super) fn die(&mut self, rank: usize) {
         let now = self.now();
         for (channel, member) in self.kill(rank, now).unwrap_or_default() {
-            for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+            for other in self.channels[channel].told(member) {
                 self.link(channel, member, other).lose_undeparted(now);
                 // Also if it left earlier: the end of its stream may be among the lost packets.
                 self.disconnect(channel, member, other, false);
             }
         }
-        self.wake_all();
+        self.threads.wake_all();
     }
 
     /// Ends a rank without ending its streams.
     fn vanish(&mut self, rank: usize) {
         let (now, keepalive) = (self.now(), self.plan.keepalive);
         for (channel, member) in self.kill(rank, now + keepalive).unwrap_or_default() {
-            for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+            for other in self.channels[channel].receivers(member) {
                 self.link(channel, member, other).lose_undeparted(now);
             }
         }
@@ -125,7 +139,7 @@ impl World {
             self.cut(rank, other, FOREVER);
             self.cut(other, rank, FOREVER);
         }
-        self.wake_all();
+        self.threads.wake_all();
     }
 
     fn break_link(&mut self, a: usize, b: usize) {
@@ -140,9 +154,8 @@ impl World {
 
     /// Returns the channels of which both ranks are members, with their numbers in each.
     fn channels_between(&self, a: usize, b: usize) -> Vec<(usize, (usize, usize))> {
-        let both = |(channel, links): (usize, &super::world::ChannelLinks)| {
-            let position = |rank| links.members.iter().position(|&member| member == rank);
-            Some((channel, (position(a)?, position(b)?)))
+        let both = |(channel, links): (usize, &ChannelLinks)| {
+            Some((channel, (links.position(a)?, links.position(b)?)))
         };
         let channels = self.channels.iter().enumerate();
         if a == b { Vec::new() } else { channels.filter_map(both).collect() }
@@ -181,12 +194,15 @@ impl World {
                 self.record_change(channel, to);
             }
         }
-        self.wake_all();
+        self.threads.wake_all();
     }
 
     /// Stops all threads of a rank.
     pub(super) fn stop(&mut self, rank: usize, lasting: Duration) {
         let until = self.now() + lasting;
+        if !self.stopped.contains(&rank) {
+            self.stopped.push(rank);
+        }
         let state = &mut self.ranks[rank];
         state.stopped_until = state.stopped_until.max(until);
         state.delayed += lasting;
@@ -213,7 +229,7 @@ impl World {
     /// Revokes the bytes of a member that are not released.
     pub(super) fn revoke(&mut self, channel: usize, member: usize) {
         let release = self.plan.release;
-        for other in (0..self.channels[channel].members.len()).filter(|&other| other != member) {
+        for other in self.channels[channel].receivers(member) {
             if self.link(channel, member, other).revoke(release) {
                 self.record_change(channel, member);
                 self.record_change(channel, other);

@@ -29,12 +29,14 @@
 //! # Ok::<(), comm_core::Error>(())
 //! ```
 
+mod channel;
 mod fabric;
 mod faults;
 mod incident;
 mod link;
 mod simulation;
 mod store;
+mod thread_table;
 mod transport;
 mod turns;
 mod world;

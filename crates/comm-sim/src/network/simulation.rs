@@ -1,6 +1,7 @@
 //! Runs of ranks as threads in virtual time, and their log.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use comm_core::{Group, GroupId, Membership};
@@ -104,11 +105,13 @@ fn simulate_any<T: Send>(
     world.lock().turns = Some(Turns::new(seed));
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
     let groups: Vec<_> = (0..n).filter_map(group).collect();
-    let results = crate::run_each(groups, |group| {
-        let turns = TurnGuard { rank: group.rank(), world: world.clone() };
+    let members: Arc<[usize]> = (0..n).collect();
+    // Created here, so that the turns of a rank whose thread cannot be started end too.
+    let turns = |group: Group| (group, TurnGuard { rank: group.rank(), world: world.clone() });
+    let results = crate::run_each(groups.into_iter().map(turns).collect(), |(group, turns)| {
         world.begin(group.rank());
         let clock = VirtualClock::new(group.rank(), world.clone());
-        let result = rank(NetworkFabric::new(group, world.clone()), clock);
+        let result = rank(NetworkFabric::new(group, Arc::clone(&members), world.clone()), clock);
         drop(turns);
         result
     });

@@ -43,13 +43,13 @@ impl World {
     pub(super) fn end_store(&mut self) {
         self.store.has_ended = true;
         self.store.wills.clear();
-        self.wake_all();
+        self.threads.wake_all();
     }
 
     /// Lets the store answer no request for some time.
     pub(super) fn stall_store(&mut self, lasting: Duration) {
         self.store.stalled_until = self.store.stalled_until.max(self.now() + lasting);
-        self.wake_all();
+        self.threads.wake_all();
     }
 
     /// Breaks the connections of a rank to the store, which executes its wills.
@@ -82,7 +82,7 @@ impl World {
                 table.execute(&will);
             }
         }
-        self.wake_all();
+        self.threads.wake_all();
     }
 }
 
@@ -138,7 +138,7 @@ impl VirtualClock {
         let (number, registered, breaks) = (*number + 1, *registered, std::mem::take(breaks));
         world.store =
             StoreState { server: Some(self.rank), number, registered, breaks, ..StoreState::default() };
-        world.wake_all();
+        world.threads.wake_all();
         drop(world);
         Ok(self.client(operation_timeout))
     }
@@ -243,7 +243,7 @@ impl StoreClient {
     fn change<R>(&self, mut change: impl FnMut(&mut StoreTable) -> R) -> Result<R> {
         let changed = self.call(Duration::ZERO, |world| {
             let changed = change(&mut world.store.table);
-            world.wake_all();
+            world.threads.wake_all();
             Some(changed)
         })?;
         changed.ok_or_else(|| Error::Internal("a store did not answer".into()))

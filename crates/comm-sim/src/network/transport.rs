@@ -33,16 +33,21 @@ pub struct NetworkTransport {
 
 impl NetworkTransport {
     pub(super) fn new(group: Group, world: SharedWorld, channel: usize, rank: usize) -> Result<Self> {
-        let endpoint = Arc::new(Endpoint::new()?);
+        let endpoint = Arc::new(world.lock().endpoint()?);
         world.lock().ranks[rank].open_transports += 1;
         Ok(Self { group, world, channel, rank, endpoint, changes_seen: 0, filled: Vec::new() })
     }
 
-    /// Returns the world, if this rank is alive and `peer` is in range.
-    fn enter(&self, peer: usize) -> Result<MutexGuard<'_, World>> {
+    fn check_peer(&self, peer: usize) -> Result<()> {
         if peer >= self.group.size() || peer == self.group.rank() {
             return Err(Invalid::Rank { rank: peer, size: self.group.size() }.into());
         }
+        Ok(())
+    }
+
+    /// Returns the world, if this rank is alive and `peer` is in range.
+    fn enter(&self, peer: usize) -> Result<MutexGuard<'_, World>> {
+        self.check_peer(peer)?;
         self.enter_alone()
     }
 
@@ -85,7 +90,7 @@ struct NetworkAbort {
 impl AbortHandle for NetworkAbort {
     fn abort(&self, cause: Error) {
         self.endpoint.abort(cause);
-        self.world.lock().threads_of(self.rank).for_each(|thread| thread.sleep.wake());
+        self.world.lock().threads.wake_rank(self.rank);
     }
 }
 
@@ -95,7 +100,11 @@ fn lost(peer: usize, loss: Loss, during: During) -> Error {
 
 /// Returns the first `count` bytes of `parts`.
 fn gather(parts: &[IoSlice<'_>], count: usize) -> Vec<u8> {
-    parts.iter().flat_map(|part| part.iter().copied()).take(count).collect()
+    let mut bytes = Vec::with_capacity(count);
+    for part in parts {
+        bytes.extend_from_slice(&part[..part.len().min(count - bytes.len())]);
+    }
+    bytes
 }
 
 impl Transport for NetworkTransport {
@@ -108,7 +117,11 @@ impl Transport for NetworkTransport {
     }
 
     fn is_open(&self, peer: usize) -> bool {
-        self.world.lock().is_open(self.channel, self.group.rank(), peer)
+        self.world.lock().channels[self.channel].is_open(self.group.rank(), peer)
+    }
+
+    fn next_open(&self, from: usize) -> Option<usize> {
+        self.world.lock().channels[self.channel].next_open(self.group.rank(), from)
     }
 
     fn is_full_mesh(&self) -> bool {
@@ -186,21 +199,21 @@ impl Transport for NetworkTransport {
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
         self.world.begin_operation(self.rank);
         for &peer in interest.recv().iter().chain(interest.send()) {
-            drop(self.enter(peer)?);
+            self.check_peer(peer)?;
         }
         self.endpoint.drain()?;
         let rank = self.group.rank();
         let mut world = self.enter_alone()?;
         let (capacity, release) = (world.plan.capacity.max(1), world.plan.release);
-        let changes = world.changes(self.channel, rank);
-        let open = |world: &World, peer: usize| world.is_open(self.channel, rank, peer);
+        let changes = world.channels[self.channel].changes[rank];
+        let open = |world: &World, peer: usize| world.channels[self.channel].is_open(rank, peer);
         let can_recv = |&from: &usize| open(&world, from) && world.link(self.channel, from, rank).can_recv();
         let ready = interest.recv().iter().any(can_recv)
             || interest.send().iter().any(|&to| {
                 open(&world, to) && world.link(self.channel, rank, to).can_send(capacity, release)
             })
             || changes != self.changes_seen;
-        world.threads[self.world.thread(self.rank)].sleep.arm(self.channel, ready);
+        world.threads.arm(self.world.thread(self.rank), self.channel, ready);
         drop(world);
         self.changes_seen = changes;
         Ok(if ready { Armed::Ready } else { Armed::Sleep })

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Result, Scheduler};
@@ -32,22 +33,6 @@ impl Turns {
     }
 }
 
-/// A thread of a rank.
-#[derive(Debug)]
-pub(super) struct Thread {
-    pub(super) rank: usize,
-    pub(super) sleep: Sleep,
-    finished: bool,
-    /// Notified when the thread gets its turn.
-    turn: Arc<Condvar>,
-}
-
-impl Thread {
-    pub(super) fn new(rank: usize) -> Self {
-        Self { rank, sleep: Sleep::default(), finished: false, turn: Arc::default() }
-    }
-}
-
 thread_local! {
     /// The world and the number of the calling thread, if it belongs to a run.
     static CURRENT: RefCell<Option<(SharedWorld, usize)>> = const { RefCell::new(None) };
@@ -60,7 +45,7 @@ pub fn now() -> Instant {
     let current = CURRENT.with_borrow(Clone::clone);
     let Some((world, thread)) = current else { return Instant::now() };
     let world = world.lock();
-    world.instant_of(world.threads[thread].rank)
+    world.instant_of(world.threads.rank_of(thread))
 }
 
 /// An action of a rank before one of its operations.
@@ -93,88 +78,52 @@ impl fmt::Debug for Operations {
     }
 }
 
-/// The sleep of a thread.
-#[derive(Debug, Default)]
-pub(super) struct Sleep {
-    /// The time at which it ends, while the thread sleeps.
-    until: Option<Duration>,
-    /// Whether it waits for other threads of its rank.
-    parked: bool,
-    /// The channels that wake it.
-    armed: Vec<usize>,
-    /// Whether an armed channel was notified before the thread slept.
-    notified: bool,
-}
-
-impl Sleep {
-    /// Records the result of an `arm` on this channel.
-    pub(super) fn arm(&mut self, channel: usize, ready: bool) {
-        self.armed.retain(|&armed| armed != channel);
-        if !ready {
-            self.armed.push(channel);
-        }
-    }
-
-    pub(super) fn notify(&mut self, channel: usize) {
-        if self.armed.contains(&channel) {
-            self.notified = true;
-            self.until = None;
-        }
-    }
-
-    pub(super) const fn wake(&mut self) {
-        (self.until, self.parked) = (None, false);
-    }
-}
-
 impl World {
-    fn runnable(&self) -> Vec<usize> {
-        let runs = |thread: &Thread| {
-            !thread.finished && thread.sleep.until.is_none() && !self.is_stopped(thread.rank)
-        };
-        (0..self.threads.len()).filter(|&thread| runs(&self.threads[thread])).collect()
+    /// Returns a random thread that can run.
+    fn draw_runnable(&mut self) -> Option<usize> {
+        let mut stopped = std::mem::take(&mut self.stopped);
+        stopped.retain(|&rank| self.is_stopped(rank));
+        self.stopped = stopped;
+        let draw = |turns: &mut Turns, count| (count > 0).then(|| turns.random.below(count));
+        if self.stopped.is_empty() {
+            let index = draw(self.turns.as_mut()?, self.threads.awake_count())?;
+            return self.threads.nth_awake(index);
+        }
+        let runs = |thread: &usize| !self.stopped.contains(&self.threads.rank_of(*thread));
+        let runnable: Vec<usize> = self.threads.awake().filter(runs).collect();
+        Some(runnable[draw(self.turns.as_mut()?, runnable.len())?])
     }
 
     /// Lets time pass until a thread can run, and gives the turn to one that can. Returns `None` if
     /// all have ended.
-    fn next_turn(&mut self, turns: &mut Turns) -> Option<usize> {
+    fn next_turn(&mut self) -> Option<usize> {
         loop {
-            let runnable = self.runnable();
-            if !runnable.is_empty() {
-                turns.current = Some(runnable[turns.random.below(runnable.len())]);
-                return turns.current;
+            if let Some(thread) = self.draw_runnable() {
+                self.turns.as_mut()?.current = Some(thread);
+                return Some(thread);
             }
-            let wakes = self.threads.iter().filter_map(|thread| thread.sleep.until).min();
-            let waits = self.threads.iter().any(|thread| !thread.finished);
-            let wakes = wakes.or_else(|| self.next_event().filter(|_| waits))?;
-            if self.next_event().is_some_and(|event| event <= wakes) {
+            let event = self.next_event();
+            let waits = self.threads.has_unfinished();
+            let wakes = self.threads.next_alarm().or_else(|| event.filter(|_| waits))?;
+            if event.is_some_and(|event| event <= wakes) {
                 self.advance(None);
             } else if wakes > LONGEST_RUN {
-                self.give_up(turns);
+                self.give_up();
             } else {
                 self.set_time(wakes);
-                let is_over = |thread: &&mut Thread| thread.sleep.until.is_some_and(|at| at <= wakes);
-                self.threads.iter_mut().filter(is_over).for_each(|thread| thread.sleep.wake());
+                self.threads.wake_expired(wakes);
             }
         }
     }
 
     /// Ends a run whose ranks are deadlocked.
-    fn give_up(&mut self, turns: &mut Turns) {
-        let waiting = self.threads.iter().filter(|thread| !thread.finished);
-        turns.deadlocked = waiting.map(|thread| thread.rank).collect();
-        turns.deadlocked.sort_unstable();
-        turns.deadlocked.dedup();
+    fn give_up(&mut self) {
+        let deadlocked = self.threads.unfinished_ranks();
+        if let Some(turns) = &mut self.turns {
+            turns.deadlocked = deadlocked;
+        }
         (0..self.ranks.len()).for_each(|rank| self.die(rank));
-        self.wake_all();
-    }
-
-    /// Wakes the parked threads of the same rank, so that they check their conditions.
-    fn unpark_others(&mut self, thread: usize) {
-        let rank = self.threads[thread].rank;
-        let others = self.threads.iter_mut().enumerate().filter(|(other, _)| *other != thread);
-        let parked = others.filter(|(_, other)| other.rank == rank && other.sleep.parked);
-        parked.for_each(|(_, other)| other.sleep.wake());
+        self.threads.wake_all();
     }
 }
 
@@ -191,19 +140,31 @@ impl SharedWorld {
     /// Gives the turn to any thread, perhaps the same one, and waits for the next turn of this
     /// thread unless it has ended.
     fn pass_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
-        let Some(mut turns) = world.turns.take() else { return world };
-        let next = world.next_turn(&mut turns);
-        world.turns = Some(turns);
-        if let Some(next) = next.filter(|&next| next != thread) {
-            world.threads[next].turn.notify_one();
+        if world.turns.is_none() {
+            return world;
         }
-        if world.threads[thread].finished { world } else { self.await_turn(world, thread) }
+        let next = world.next_turn().filter(|&next| next != thread);
+        let has_ended = world.threads.is_finished(thread);
+        // A thread that has not started looks for its turn when it does.
+        if let Some(next) = next.and_then(|next| world.threads.handle(next)) {
+            // It takes the lock at once, so it must not wait for this thread to release it.
+            drop(world);
+            next.unpark();
+            world = if has_ended { self.lock() } else { self.park() };
+        }
+        if has_ended { world } else { self.await_turn(world, thread) }
+    }
+
+    /// Sleeps until another thread has passed the turn to this one, or for no reason.
+    fn park(&self) -> MutexGuard<'_, World> {
+        thread::park();
+        self.lock()
     }
 
     fn await_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
-        let turn = Arc::clone(&world.threads[thread].turn);
         while world.turns.as_ref().is_some_and(|turns| turns.current != Some(thread)) {
-            world = turn.wait(world).unwrap_or_else(PoisonError::into_inner);
+            drop(world);
+            world = self.park();
         }
         world
     }
@@ -211,7 +172,8 @@ impl SharedWorld {
     /// Waits for the first turn of the calling thread.
     pub(super) fn begin(&self, thread: usize) {
         CURRENT.set(Some((self.clone(), thread)));
-        let world = self.lock();
+        let mut world = self.lock();
+        world.threads.start(thread, thread::current());
         let is_first = world.turns.as_ref().is_some_and(|turns| turns.current.is_none());
         drop(if is_first { self.pass_turn(world, thread) } else { self.await_turn(world, thread) });
     }
@@ -219,9 +181,8 @@ impl SharedWorld {
     /// Ends the turns of a thread: the calling one, or one that did not start.
     pub(super) fn end(&self, thread: usize) {
         let mut world = self.lock();
-        world.threads[thread].finished = true;
-        world.threads[thread].sleep.wake();
-        world.unpark_others(thread);
+        world.threads.finish(thread);
+        world.threads.unpark_others(thread);
         if world.turns.as_ref().is_some_and(|turns| turns.current == Some(thread)) {
             world = self.pass_turn(world, thread);
         }
@@ -244,9 +205,10 @@ impl SharedWorld {
             self.pause(rank, time);
             world = self.lock();
         } else if passes {
-            world.unpark_others(thread);
+            world.threads.unpark_others(thread);
             world = self.pass_turn(world, thread);
         }
+        world.operations += 1;
         let actions = world.ranks[rank].operations.begin();
         let (now, count) = (world.now(), world.ranks[rank].operations.count());
         world.log.mix(now, [rank, thread, count as usize, 0]);
@@ -272,14 +234,13 @@ impl SharedWorld {
             return Err(Error::Internal("a rank sleeps outside of a run in virtual time".into()));
         }
         let now = world.now();
-        let sleep = &mut world.threads[thread].sleep;
-        if !sleep.notified {
+        if !world.threads.is_notified(thread) {
             // Time passes in every sleep, so that a loop of sleeps ends.
-            sleep.until = Some(now.saturating_add(timeout.max(Duration::from_nanos(1))));
-            world.unpark_others(thread);
+            world.threads.sleep(thread, now.saturating_add(timeout.max(Duration::from_nanos(1))));
+            world.threads.unpark_others(thread);
             world = self.pass_turn(world, thread);
         }
-        world.threads[thread].sleep = Sleep::default();
+        world.threads.reset(thread);
         if world.is_dead(rank) {
             return Err(Error::Internal("a dead rank sleeps".into()));
         }
@@ -292,15 +253,13 @@ impl SharedWorld {
         let thread = self.thread(rank);
         let mut world = self.lock();
         let until = world.now().saturating_add(duration);
-        let armed = std::mem::take(&mut world.threads[thread].sleep.armed);
-        world.unpark_others(thread);
+        let armed = world.threads.disarm(thread);
+        world.threads.unpark_others(thread);
         while world.turns.is_some() && world.now() < until && !world.is_dead(rank) {
-            world.threads[thread].sleep.until = Some(until);
+            world.threads.sleep(thread, until);
             world = self.pass_turn(world, thread);
         }
-        // It may have missed a notification.
-        world.threads[thread].sleep =
-            Sleep { until: None, parked: false, notified: !armed.is_empty(), armed };
+        world.threads.rearm(thread, armed);
     }
 }
 
@@ -313,9 +272,7 @@ pub(super) struct NetworkScheduler {
 
 impl Scheduler for NetworkScheduler {
     fn add_thread(&self) -> usize {
-        let mut world = self.world.lock();
-        world.threads.push(Thread::new(self.rank));
-        world.threads.len() - 1
+        self.world.lock().threads.add(self.rank)
     }
 
     fn begin(&self, thread: usize) {
@@ -335,10 +292,9 @@ impl Scheduler for NetworkScheduler {
                 return Err(Error::Internal("threads of a rank wait for each other".into()));
             }
             if std::mem::take(&mut is_first) {
-                world.unpark_others(thread);
+                world.threads.unpark_others(thread);
             }
-            let sleep = &mut world.threads[thread].sleep;
-            (sleep.until, sleep.parked) = (Some(Duration::MAX), true);
+            world.threads.park(thread);
             drop(self.world.pass_turn(world, thread));
         }
         Ok(())

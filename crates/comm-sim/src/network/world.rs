@@ -2,17 +2,22 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{ChannelKind, Group, GroupId, Loss, Membership};
+use comm_core::{ChannelKind, Loss, Result};
 
+use super::channel::ChannelLinks;
 use super::fabric::Opening;
 use super::faults::{Cut, reset, tampered};
 use super::link::{Link, Packet, Payload};
 use super::simulation::Log;
 use super::store::StoreState;
-use super::turns::{Operations, Thread, Turns};
+use super::thread_table::ThreadTable;
+use super::turns::{Operations, Turns};
 use super::{Defect, FaultPlan};
+use crate::endpoint::Endpoint;
 use crate::random::Random;
 
 /// The state that all ranks share. Times count from the start.
@@ -34,25 +39,17 @@ pub(super) struct World {
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
     pub(super) ranks: Vec<RankState>,
-    /// The threads. The first ones are one per rank, with the number of the rank.
-    pub(super) threads: Vec<Thread>,
+    /// Whether a rank has died, or opens no more channels of some rendezvous.
+    pub(super) has_lost_ranks: bool,
+    /// The ranks that were stopped, some of which may have continued.
+    pub(super) stopped: Vec<usize>,
+    /// The number of operations of all ranks on their transports and on the store.
+    pub(super) operations: u64,
+    pub(super) threads: ThreadTable,
+    /// The descriptor of all transports of a run, which is never readable.
+    event: Option<Arc<OwnedFd>>,
     /// The turns of threads, only in a [`run`](super::run).
     pub(super) turns: Option<Turns>,
-}
-
-/// The links between the members of a channel.
-#[derive(Debug)]
-pub(super) struct ChannelLinks {
-    /// The ranks of the members in the network, in the order of their ranks in the channel.
-    pub(super) members: Vec<usize>,
-    /// The link from `a` to `b` is at `a * size + b`.
-    links: Vec<Link>,
-    /// Whether `a` is connected with `b`, at `a * size + b`.
-    open: Vec<bool>,
-    /// The members that have closed it.
-    pub(super) closed: Vec<bool>,
-    /// The number of streams of each member that have opened or broken.
-    changes: Vec<u64>,
 }
 
 /// The state of a rank in the network.
@@ -152,9 +149,26 @@ impl World {
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
-            threads: (0..ranks).map(Thread::new).collect(),
+            has_lost_ranks: false,
+            stopped: Vec::new(),
+            operations: 0,
+            threads: ThreadTable::new(ranks),
+            event: None,
             turns: None,
         }
+    }
+
+    /// Creates the end of a rank of a channel.
+    pub(super) fn endpoint(&mut self) -> Result<Endpoint> {
+        if self.turns.is_none() {
+            return Endpoint::new();
+        }
+        // Nothing waits for the descriptors of a run, which sleeps in virtual time.
+        let event = match &self.event {
+            Some(event) => Arc::clone(event),
+            None => Arc::clone(self.event.insert(Endpoint::new_event()?)),
+        };
+        Ok(Endpoint::sharing(event))
     }
 
     pub(super) const fn now(&self) -> Duration {
@@ -172,54 +186,34 @@ impl World {
     }
 
     /// Adds a channel between these ranks of the network. Returns its number.
-    pub(super) fn add_channel(&mut self, members: Vec<usize>, kind: ChannelKind) -> usize {
-        let size = members.len();
-        let watches = |a: usize, b: usize| {
-            let group = Group::new(GroupId::WORLD, Membership { rank: a, size });
-            kind == ChannelKind::Control && group.is_ok_and(|group| group.watches(b))
-        };
-        let pairs = (0..size).flat_map(|a| (0..size).map(move |b| (a, b)));
-        let open = pairs.map(|(a, b)| !self.plan.on_demand || watches(a, b)).collect();
-        let links = (0..size * size).map(|_| Link::default()).collect();
-        let (closed, changes) = (vec![false; size], vec![0; size]);
-        self.channels.push(ChannelLinks { members, links, open, closed, changes });
+    pub(super) fn add_channel(&mut self, members: Arc<[usize]>, kind: ChannelKind) -> usize {
+        self.channels.push(ChannelLinks::new(members, kind, self.plan.on_demand));
         self.channels.len() - 1
-    }
-
-    /// Returns whether two members of a channel are connected.
-    pub(super) fn is_open(&self, channel: usize, a: usize, b: usize) -> bool {
-        let ChannelLinks { members, open, .. } = &self.channels[channel];
-        b < members.len() && open[a * members.len() + b]
     }
 
     /// Connects two members of a channel, unless they are.
     pub(super) fn connect(&mut self, channel: usize, a: usize, b: usize) {
-        if self.is_open(channel, a, b) {
+        if !self.channels[channel].open(a, b) {
             return;
         }
-        let ChannelLinks { members, open, .. } = &mut self.channels[channel];
-        let size = members.len();
-        (open[a * size + b], open[b * size + a]) = (true, true);
         self.record_change(channel, b);
+        if !self.channels[channel].tells_all() {
+            [(a, b), (b, a)].into_iter().for_each(|(from, to)| self.end_if_closed(channel, from, to));
+        }
     }
 
     pub(super) fn is_dead(&self, rank: usize) -> bool {
         self.ranks.get(rank).is_some_and(|rank| rank.dead)
     }
 
-    pub(super) fn changes(&self, channel: usize, member: usize) -> u64 {
-        self.channels[channel].changes[member]
-    }
-
     pub(super) fn link(&mut self, channel: usize, from: usize, to: usize) -> &mut Link {
-        let ChannelLinks { members, links, .. } = &mut self.channels[channel];
-        &mut links[from * members.len() + to]
+        self.channels[channel].link(from, to)
     }
 
     /// Wakes a member that sleeps on the channel, or prevents it from going to sleep.
     pub(super) fn notify(&mut self, channel: usize, member: usize) {
         let rank = self.channels[channel].members[member];
-        self.threads_of(rank).for_each(|thread| thread.sleep.notify(channel));
+        self.threads.notify(rank, channel);
     }
 
     pub(super) fn record_change(&mut self, channel: usize, member: usize) {
@@ -274,7 +268,7 @@ impl World {
             Event::Nudge { channel, member } => self.notify(channel, member),
             Event::Incident(at) => self.inject(self.plan.incidents[at].1),
             Event::Resume { .. } => {}
-            Event::Heal => self.wake_all(),
+            Event::Heal => self.threads.wake_all(),
             Event::Unreachable { a, b } => self.lose_contact(a, b),
             Event::LostClient { rank } => self.reset_store_connections(rank),
         }
@@ -286,8 +280,8 @@ impl World {
 
     /// Returns whether the run has made so many operations that short pieces and slow ranks would
     /// keep it from ending soon.
-    pub(super) fn is_long(&self) -> bool {
-        self.ranks.iter().map(|rank| rank.operations.count()).sum::<u64>() > LONG
+    pub(super) const fn is_long(&self) -> bool {
+        self.operations > LONG
     }
 
     /// Returns true once in `n` times on average.
@@ -368,14 +362,5 @@ impl World {
             let back = self.time_back(channel, from, to);
             self.plan_event(back, Event::Credit { channel, from, to, position });
         }
-    }
-
-    /// Wakes all threads, including those that wait for a channel to open.
-    pub(super) fn wake_all(&mut self) {
-        self.threads.iter_mut().for_each(|thread| thread.sleep.wake());
-    }
-
-    pub(super) fn threads_of(&mut self, rank: usize) -> impl Iterator<Item = &mut Thread> {
-        self.threads.iter_mut().filter(move |thread| thread.rank == rank)
     }
 }
