@@ -4,8 +4,11 @@ mod elastic;
 mod program;
 mod rendezvous;
 mod summary;
+mod workers;
 
 use std::io::Write;
+use std::num::NonZero;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -17,12 +20,14 @@ use comm_sim::swarm::{self, Changes, Knobs, PassedRun, SwarmRank, Watchdog};
 use crate::error::{Error, Result};
 use crate::{commands, places};
 use summary::Summary;
+use workers::run_seeds;
 
 /// Run random programs on faulty networks in virtual time, and check the properties of every run.
 ///
-/// A seed determines two runs, one of a communicator and one of a rendezvous through a store: the
-/// number of ranks, the network, the faults, the calls, and the order of threads. If a property
-/// does not hold, a smaller run is searched that fails in the same way, and its log is printed.
+/// A seed determines three runs, one of a communicator, one of a rendezvous through a store, and
+/// one of a group that shrinks and grows: the number of ranks, the network, the faults, the calls,
+/// and the order of threads. If a property does not hold, a smaller run is searched that fails in
+/// the same way, and its log is printed.
 #[derive(Debug, Args)]
 pub(crate) struct Swarm {
     /// Run only this seed, and print its log
@@ -40,6 +45,10 @@ pub(crate) struct Swarm {
     /// The time after which no run begins
     #[arg(long, default_value_t = 20)]
     seconds: u64,
+
+    /// The number of seeds that run at the same time; by default one per processor
+    #[arg(long, conflicts_with = "seed")]
+    jobs: Option<usize>,
 }
 
 /// A program that every seed runs, and the limits of its runs.
@@ -76,25 +85,25 @@ impl Swarm {
 
     fn run_all(&self, out: &mut impl Write) -> Result<()> {
         let first = self.first.map_or_else(seed_of_commit, Ok)?;
-        let (programs, watchdog) = (Program::all(), Watchdog::new(HANGS_AFTER));
-        let (steps, seconds) = self.runs.map_or((self.seconds, true), |runs| (runs, false));
+        let (start, limit) = (Instant::now(), Duration::from_secs(self.seconds));
+        let exists = |number| self.runs.map_or_else(|| start.elapsed() < limit, |runs| number < runs);
+        let steps = self.runs.unwrap_or(self.seconds);
         let progress = Progress::with_estimate(usize::try_from(steps).unwrap_or(usize::MAX));
-        let (start, mut summary, mut done, mut seeds) = (Instant::now(), Summary::default(), 0, 0);
-        while done < steps {
-            let seed = first.wrapping_add(seeds);
-            for program in &programs {
-                watchdog.begin(seed);
-                summary.add(&program.run(seed)?);
-            }
-            seeds += 1;
-            let next = if seconds { start.elapsed().as_secs() } else { seeds };
-            (done..next.min(steps)).for_each(|_| progress.done(|| ()));
+        let (mut summary, mut steps_done) = (Summary::default(), 0);
+        run_seeds((first, self.jobs()), &exists, |runs| {
+            summary.add(runs);
+            let next = self.runs.map_or_else(|| start.elapsed().as_secs(), |_| summary.seeds());
+            (steps_done..next.min(steps)).for_each(|_| progress.done(|| ()));
             progress.at(format!("{} runs", summary.runs()));
-            done = next;
-        }
+            steps_done = next;
+        })?;
         drop(progress);
         summary.write(out, first, start.elapsed())?;
         Ok(())
+    }
+
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get)).max(1)
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) fn config(rank: &SwarmRank<'_>) -> RingConfig {
     config.segments_per_pass = choose(4, [1, 2, 16, 16]);
     config.eager_bytes = choose(6, [0, 100, 64 << 10, 64 << 10]);
     config.part_bytes = choose(8, [1000, 10_000, 256 << 10, 256 << 10]);
+    // No run makes more calls in a group, and recording them takes memory.
+    config.recorded_calls = 64;
     config.announce_after = Duration::from_millis(choose(10, [5, 20, 100, 100]) as u64);
     config
 }

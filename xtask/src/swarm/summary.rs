@@ -10,7 +10,10 @@ use comm_sim::swarm::PassedRun;
 /// Counts of the runs that passed, which show that faults happened and were noticed.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
+    seeds: u64,
     runs: u64,
+    /// A hash of every operation of all runs, in whatever order the seeds ended.
+    digest: u64,
     without_faults: u64,
     failed_calls: usize,
     shrunk: usize,
@@ -23,8 +26,19 @@ impl Summary {
         self.runs
     }
 
-    pub(super) fn add(&mut self, passed: &PassedRun) {
+    pub(super) const fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    /// Adds the runs of one seed.
+    pub(super) fn add(&mut self, runs: &[PassedRun]) {
+        self.seeds += 1;
+        runs.iter().for_each(|passed| self.add_run(passed));
+    }
+
+    fn add_run(&mut self, passed: &PassedRun) {
         self.runs += 1;
+        self.digest = self.digest.wrapping_add(passed.digest);
         self.without_faults += u64::from(passed.incidents.is_empty());
         self.failed_calls += passed.failed_calls;
         self.shrunk += passed.shrunk;
@@ -35,11 +49,11 @@ impl Summary {
     }
 
     pub(super) fn write(&self, out: &mut impl Write, first: u64, time: Duration) -> io::Result<()> {
-        let Self { runs, without_faults, failed_calls, shrunk, entered, incidents } = self;
+        let Self { seeds, runs, digest, without_faults, failed_calls, shrunk, entered, incidents } = self;
         let counts: Vec<String> = incidents.iter().map(|(name, count)| format!("{count} {name}")).collect();
         writeln!(
             out,
-            "all properties hold in {runs} runs from seed {first} on, in {:.1} s",
+            "all properties hold in {runs} runs of {seeds} seeds from {first} on, in {:.1} s; digest {digest:016x}",
             time.as_secs_f64()
         )?;
         writeln!(out, "faults: {}; runs without faults: {without_faults}", counts.join(", "))?;
