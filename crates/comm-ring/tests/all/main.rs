@@ -30,5 +30,6 @@ mod schedules;
 mod settings;
 mod shrink;
 mod staging;
+mod thousands;
 mod user_types;
 mod virtual_time;
