@@ -47,8 +47,8 @@ pub(crate) struct QueueState<P: Protocol> {
 }
 
 impl<P: Protocol> AcceptQueue<P> {
-    pub(crate) fn new(listener: P::Listener) -> Result<Self> {
-        let acceptor = Acceptor::new(listener).map_err(|error| Error::io("watch a listener", error))?;
+    pub(crate) fn new(listeners: Vec<P::Listener>) -> Result<Self> {
+        let acceptor = Acceptor::new(listeners).map_err(|error| Error::io("watch a listener", error))?;
         let epoll = acceptor.descriptor();
         let state = QueueState {
             acceptor,

@@ -16,19 +16,20 @@ use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim};
 use crate::poll::deadline_after;
 use crate::rate_limit::RateLimit;
 
-const LISTENER: u64 = 0;
+/// The tokens of listeners are less than this, and those of connections are not.
+const LISTENERS_MAX: u64 = 1 << 16;
 const EVENTS_PER_TURN: usize = 64;
 
-/// The accepting side of a protocol: a listener and a handshake.
+/// The accepting side of a protocol: its listeners and a handshake.
 pub trait Accept {
-    /// The listening socket, which does not block.
+    /// A listening socket, which does not block.
     type Listener: AsFd;
     /// A connection whose handshake has not ended.
     type Conn: PendingConn;
     /// An authenticated connection.
     type Accepted;
 
-    /// Names the listener in logs.
+    /// Names the listeners in logs.
     const NAME: &'static str;
 
     /// The limits on pending connections.
@@ -94,19 +95,19 @@ pub struct Limits {
     pub handshake_timeout: Option<Duration>,
 }
 
-/// Accepts connections on one listener, and drives their handshakes.
+/// Accepts connections on one or more listeners, and drives their handshakes.
 ///
 /// Even if many processes connect, a turn is short, the number of pending connections is bounded,
 /// and they do not keep descriptors that the process needs. Authenticated connections leave the
 /// acceptor.
 #[derive(Debug)]
 pub struct Acceptor<A: Accept> {
-    listener: A::Listener,
+    listeners: Vec<A::Listener>,
     epoll: Arc<OwnedFd>,
     /// Keyed by id, so that the first is the oldest.
     pending: BTreeMap<u64, Entry<A::Conn>>,
     next_id: u64,
-    /// The time at which the listener is watched again, if it is paused.
+    /// The time at which the listeners are watched again, if they are paused.
     paused_until: Option<Instant>,
     /// The error of the last attempt to accept a connection, if it failed.
     accept_error: Option<io::Error>,
@@ -121,18 +122,21 @@ struct Entry<C> {
 }
 
 impl<A: Accept> Acceptor<A> {
-    /// Creates an acceptor that watches a listener.
+    /// Creates an acceptor that watches listeners, which should be few.
     ///
     /// # Errors
     /// The error of epoll, for example if the process has no descriptor left.
-    pub fn new(listener: A::Listener) -> io::Result<Self> {
+    pub fn new(listeners: impl IntoIterator<Item = A::Listener>) -> io::Result<Self> {
+        let listeners: Vec<A::Listener> = listeners.into_iter().collect();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        for (token, listener) in (0..LISTENERS_MAX).zip(&listeners) {
+            epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)?;
+        }
         Ok(Self {
-            listener,
+            listeners,
             epoll: Arc::new(epoll),
             pending: BTreeMap::new(),
-            next_id: LISTENER + 1,
+            next_id: LISTENERS_MAX,
             paused_until: None,
             accept_error: None,
             warnings: RateLimit::default(),
@@ -156,7 +160,7 @@ impl<A: Accept> Acceptor<A> {
         self.pending.len()
     }
 
-    /// Returns the error that currently prevents the listener from accepting connections, for
+    /// Returns the error that currently prevents a listener from accepting connections, for
     /// example that the process has no descriptor left.
     #[must_use]
     pub const fn accept_error(&self) -> Option<&io::Error> {
@@ -185,19 +189,19 @@ impl<A: Accept> Acceptor<A> {
         let mut accepted = Vec::new();
         for event in &*events {
             match event.data.u64() {
-                LISTENER => self.accept_some(protocol, capacity, &mut accepted),
+                at @ 0..LISTENERS_MAX => self.accept_some(protocol, at as usize, capacity, &mut accepted),
                 id => accepted.extend(self.resume(protocol, id, accepted.len() < capacity)),
             }
         }
         Ok(accepted)
     }
 
-    /// Closes connections whose deadline has passed, and watches the listener again once a pause is
-    /// over.
+    /// Closes connections whose deadline has passed, and watches the listeners again once a pause
+    /// is over.
     fn expire(&mut self) {
         let now = Instant::now();
         if self.paused_until.is_some_and(|until| until <= now) {
-            self.watch_listener(None);
+            self.watch_listeners(None);
         }
         let is_late = |pending: &Entry<_>| pending.deadline.is_some_and(|deadline| deadline <= now);
         for (_, late) in self.pending.extract_if(.., |_, pending| is_late(pending)) {
@@ -205,28 +209,38 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    /// Watches the listener, or stops watching it until `paused_until`.
-    fn watch_listener(&mut self, paused_until: Option<Instant>) {
+    /// Watches the listeners, or stops watching them until `paused_until`.
+    fn watch_listeners(&mut self, paused_until: Option<Instant>) {
         let events = if paused_until.is_none() { EventFlags::IN } else { EventFlags::empty() };
-        match epoll::modify(&*self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
+        let mut tokens = (0..LISTENERS_MAX).map(EventData::new_u64).zip(&self.listeners);
+        let watched =
+            tokens.try_for_each(|(token, listener)| epoll::modify(&*self.epoll, listener, token, events));
+        match watched {
             Ok(()) => self.paused_until = paused_until,
             Err(errno) => tracing::error!(listener = A::NAME, %errno, "cannot watch a listener"),
         }
     }
 
     fn pause(&mut self) {
-        self.watch_listener(Instant::now().checked_add(ACCEPT_PAUSE));
+        self.watch_listeners(Instant::now().checked_add(ACCEPT_PAUSE));
     }
 
     /// Accepts a bounded number of connections, so that a flood of them does not delay other work.
     /// epoll reports the remaining ones again.
-    fn accept_some(&mut self, protocol: &A, capacity: usize, accepted: &mut Vec<A::Accepted>) {
+    fn accept_some(
+        &mut self,
+        protocol: &A,
+        listener: usize,
+        capacity: usize,
+        accepted: &mut Vec<A::Accepted>,
+    ) {
         for _ in 0..ACCEPTS_PER_TURN {
             let is_full = self.pending.len() >= protocol.limits().pending_max;
             if is_full && self.victim().is_none() {
                 return self.pause();
             }
-            match protocol.accept(&self.listener) {
+            let Some(listener) = self.listeners.get(listener) else { return };
+            match protocol.accept(listener) {
                 Ok(Some(state)) => {
                     self.accept_error = None;
                     accepted.extend(self.admit(protocol, state, accepted.len() < capacity));

@@ -118,12 +118,14 @@ pub struct Mesh<P: Protocol> {
 }
 
 impl<P: Protocol> Mesh<P> {
-    /// Creates the mesh of a rank. Without a listener it has no connections.
+    /// Creates the mesh of a rank, which accepts connections on all listeners. Without one it has
+    /// no connections.
     ///
     /// # Errors
     /// [`Error::Io`](comm_core::Error::Io) if the system has no descriptor left.
-    pub fn new(group: Group, protocol: P, listener: Option<P::Listener>) -> Result<Self> {
-        let queue = listener.map(AcceptQueue::new).transpose()?.map(Arc::new);
+    pub fn new(group: Group, protocol: P, listeners: impl IntoIterator<Item = P::Listener>) -> Result<Self> {
+        let listeners: Vec<P::Listener> = listeners.into_iter().collect();
+        let queue = if listeners.is_empty() { None } else { Some(Arc::new(AcceptQueue::new(listeners)?)) };
         Ok(Self { group, protocol: Arc::new(protocol), queue, dialer: Mutex::new(None) })
     }
 

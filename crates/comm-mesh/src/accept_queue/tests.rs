@@ -11,7 +11,7 @@ use crate::testing::{GREETING, SOON, TestProtocol, connect, is_closed, listen};
 
 fn queue() -> (Arc<AcceptQueue<TestProtocol>>, impl Fn(&[u8]) -> UnixStream) {
     let (listener, address) = listen();
-    (Arc::new(AcceptQueue::new(listener).unwrap()), move |bytes: &[u8]| connect(&address, bytes))
+    (Arc::new(AcceptQueue::new(vec![listener]).unwrap()), move |bytes: &[u8]| connect(&address, bytes))
 }
 
 const fn id(world_rank: usize) -> ConnId {

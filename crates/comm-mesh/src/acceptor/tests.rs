@@ -12,7 +12,7 @@ use crate::testing::{GREETING, SOON, TestProtocol, connect, is_closed, listen};
 
 fn acceptor() -> (Acceptor<TestProtocol>, impl Fn(&[u8]) -> UnixStream) {
     let (listener, address) = listen();
-    (Acceptor::new(listener).unwrap(), move |bytes: &[u8]| connect(&address, bytes))
+    (Acceptor::new([listener]).unwrap(), move |bytes: &[u8]| connect(&address, bytes))
 }
 
 fn protocol(pending_max: usize, handshake_timeout: Option<Duration>) -> TestProtocol {
@@ -52,6 +52,21 @@ fn a_peer_is_accepted_among_silent_connections() {
     let _silent: Vec<_> = (0..50).map(|_| connect(&[])).collect();
     let _peer = connect(&[GREETING, 0, 7, 0]);
     assert_eq!(accept_one(&mut acceptor, &protocol), 7);
+}
+
+#[test]
+fn peers_are_accepted_on_every_listener_also_after_a_pause() {
+    let listening = [(); 3].map(|()| listen());
+    let addresses = listening.each_ref().map(|(_, address)| address.clone());
+    let mut acceptor = Acceptor::<TestProtocol>::new(listening.map(|(listener, _)| listener)).unwrap();
+    let protocol = protocol(40, None);
+    for round in 0..2 {
+        for (at, address) in (1..).zip(&addresses) {
+            let _peer = connect(address, &[GREETING, 0, at + round, 0]);
+            assert_eq!(accept_one(&mut acceptor, &protocol), usize::from(at + round));
+        }
+        acceptor.pause();
+    }
 }
 
 #[test]

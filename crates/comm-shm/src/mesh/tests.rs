@@ -24,7 +24,7 @@ fn rank_zero() -> Rank {
     let members = vec![Some(Address { listener, token: 1 }), Some(Address { listener: 0, token: 2 })];
     let identity = Identity { rank: 0, token: 1, members };
     let protocol = SharedMemoryProtocol::new(identity, SharedMemoryConfig::default());
-    let acceptor = Acceptor::new(socket::listen(listener).unwrap()).unwrap();
+    let acceptor = Acceptor::new([socket::listen(listener).unwrap()]).unwrap();
     Rank { protocol, acceptor, listener }
 }
 

@@ -113,7 +113,7 @@ impl Reactor {
     ) -> io::Result<Self> {
         let identity = u64::from_ne_bytes(random_bytes()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let acceptor = Acceptor::new(listener)?;
+        let acceptor = Acceptor::new([listener])?;
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // It is notified twice: to drain, and to stop.
         epoll::add(&epoll, stop, EventData::new_u64(STOP), EventFlags::IN | EventFlags::ET)?;
