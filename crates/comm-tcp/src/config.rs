@@ -29,6 +29,12 @@ pub struct TcpConfig {
     /// to 32: the rank adds sockets to a stream whose rate the network limits, and uses them as
     /// long as that increases the rate. Otherwise it adds them, besides the one with which the
     /// channel was opened, as soon as it sends something.
+    ///
+    /// If a peer has published several addresses
+    /// ([`RendezvousConfig::interface`](crate::RendezvousConfig::interface)), sockets are added at
+    /// all of them in turn, except where the peer does not answer or refuses the connection. The
+    /// routes of the system decide through which interface an address is reached. The loss of one
+    /// of these networks is an error, as that of the first one is.
     pub sockets_per_peer: Option<usize>,
     /// The number of consecutive bytes of a stream that go through one of several sockets, from 1
     /// to 64 MiB.
@@ -49,8 +55,8 @@ pub struct TcpConfig {
     ///
     /// The kernel probes idle connections every second, or eight times in this time from 16
     /// seconds on (`TCP_KEEPIDLE`): one packet and its answer for each connection of a channel of
-    /// control or of messages. Ranks that wait also look at connections with unacknowledged bytes.
-    /// Connections within a host are not probed.
+    /// control or of messages, or over another interface than theirs. Ranks that wait also look at
+    /// connections with unacknowledged bytes. Connections within a host are not probed.
     pub keepalive_timeout: Option<Duration>,
     /// Whether the bytes of connections have checksums (CRC32C). The setting of one of the two
     /// sides suffices. Bytes that did not arrive as they were sent are an error
@@ -121,6 +127,12 @@ impl TcpConfig {
     pub(crate) fn keepalive(&self, kind: ChannelKind) -> Option<Keepalive> {
         let timeout = self.keepalive_timeout.filter(|_| kind != ChannelKind::Collective);
         timeout.map(Keepalive::new)
+    }
+
+    /// Returns the times of keepalive of sockets that connect other interfaces than those of the
+    /// channels of a group: no other channel shows whether these answer.
+    pub(crate) fn keepalive_of_others(&self) -> Option<Keepalive> {
+        self.keepalive_timeout.map(Keepalive::new)
     }
 
     /// Returns the number of sockets of streams to a peer.

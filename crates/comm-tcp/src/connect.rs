@@ -203,6 +203,13 @@ impl Connector {
         matches!(self.state, ConnectState::Connecting(_))
     }
 
+    /// Whether the host has not answered the current attempt until now, even if the connector has
+    /// not been advanced for a while.
+    pub(crate) fn is_still_unanswered(&self) -> bool {
+        let ConnectState::Connecting(socket) = &self.state else { return false };
+        matches!(wait_for(socket, PollFlags::OUT, Instant::now()), Ok(false))
+    }
+
     /// Returns the reason why there is no connection yet.
     pub(crate) fn reason(&self) -> io::Error {
         match (&self.last_error, &self.state) {

@@ -1,4 +1,4 @@
-//! The listener and the record of a rank before the rendezvous.
+//! The listeners and the record of a rank before the rendezvous.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,26 +15,28 @@ use crate::identity::Identity;
 use crate::interface;
 use crate::mesh::TcpProtocol;
 use crate::protection::ProtectionConfig;
-use crate::record::Record;
+use crate::record::{ADDRESSES_MAX, Record};
 use crate::rendezvous::{RendezvousConfig, check_reach};
 use crate::socket::{self, Options};
 
 /// The name of the setting in errors.
 const PORTS: &str = "ports";
 
-/// The listener of one rank, before the rendezvous.
+/// The listeners of one rank, before the rendezvous.
 #[derive(Debug)]
 pub struct TcpEndpoint {
     group: Group,
     config: TcpConfig,
-    listener: Socket,
+    /// One for each published address.
+    listeners: Vec<Socket>,
     job: u64,
     protection: ProtectionConfig,
     own: Record,
 }
 
 impl TcpEndpoint {
-    /// Listens on a port of [`RendezvousConfig::ports`].
+    /// Listens on a port of [`RendezvousConfig::ports`]. If several addresses are to be published,
+    /// listens on the same port of each; an address where that port is in use is left out.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a setting cannot be used, for example because all ports are in use;
@@ -42,7 +44,8 @@ impl TcpEndpoint {
     pub fn bind(config: &RendezvousConfig) -> Result<Self> {
         let group = config.check()?;
         let (listen, publish) = addresses(config)?;
-        let listener = listen_in(config, listen, &Options::channel(&config.tcp, None))?;
+        let options = Options::channel(&config.tcp, None);
+        let listener = listen_in(config, listen, &options)?;
         let local = socket::local_address(&listener)?;
         if !config.protection().authenticates() && !local.ip().is_loopback() {
             tracing::warn!(
@@ -52,11 +55,34 @@ impl TcpEndpoint {
                  set COMM_SECRET to the same random text on every rank"
             );
         }
+        let (other_listeners, others): (Vec<_>, _) =
+            listen_on_others(config, local, &options)?.into_iter().unzip();
         let address = SocketAddr::new(publish, local.port());
-        let own = Record { process: random_number()?, address };
+        let own = Record { process: random_number()?, address, others };
         let (job, protection) = (config.member.job, config.protection());
-        Ok(Self { group, config: config.tcp.clone(), listener, job, protection, own })
+        let listeners = [listener].into_iter().chain(other_listeners).collect();
+        Ok(Self { group, config: config.tcp.clone(), listeners, job, protection, own })
     }
+}
+
+/// Listens on the other interfaces of the configuration, if there are any.
+fn listen_on_others(
+    config: &RendezvousConfig,
+    local: SocketAddr,
+    options: &Options,
+) -> Result<Vec<(Socket, SocketAddr)>> {
+    let (Some(setting), None, None) = (&config.interface, config.bind, config.advertise) else {
+        return Ok(Vec::new());
+    };
+    let mut listening = Vec::new();
+    for ip in interface::others(setting, local.ip())?.into_iter().take(ADDRESSES_MAX - 1) {
+        let address = SocketAddr::new(ip, local.port());
+        match socket::listen(address, options) {
+            Ok(listener) => listening.push((listener, address)),
+            Err(error) => tracing::warn!(%address, %error, "an interface is not used"),
+        }
+    }
+    Ok(listening)
 }
 
 impl Endpoint for TcpEndpoint {
@@ -70,11 +96,11 @@ impl Endpoint for TcpEndpoint {
     /// [`Error::PeerLost`] for a rank whose address others cannot reach, [`Error::Malformed`] for
     /// text that is not a record, [`Error::Io`] if the system has no file descriptors left.
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<TcpFabric> {
-        let Self { group, config, listener, job, protection, .. } = self;
+        let Self { group, config, listeners, job, protection, .. } = self;
         let members = comm_rendezvous::parse_records(records, Record::parse)?;
         check_reach(&members)?;
         let identity = Identity { rank: group.rank(), job, protection, members };
-        Ok(TcpFabric::new(Mesh::new(group, TcpProtocol { identity, config }, Some(listener))?, watch))
+        Ok(TcpFabric::new(Mesh::new(group, TcpProtocol { identity, config }, listeners)?, watch))
     }
 }
 

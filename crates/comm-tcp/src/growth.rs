@@ -4,6 +4,10 @@
 //! for most of the time, and the receiver had space for more, then the network limits the rate. The
 //! sender tries twice as many sockets, and keeps them if the rate increases by a fifth. Otherwise
 //! it returns to the former number, and tries again later.
+//!
+//! If several networks lead to the peer, the first attempt has two sockets in each. If that is not
+//! faster, the next one has sockets in the first network alone, because a slow or faulty network
+//! may hide what more sockets in another one gain.
 
 use std::time::{Duration, Instant};
 
@@ -119,6 +123,10 @@ impl Rates {
 #[derive(Debug)]
 pub(crate) struct Growth {
     limit: Sockets,
+    /// The number of networks that lead to the peer, at least one.
+    networks: usize,
+    /// Whether attempts use all networks, and not only the first one.
+    is_spread: bool,
     /// The number of sockets that carry the stream.
     sockets: usize,
     /// Its rate, once it is known.
@@ -135,8 +143,8 @@ pub(crate) struct Growth {
 enum GrowthPhase {
     /// Measures whether the network limits the rate.
     Watching,
-    /// The sockets of an attempt are being connected.
-    Connecting,
+    /// The sockets of an attempt are being connected, in this many networks.
+    Connecting { networks: usize },
     /// They are given time to reach their rate.
     WarmingUp { attempt: usize, until: Option<Instant> },
     /// The rate of an attempt is measured.
@@ -156,7 +164,23 @@ impl Growth {
             Sockets::Fixed(_) => 1,
             Sockets::Tuned => LOOK_BYTES,
         };
-        Self { limit, sockets: 1, rate: 0, phase, window: None, retry: RETRY_MIN, look_at }
+        let (networks, is_spread, retry) = (1, true, RETRY_MIN);
+        Self { limit, networks, is_spread, sockets: 1, rate: 0, phase, window: None, retry, look_at }
+    }
+
+    /// Sets the number of networks that lead to the peer, at least one.
+    pub(crate) const fn set_networks(&mut self, networks: usize) {
+        self.networks = networks;
+    }
+
+    /// The number of networks that the sockets of the stream use.
+    pub(crate) const fn networks_used(&self) -> usize {
+        if self.is_spread { self.networks } else { 1 }
+    }
+
+    /// The number of sockets of the next attempt.
+    fn next_sockets(&self) -> usize {
+        (2 * self.sockets.max(self.networks_used())).min(TUNED_MAX)
     }
 
     /// Whether the number of sockets depends on the rate.
@@ -186,9 +210,9 @@ impl Growth {
                 }
                 let measured = self.measure(now, sample)?;
                 self.rate = measured.rate();
-                (self.sockets < TUNED_MAX).then(|| self.attempt((2 * self.sockets).min(TUNED_MAX)))
+                (self.sockets < TUNED_MAX).then(|| self.attempt(self.next_sockets()))
             }
-            GrowthPhase::Connecting => None,
+            GrowthPhase::Connecting { .. } => None,
             GrowthPhase::WarmingUp { attempt, until } => {
                 let after = || now + WARM_UP + sample().round_trip * WARM_UP_ROUND_TRIPS;
                 let until = until.unwrap_or_else(after);
@@ -208,7 +232,7 @@ impl Growth {
 
     /// Begins to connect the sockets of an attempt.
     fn attempt(&mut self, sockets: usize) -> usize {
-        (self.phase, self.window) = (GrowthPhase::Connecting, None);
+        (self.phase, self.window) = (GrowthPhase::Connecting { networks: self.networks }, None);
         sockets
     }
 
@@ -216,14 +240,18 @@ impl Growth {
     /// Returns whether they are to be used.
     pub(crate) fn end_connecting(&mut self, now: Instant, sockets: usize) -> bool {
         match (self.phase, self.limit) {
-            (GrowthPhase::Connecting, Sockets::Tuned) if sockets > self.sockets => {
+            (GrowthPhase::Connecting { .. }, Sockets::Tuned) if sockets > self.sockets => {
                 self.phase = GrowthPhase::WarmingUp { attempt: sockets, until: None };
             }
-            (GrowthPhase::Connecting, Sockets::Tuned) => {
+            (GrowthPhase::Connecting { .. }, Sockets::Tuned) => {
                 self.phase = self.settle(now);
                 return false;
             }
-            (GrowthPhase::Connecting, _) => self.phase = GrowthPhase::Settled { until: None },
+            // The sockets in a network that does not lead to the peer are connected in others.
+            (GrowthPhase::Connecting { networks }, _) if networks > self.networks => {
+                self.phase = GrowthPhase::Watching;
+            }
+            (GrowthPhase::Connecting { .. }, _) => self.phase = GrowthPhase::Settled { until: None },
             _ => {}
         }
         sockets > 0
@@ -255,6 +283,13 @@ impl Growth {
     fn conclude(&mut self, now: Instant, attempt: usize, rate: u128) -> Option<usize> {
         let (more, than) = IMPROVEMENT;
         if rate * than < self.rate * more {
+            if self.sockets == 1 && self.networks > 1 {
+                self.is_spread = !self.is_spread;
+                if !self.is_spread {
+                    tracing::debug!(self.rate, rate, "a stream is not faster in several networks");
+                    return Some(self.attempt(self.next_sockets()));
+                }
+            }
             self.phase = self.settle(now);
             tracing::debug!(sockets = self.sockets, rate = self.rate, "more sockets are not faster");
             return Some(self.sockets);
@@ -265,7 +300,7 @@ impl Growth {
             self.phase = self.settle(now);
             return None;
         }
-        Some(self.attempt((2 * attempt).min(TUNED_MAX)))
+        Some(self.attempt(self.next_sockets()))
     }
 }
 

@@ -80,8 +80,8 @@ mod tests {
     use super::*;
 
     fn identity(rank: usize) -> Identity {
-        let member =
-            |rank: u8| Record { process: u64::from(rank) + 100, address: "127.0.0.1:1".parse().unwrap() };
+        let address = "127.0.0.1:1".parse().unwrap();
+        let member = |rank: u8| Record { process: u64::from(rank) + 100, address, others: Vec::new() };
         Identity { rank, job: 7, protection: ProtectionConfig::NONE, members: (0..2).map(member).collect() }
     }
 

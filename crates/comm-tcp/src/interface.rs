@@ -74,6 +74,33 @@ pub(crate) fn choose(interfaces: Option<&str>, peer: Option<SocketAddr>) -> Resu
     Ok(ip)
 }
 
+/// Returns the addresses of the other interfaces of a list at which this rank may be reached, if
+/// `chosen` is its address of the list: one of each interface, in the order of the list, and of the
+/// same family.
+pub(crate) fn others(setting: &str, chosen: IpAddr) -> Result<Vec<IpAddr>> {
+    others_among(setting, &candidates()?, chosen)
+}
+
+fn others_among(setting: &str, candidates: &[Candidate], chosen: IpAddr) -> Result<Vec<IpAddr>> {
+    let filter = Filter::parse(setting)?;
+    let mut others: Vec<(usize, &Candidate)> = candidates
+        .iter()
+        .filter(|other| other.is_up && !other.ip.is_loopback() && !chosen.is_loopback())
+        .filter(|other| other.ip.is_ipv4() == chosen.is_ipv4())
+        .filter_map(|other| Some((filter.rank(&other.interface)?, other)))
+        .collect();
+    // Stable, so that addresses of an interface keep their order.
+    others.sort_by_key(|(rank, _)| *rank);
+    let mut used: Vec<&str> =
+        candidates.iter().filter(|own| own.ip == chosen).map(|own| own.interface.as_str()).collect();
+    others.retain(|(_, other)| {
+        let is_new = !used.contains(&other.interface.as_str());
+        used.push(&other.interface);
+        is_new
+    });
+    Ok(others.into_iter().map(|(_, other)| other.ip).collect())
+}
+
 /// Returns the address at which other hosts reach this one: the source address of the default
 /// route, or else that of the first interface that is up and not loopback. `None` if there is no
 /// such interface. Nothing is sent.
@@ -214,6 +241,24 @@ mod tests {
         assert_eq!(selected("^docker,eth", None), "10.1.0.1");
         assert_eq!(selected("^=docker0,eth0", None), "10.0.1.1");
         assert_eq!(selected("lo", None), "127.0.0.1");
+    }
+
+    #[test]
+    fn other_interfaces_of_a_list_are_used_with_an_address_each() {
+        let others = |setting: &str, chosen: &str| {
+            let mut machine = machine();
+            machine.extend(machine[5..].to_vec());
+            let others = others_among(setting, &machine, chosen.parse().unwrap()).unwrap();
+            others.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(others("eth", "10.0.0.1"), "10.0.1.1");
+        assert_eq!(others("=ib0,eth0,eth10", "10.1.0.1"), "10.0.0.1 10.0.1.1");
+        assert_eq!(others("^docker", "10.0.0.1"), "10.0.1.1 10.1.0.1");
+        // No other one has an IPv6 address.
+        assert_eq!(others("eth,ib", "2001:db8::1"), "");
+        assert_eq!(others("=eth0", "10.0.0.1"), "");
+        // All ranks are on this machine.
+        assert_eq!(others("lo,docker", "127.0.0.1"), "");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Connects the ranks of a mesh with TCP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use comm_core::{ChannelId, ChannelKind, Result};
@@ -14,10 +15,13 @@ use crate::added::AddedSockets;
 use crate::ask::Asker;
 use crate::config::TcpConfig;
 use crate::connect::{ChannelConnector, Connector};
+use crate::hello::Hello;
 use crate::identity::Identity;
+use crate::keepalive::Keepalive;
+use crate::outgoing::NewSocket;
 use crate::probe::Probe;
 use crate::protection::Established;
-use crate::socket::Options;
+use crate::socket::{self, Options};
 use crate::transport::{ChannelConfig, TcpTransport};
 
 /// The number of bytes that a control channel reads ahead per peer: its frames are short, and there
@@ -36,13 +40,50 @@ impl TcpProtocol {
         Options::channel(&self.config, self.config.keepalive(channel.kind))
     }
 
-    /// Begins to connect the socket of this number to a rank of the world.
-    pub(crate) fn connector(&self, channel: ChannelId, world_rank: usize, number: u8) -> Connector {
-        let Identity { members, protection, .. } = &self.identity;
+    /// Begins to connect the socket with which a channel is opened to a rank of the world, or one
+    /// that asks for it.
+    fn connector(&self, channel: ChannelId, world_rank: usize, number: u8) -> Connector {
+        let address = self.identity.members[world_rank].address;
+        self.connector_at(address, self.options(channel), self.identity.hello(world_rank, channel, number))
+    }
+
+    /// Begins to connect a socket that is added to a stream to a rank of the world.
+    pub(crate) fn connector_of_added(
+        &self,
+        channel: ChannelId,
+        world_rank: usize,
+        socket: NewSocket,
+    ) -> Option<Connector> {
+        let NewSocket { number, address } = socket;
         let hello = self.identity.hello(world_rank, channel, number);
-        // A rank listens before it publishes its address.
-        Connector::new(members[world_rank].address, hello, protection.clone(), self.options(channel))
-            .reached_before()
+        let options = match address {
+            0 => self.options(channel),
+            _ => Options::channel(&self.config, self.config.keepalive_of_others()),
+        };
+        Some(self.connector_at(self.addresses(world_rank).nth(address)?, options, hello))
+    }
+
+    fn connector_at(&self, address: SocketAddr, options: Options, hello: Hello) -> Connector {
+        // A rank listens before it publishes its addresses.
+        Connector::new(address, hello, self.identity.protection.clone(), options).reached_before()
+    }
+
+    /// The addresses of a rank of the world, without those that are also addresses of this host,
+    /// such as that of a bridge for containers.
+    pub(crate) fn addresses(&self, world_rank: usize) -> impl Iterator<Item = SocketAddr> {
+        let Identity { members, rank, .. } = &self.identity;
+        let (own, first) = (&members[*rank], members[world_rank].address);
+        let is_own = |other: SocketAddr| own.addresses().any(|address| address.ip() == other.ip());
+        members[world_rank].addresses().filter(move |address| *address == first || !is_own(*address))
+    }
+
+    /// When the host of a peer is lost that has connected this socket, if it did so through another
+    /// interface than that of the channel.
+    pub(crate) fn keepalive_of(&self, socket: &Socket) -> Option<Keepalive> {
+        let Identity { members, rank, .. } = &self.identity;
+        let local = socket::local_address(socket).ok()?.ip();
+        let is_other = members[*rank].others.iter().any(|other| other.ip() == local);
+        self.config.keepalive_of_others().filter(|_| is_other)
     }
 }
 
@@ -105,7 +146,9 @@ impl Protocol for TcpProtocol {
     }
 
     fn establish(&self, channel: ChannelId, accepted: Self::Accepted) -> io::Result<Established> {
-        self.options(channel).apply(&accepted.established.socket)?;
+        let socket = &accepted.established.socket;
+        let others = self.keepalive_of(socket).map(|of| Options::channel(&self.config, Some(of)));
+        others.unwrap_or_else(|| self.options(channel)).apply(socket)?;
         Ok(accepted.established)
     }
 

@@ -7,7 +7,6 @@
 //! then ends its direction too, so that neither side waits for bytes that cannot arrive.
 
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +17,7 @@ use rustix::io::Errno;
 use crate::connection::{Connection, StateChange};
 use crate::growth::LOOK_BYTES;
 use crate::keepalive::Keepalive;
-use crate::outgoing::OutgoingSockets;
+use crate::outgoing::{NewSocket, OutgoingSockets};
 use crate::protection::{PIECES_MAX, cut};
 use crate::read_ahead::ReadAhead;
 use crate::stripes::{Fault, StripeReader};
@@ -177,9 +176,8 @@ impl Peer {
         self.outgoing.is_due(self.accepted)
     }
 
-    /// Decides on the number of sockets that carry the stream to the peer. Returns the numbers of
-    /// those to add.
-    pub(crate) fn grow(&mut self, now: Instant) -> Range<u8> {
+    /// Decides on the number of sockets that carry the stream to the peer. Returns those to add.
+    pub(crate) fn grow(&mut self, now: Instant) -> Vec<NewSocket> {
         self.outgoing.grow(&self.connection, self.accepted, now)
     }
 

@@ -24,9 +24,14 @@ pub struct RendezvousConfig {
     /// address of packets to the store. If this is `None`, a loopback address is published, and all
     /// ranks must be on one machine.
     pub store: Option<SocketAddr>,
-    /// The network interfaces whose addresses may be published, in NCCL's syntax: `eth` for all
-    /// whose names begin with it, `=eth0` for this one only, and `^docker,lo` for all others. Names
-    /// are separated by commas.
+    /// The network interfaces whose addresses are published, in NCCL's syntax: `eth` for all whose
+    /// names begin with it, `=eth0` for this one only, and `^docker,lo` for all others. Names are
+    /// separated by commas.
+    ///
+    /// Channels are opened over the first one, which is an interface early in the list. Sockets
+    /// that are added to a stream ([`TcpConfig::sockets_per_peer`]) also use the others, if they
+    /// have addresses of the same family, up to eight in all. The rank listens on all of these
+    /// addresses. With `bind` or `advertise` only one address is published.
     pub interface: Option<String>,
     /// The address to listen on. It is also published unless it is unspecified (`0.0.0.0`, `::`)
     /// or `advertise` is given. `None` means the address of the interface.
@@ -120,7 +125,7 @@ mod tests {
     use super::*;
 
     fn members(addresses: &[&str]) -> Vec<Record> {
-        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap() };
+        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap(), others: Vec::new() };
         addresses.iter().map(member).collect()
     }
 

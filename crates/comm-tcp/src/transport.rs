@@ -19,6 +19,7 @@ use crate::added::{AddedSockets, IncomingSocket};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::keepalive::{CheckTimer, Keepalive};
+use crate::outgoing::NewSocket;
 use crate::peer::{Peer, Slot};
 use crate::protection::Established;
 
@@ -128,8 +129,9 @@ impl TcpTransport {
         let ChannelConfig { kind, tcp } = &self.config;
         let mut peer = Peer::new(rank, connection, tcp.stripe_bytes, self.read_ahead());
         let is_on_another_host = peer.is_on_another_host();
-        if self.added.is_some() {
-            peer.outgoing().set_sockets(tcp.sockets(*kind, !is_on_another_host));
+        if let Some(added) = &self.added {
+            let sockets = tcp.sockets(*kind, !is_on_another_host);
+            peer.outgoing().set_sockets(sockets, added.addresses(rank));
         }
         let keepalive = tcp.keepalive(*kind).filter(|_| is_on_another_host);
         self.peers[rank] = Some(peer);
@@ -173,43 +175,70 @@ impl TcpTransport {
         let incoming = added.accept()?;
         // The first connection of a peer was made before it added others.
         self.take_made()?;
-        incoming.into_iter().for_each(|incoming| self.add_incoming(incoming));
-        Ok(())
+        incoming.into_iter().try_for_each(|incoming| self.add_incoming(incoming))
     }
 
     /// Adds a socket to the stream from a peer. One that cannot be added is closed.
-    fn add_incoming(&mut self, incoming: IncomingSocket) {
-        let IncomingSocket { rank, number, connection } = incoming;
+    fn add_incoming(&mut self, incoming: IncomingSocket) -> Result<()> {
+        let IncomingSocket { rank, number, connection, keepalive } = incoming;
         let data = Token::Socket(rank, Slot::Incoming(number)).data();
-        let Some(Some(peer)) = self.peers.get_mut(rank) else { return };
+        let Some(Some(peer)) = self.peers.get_mut(rank) else { return Ok(()) };
         let watched = epoll::add(&self.epoll, &connection, data, EVENTS);
         if let Err(error) = watched {
             tracing::warn!(rank, number, %error, "cannot watch a socket that a rank has added");
         } else if !peer.add_incoming(number, connection) {
             tracing::warn!(rank, number, "a rank has added the same socket twice");
         }
+        keepalive.map_or(Ok(()), |keepalive| self.detect_lost_host(rank, keepalive))
     }
 
     /// Adds sockets to the stream to a peer if it needs some.
-    fn grow(&mut self, to: usize) {
-        let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(to)) else { return };
+    fn grow(&mut self, to: usize) -> Result<()> {
+        let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(to)) else {
+            return Ok(());
+        };
         let now = Instant::now();
-        for number in peer.grow(now) {
-            if !added.connect(&self.epoll, (to, number), Token::Connecting(to, number).data()) {
-                peer.outgoing().add(None, now);
+        let mut failed = added.give_up_unanswered(to, now);
+        for socket in peer.grow(now) {
+            if !added.connect(&self.epoll, (to, socket), Token::Connecting(to, socket.number).data()) {
+                failed.push(socket);
             }
         }
+        failed.into_iter().try_for_each(|socket| self.end_connect(to, socket, None))
     }
 
     /// Continues to connect a socket.
-    fn resume(&mut self, rank: usize, number: u8) {
-        let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(rank)) else { return };
-        let Some(connection) = added.resume(rank, number) else { return };
-        let token = Token::Socket(rank, Slot::Outgoing(peer.outgoing().count())).data();
-        let connection =
-            connection.filter(|connection| epoll::modify(&self.epoll, connection, token, EVENTS).is_ok());
-        self.holds_bytes |= connection.is_some();
-        peer.outgoing().add(connection, Instant::now());
+    fn resume(&mut self, rank: usize, number: u8) -> Result<()> {
+        let resumed = self.added.as_mut().and_then(|added| added.resume(rank, number));
+        resumed.map_or(Ok(()), |(socket, connection)| self.end_connect(rank, socket, connection))
+    }
+
+    /// Handles that a socket is connected, or cannot be. Once none is being connected, those that
+    /// are carry the stream.
+    fn end_connect(&mut self, rank: usize, socket: NewSocket, connection: Option<Connection>) -> Result<()> {
+        let (Some(added), Some(Some(peer))) = (&self.added, self.peers.get_mut(rank)) else {
+            return Ok(());
+        };
+        let outgoing = peer.outgoing();
+        outgoing.end_connect(socket, connection);
+        if outgoing.is_connecting() {
+            return Ok(());
+        }
+        for address in outgoing.give_up_addresses() {
+            let address = added.address(rank, address).map(tracing::field::display);
+            tracing::warn!(rank, address, "cannot connect: the stream to the rank does not use this address");
+        }
+        let mut keepalive = None;
+        for (socket, connection) in outgoing.take_connected() {
+            let token = Token::Socket(rank, Slot::Outgoing(outgoing.count())).data();
+            if epoll::modify(&self.epoll, &connection, token, EVENTS).is_ok() {
+                self.holds_bytes = true;
+                keepalive = keepalive.or_else(|| added.keepalive(socket));
+                outgoing.add(connection, socket.address);
+            }
+        }
+        outgoing.use_added(usize::MAX, Instant::now());
+        keepalive.map_or(Ok(()), |keepalive| self.detect_lost_host(rank, keepalive))
     }
 
     /// Makes the transport detect that the host of a peer does not answer.
@@ -280,7 +309,7 @@ impl TcpTransport {
                     Token::Abort => {}
                     Token::CheckTimer => self.check_hosts(),
                     Token::Accept => self.accept_added()?,
-                    Token::Connecting(rank, number) => self.resume(rank, number),
+                    Token::Connecting(rank, number) => self.resume(rank, number)?,
                     Token::Socket(rank, slot) => {
                         if let Some(Some(peer)) = self.peers.get_mut(rank) {
                             self.has_unreported_change |= peer.handle_event(slot, event.flags);
@@ -371,7 +400,7 @@ impl Transport for TcpTransport {
             sent = self.peer(to)?.try_send(bytes)?;
         }
         if self.peer(to)?.may_grow() {
-            self.grow(to);
+            self.grow(to)?;
         }
         Ok(sent)
     }

@@ -105,9 +105,10 @@ pub struct Config {
     /// rank. With the feature `tls`, [`TcpConfig`]`::tls` also encrypts them, and those of the
     /// store.
     pub secret: Option<Secret>,
-    /// The network interfaces whose address this rank may advertise, in NCCL's syntax: `eth`
-    /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. The
-    /// default is the interface on the route to the master.
+    /// The network interfaces whose addresses this rank advertises, in NCCL's syntax: `eth`
+    /// (prefix), `=eth0` (exact name), `^docker` (all except), and comma-separated lists. Ranks
+    /// connect over the first one, and streams between hosts that need more also use the others.
+    /// The default is the interface on the route to the master.
     pub interface: Option<String>,
     /// The address to listen on, if it differs from the advertised one.
     pub bind: Option<IpAddr>,

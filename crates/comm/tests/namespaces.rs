@@ -9,16 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm::{Comm, Error, Loss, ReduceOp, Result};
-use common::hosts::{Family, Hosts, address};
-use common::jobs::Job;
+use common::hosts::{Family, Hosts, INTERFACES, address, received};
+use common::jobs::{Job, print_loss};
 use common::process::{self, Rank};
 
 /// The default of the setting.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The documented time in which a lost host is named by a rank that is in a call.
 const LOST_WITHIN: Duration = Duration::from_millis(3500);
-/// The rate of one connection in the test of streams over several.
-const CONNECTION_MEGABITS: u32 = 60;
 /// The delay with which the kernel may send a probe. A host that is cut off in the meantime has
 /// been silent for that much longer already.
 const PROBE_DELAY: Duration = Duration::from_millis(500);
@@ -44,7 +42,6 @@ fn rank() {
         "small calls" => call_until_lost(&comm, 10),
         "large calls" => call_until_lost(&comm, 1_000_000),
         "sleep" => sleep_until_resumed(&comm),
-        "broadcasts" => broadcast_until_fast(&comm),
         "one message" => await_one_message(&comm),
         "messages" => exchange_until_lost(&comm),
         "calls until resumed" => call_until_resumed(&comm),
@@ -52,7 +49,7 @@ fn rank() {
             let mut buffer = vec![1.0_f32; 1_000_000];
             (0..5).for_each(|_| comm.all_reduce(&mut buffer, ReduceOp::Sum).unwrap());
             comm.barrier().unwrap();
-            println!("report: {:?}", ["eth0", "ib0"].map(|interface| received(interface) > 10_000_000));
+            println!("report: {:?}", INTERFACES.map(|interface| received(interface) > 10_000_000));
         }
         other => panic!("no such role: {other}"),
     }
@@ -102,13 +99,6 @@ fn collectives(comm: &Comm, len: usize) -> Result<()> {
     Ok(())
 }
 
-fn print_loss(error: &Error) {
-    match error.root_cause() {
-        Error::PeerLost { peer, loss, .. } => println!("report: lost {peer}: {loss}"),
-        other => println!("report: other: {other}"),
-    }
-}
-
 fn call_until_lost(comm: &Comm, len: usize) {
     let mut buffer = vec![1.0_f32; len];
     for round in 0_u64.. {
@@ -123,25 +113,6 @@ fn call_until_lost(comm: &Comm, len: usize) {
         // Leaves the processors to others.
         thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Broadcasts until that is more than twice as fast as one connection is allowed to be.
-fn broadcast_until_fast(comm: &Comm) {
-    let (began, mut buffer) = (Instant::now(), vec![0_u8; 1_000_000]);
-    let mut fastest = 0.0_f64;
-    while buffer[0] == 0 {
-        let round = Instant::now();
-        (0..4).for_each(|_| comm.broadcast(0, &mut buffer).unwrap());
-        fastest = fastest.max(4.0 * 8.0 * 1e6 / round.elapsed().as_secs_f64());
-        let is_fast = fastest > 2.2e6 * f64::from(CONNECTION_MEGABITS);
-        buffer[0] = u8::from(comm.rank() == 0 && (is_fast || began.elapsed() > Duration::from_secs(60)));
-        comm.broadcast(0, &mut buffer).unwrap();
-        if comm.rank() == 0 && buffer[0] == 1 {
-            println!("report: fast: {is_fast}");
-        }
-    }
-    println!("{} Mbit/s after {:?}", fastest / 1e6, began.elapsed());
-    comm.barrier().unwrap();
 }
 
 /// Makes no calls until there is input, and then one.
@@ -224,13 +195,6 @@ fn meet() {
         Error::PeerLost { peer, loss: Loss::Store(_), .. } => println!("report: lost the store of {peer}"),
         error => print_loss(&error),
     }
-}
-
-/// The number of bytes that an interface of this host has received.
-fn received(interface: &str) -> u64 {
-    let counters = std::fs::read_to_string("/proc/self/net/dev").unwrap();
-    let line = counters.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
-    line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn await_running(ranks: &mut [Rank]) {
@@ -330,18 +294,6 @@ fn a_rank_that_fails_in_a_message_and_leaves_is_not_named_in_place_of_the_vanish
     hosts.cut_off(2);
     for (at, ranks) in jobs.iter_mut().enumerate() {
         assert_named_in_time(&mut ranks[..4], &[4, 5], cut_off, &format!("job {at}"));
-    }
-}
-
-#[test]
-fn a_stream_is_faster_than_the_network_lets_one_connection_be() {
-    let Some(hosts) = Hosts::new(2, 1) else { return };
-    if !hosts.limit_connections(0, CONNECTION_MEGABITS) {
-        return;
-    }
-    for variables in [vec![], vec![("COMM_CHECKSUM", "crc32c".into())]] {
-        let mut ranks = hosts.start(&Job { ranks_per_host: 1, variables, ..Job::new("broadcasts", 29_500) });
-        assert_eq!(ranks[0].report().as_deref(), Some("fast: true"));
     }
 }
 

@@ -117,3 +117,62 @@ fn sockets_that_cannot_be_connected_are_tried_again_later() {
         );
     }
 }
+
+/// A stream in networks with these links, of which one connection fills each. Returns the numbers
+/// of sockets in each network, whenever they changed.
+fn spread(links: &[f64], seconds: f64) -> Vec<Vec<usize>> {
+    let mut growth = Growth::new(Sockets::Tuned);
+    growth.set_networks(links.len());
+    let start = Instant::now();
+    let (mut elapsed, mut sent, mut used) = (0.0, 0_u64, vec![1]);
+    let mut sample = Sample { sockets: 1, ..Sample::default() };
+    let mut history = vec![used.clone()];
+    while elapsed < seconds {
+        let rate: f64 = links.iter().zip(&used).filter(|(_, used)| **used > 0).map(|(link, _)| link).sum();
+        let step = LOOK_BYTES as f64 / rate;
+        (elapsed, sent) = (elapsed + step, sent + LOOK_BYTES);
+        sample.acked += LOOK_BYTES;
+        sample.sockets = used.iter().sum::<usize>() as u32;
+        sample.busy += Duration::from_secs_f64(step) * sample.sockets;
+        let now = start + Duration::from_secs_f64(elapsed);
+        if let Some(wanted) = growth.look(now, sent, || sample) {
+            let networks = growth.networks_used();
+            let in_turn = |network: usize| (wanted + networks - 1 - network) / networks;
+            if growth.end_connecting(now, wanted) {
+                used = (0..networks.min(wanted)).map(in_turn).collect();
+                history.push(used.clone());
+            }
+        }
+    }
+    history
+}
+
+#[test]
+fn a_stream_uses_all_networks_that_make_it_faster() {
+    let full = [GIGABIT, GIGABIT];
+    assert_eq!(spread(&full, 1.0), [vec![1], vec![2, 2], vec![4, 4], vec![2, 2]]);
+    let three = [GIGABIT, 0.5 * GIGABIT, 0.5 * GIGABIT];
+    assert_eq!(spread(&three, 1.0)[..2], [vec![1], vec![2, 2, 2]]);
+}
+
+#[test]
+fn a_network_that_makes_a_stream_hardly_faster_is_left_out_of_the_next_attempt() {
+    let history = spread(&[GIGABIT, 0.1 * GIGABIT], 1.0);
+    assert_eq!(history, [vec![1], vec![2, 2], vec![2], vec![1]]);
+    // It is tried again.
+    let again = spread(&[GIGABIT, 0.1 * GIGABIT], 5.0);
+    assert_eq!(again[4..], [vec![2, 2], vec![2], vec![1]]);
+}
+
+#[test]
+fn a_fixed_number_of_sockets_is_completed_in_the_networks_that_lead_to_the_peer() {
+    let mut growth = Growth::new(Sockets::Fixed(4));
+    growth.set_networks(2);
+    let now = Instant::now();
+    assert_eq!(growth.look(now, 1, Sample::default), Some(4));
+    growth.set_networks(1);
+    assert!(growth.end_connecting(now, 2));
+    assert_eq!(growth.look(now, 1 << 30, Sample::default), Some(4));
+    assert!(growth.end_connecting(now, 4));
+    assert_eq!(growth.look(now, 1 << 40, Sample::default), None);
+}

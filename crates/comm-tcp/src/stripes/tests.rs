@@ -140,7 +140,7 @@ comm_sim::hostile_input!(a_stream_arrives_in_order_over_any_sockets: 3000, |inpu
     let mut stream = Stream::new(1 + input.below(40));
     let bytes: Vec<u8> = (0..100 + input.below(3000)).map(|at| (at * 7 % 251) as u8).collect();
     (0..=input.below(4)).for_each(|_| stream.add(1 + input.below(200)));
-    stream.writer.set_used(usize::MAX);
+    stream.writer.set_used(0..stream.pipes.len());
     for _ in 0..1_000_000 {
         if stream.received.len() == bytes.len() && stream.writer.held_from().is_none() {
             break;
@@ -150,7 +150,9 @@ comm_sim::hostile_input!(a_stream_arrives_in_order_over_any_sockets: 3000, |inpu
             stream.add(1 + input.below(200));
         }
         if input.one_in(10) {
-            stream.writer.set_used(1 + input.below(6));
+            let (count, first) = (stream.pipes.len(), input.below(6));
+            let used = 1 + input.below(count);
+            stream.writer.set_used((0..used).map(|at| (first + at) % count));
         }
         stream.send(&bytes, input);
         if let Some((number, pipe)) = stream.late.pop_if(|_| !input.one_in(4)) {
@@ -229,7 +231,7 @@ fn a_stripe_that_repeats_bytes_is_an_error_and_one_that_skips_some_waits() {
 fn a_socket_that_accepts_nothing_does_not_hold_up_the_others() {
     let mut stream = Stream::new(10);
     (0..3).for_each(|_| stream.add(1000));
-    stream.writer.set_used(3);
+    stream.writer.set_used(0..3);
     stream.pipes[1].0.borrow_mut().capacity = 4;
     let bytes = vec![5; 5000];
     let none = &mut Input::new(&[]);
@@ -246,7 +248,7 @@ fn a_socket_that_accepts_nothing_does_not_hold_up_the_others() {
 fn bytes_on_a_slow_socket_arrive_soon_after_those_on_the_fastest_one() {
     let mut stream = Stream::new(100);
     (0..3).for_each(|_| stream.add(5000));
-    stream.writer.set_used(3);
+    stream.writer.set_used(0..3);
     // With 5000 bytes, the fastest one is 5 ns behind, and may be 2 ms ahead.
     stream.writer.set_rates([Some(0.1e6), Some(1e9), Some(1.3e6)]);
     let bytes = vec![5; 50_000];

@@ -11,7 +11,7 @@ const ALONE: usize = 16;
 /// one carries this many. The receiver's buffer has space for about as many.
 const LAG_BYTES: f64 = 2_000_000.0;
 
-/// The sockets that a sender has added to a stream. Stripes go to the first ones.
+/// The sockets that a sender has added to a stream. Stripes go to some of them.
 ///
 /// The bytes of a stripe that a socket does not accept are copied, and sent by
 /// [`StripeWriter::flush`], so that the next stripe can use another socket meanwhile. Until then
@@ -19,12 +19,12 @@ const LAG_BYTES: f64 = 2_000_000.0;
 #[derive(Debug)]
 pub(crate) struct StripeWriter<F> {
     flows: Vec<OutFlow<F>>,
-    /// The number of sockets that are used.
-    used: usize,
+    /// The sockets that are used.
+    used: Vec<usize>,
     stripe_bytes: usize,
     /// The stripe that is not complete.
     open: Option<OpenStripe>,
-    /// The socket that is tried first for the next stripe.
+    /// The socket that is tried first for the next stripe, as an index in `used`.
     next: usize,
 }
 
@@ -49,7 +49,7 @@ struct OutFlow<F> {
 impl<F: Flow> StripeWriter<F> {
     /// Creates a writer without sockets. `stripe_bytes` is at least 1.
     pub(crate) const fn new(stripe_bytes: usize) -> Self {
-        Self { flows: Vec::new(), used: 0, stripe_bytes, open: None, next: 0 }
+        Self { flows: Vec::new(), used: Vec::new(), stripe_bytes, open: None, next: 0 }
     }
 
     pub(crate) fn add(&mut self, flow: F) {
@@ -64,9 +64,19 @@ impl<F: Flow> StripeWriter<F> {
         self.flows.iter_mut().map(|flow| &mut flow.flow)
     }
 
-    /// Makes the first sockets carry all later stripes.
-    pub(crate) fn set_used(&mut self, used: usize) {
-        self.used = used.min(self.flows.len());
+    /// The sockets that carry stripes.
+    pub(crate) fn used_flows(&self) -> impl Iterator<Item = &F> {
+        self.used.iter().map(|&at| &self.flows[at].flow)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn used_indices(&self) -> &[usize] {
+        &self.used
+    }
+
+    /// Makes these sockets, which exist, carry all later stripes.
+    pub(crate) fn set_used(&mut self, used: impl IntoIterator<Item = usize>) {
+        self.used = used.into_iter().collect();
     }
 
     /// Sets the rates of sockets in bytes per second. One without a rate keeps the former one.
@@ -81,7 +91,7 @@ impl<F: Flow> StripeWriter<F> {
     /// The number of sockets that carry stripes. If it is zero, the stream is still on the socket
     /// of the channel.
     pub(crate) const fn used(&self) -> usize {
-        self.used
+        self.used.len()
     }
 
     /// The position below which nothing waits to be sent, if something does.
@@ -140,7 +150,7 @@ impl<F: Flow> StripeWriter<F> {
         let left = open.left - accepted;
         self.open = (left > 0).then_some(OpenStripe { left, ..open });
         if is_new {
-            self.next = open.flow + 1;
+            self.next = self.used.iter().position(|&flow| flow == open.flow).map_or(0, |at| at + 1);
         }
         Ok(accepted)
     }
@@ -152,13 +162,14 @@ impl<F: Flow> StripeWriter<F> {
 
     /// Chooses a socket for the next stripe, if one accepts it.
     fn begin(&self) -> Option<OpenStripe> {
-        let factor = if self.used == 1 { ALONE } else { 1 };
+        let factor = if self.used.len() == 1 { ALONE } else { 1 };
         Some(OpenStripe { flow: self.choose()?, left: self.stripe_bytes.saturating_mul(factor) })
     }
 
     fn choose(&self) -> Option<usize> {
         let latest = self.latest();
-        let mut in_turn = (0..self.used).map(|at| (self.next + at) % self.used);
+        let used = self.used.len();
+        let mut in_turn = (0..used).map(|at| self.used[(self.next + at) % used]);
         in_turn.find(|&at| {
             let flow = &self.flows[at];
             let is_late = latest.is_some_and(|(fastest, latest)| at != fastest && flow.delay() > latest);
@@ -171,8 +182,7 @@ impl<F: Flow> StripeWriter<F> {
     /// which would fill the receiver's buffers and wait. The fastest one is always used, and epoll
     /// reports when it accepts more.
     fn latest(&self) -> Option<(usize, f64)> {
-        let used = self.flows[..self.used].iter().enumerate();
-        let rates = used.filter_map(|(at, flow)| Some((at, flow.rate?)));
+        let rates = self.used.iter().filter_map(|&at| Some((at, self.flows[at].rate?)));
         let (fastest, rate) = rates.max_by(|a, b| a.1.total_cmp(&b.1))?;
         Some((fastest, self.flows[fastest].delay() + LAG_BYTES / rate))
     }

@@ -163,7 +163,7 @@ pub(super) const SOCKET_IFNAME: Variable = Variable::new(
     "COMM_SOCKET_IFNAME",
     Values::Text("`eth`, `=eth0`, `^docker`, or a list"),
     "the interface that leads to the master",
-    "the network interfaces whose address a rank advertises, in NCCL's syntax",
+    "the network interfaces whose addresses a rank advertises, in NCCL's syntax; fast streams between hosts use all of them",
 )
 .sets("interface");
 pub(super) const ADVERTISE_ADDR: Variable = Variable::new(

@@ -31,7 +31,14 @@ pub(crate) fn address(family: Family, switch: usize, host: usize) -> String {
     }
 }
 
-const INTERFACES: [&str; 2] = ["eth0", "ib0"];
+pub(crate) const INTERFACES: [&str; 2] = ["eth0", "ib0"];
+
+/// The number of bytes that an interface of this host has received.
+pub(crate) fn received(interface: &str) -> u64 {
+    let counters = fs::read_to_string("/proc/self/net/dev").unwrap();
+    let line = counters.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
+    line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
+}
 
 impl Hosts {
     /// Creates hosts, or states on the terminal why this system cannot.
@@ -113,16 +120,33 @@ impl Hosts {
         true
     }
 
-    /// Limits the rate at which each connection of a host sends on the first switch. Connections
-    /// whose source ports differ in the low byte are limited separately. States on the terminal if
-    /// the system cannot do that.
-    pub(crate) fn limit_connections(&self, host: usize, megabits: u32) -> bool {
+    /// Limits the rate at which a host sends on a switch. States on the terminal if the system
+    /// cannot do that.
+    pub(crate) fn limit_link(&self, host: usize, switch: usize, megabits: u32) -> bool {
+        let rate = format!("{megabits}mbit");
+        let tc = ["tc", "qdisc", "add", "dev", INTERFACES[switch], "root", "tbf", "rate", &rate];
+        let rest = ["burst", "128kb", "latency", "20ms"];
+        let limited = ip(&[&["netns", "exec", &self.host(host)], &tc[..], &rest].concat());
+        if let Err(reason) = &limited {
+            let _ = writeln!(std::io::stderr(), "skipped: this test needs tc with tbf: {reason}");
+        }
+        limited.is_ok()
+    }
+
+    /// Limits the rate at which each connection of a host sends on the first switch, and that of
+    /// all together. Connections whose source ports differ in the low byte are limited separately.
+    /// States on the terminal if the system cannot do that.
+    pub(crate) fn limit_connections(&self, host: usize, megabits: u32, total_megabits: u32) -> bool {
         let mut rules = String::from("qdisc add dev eth0 root handle 1: htb\n");
+        rules += &format!(
+            "class add dev eth0 parent 1: classid 1:fff htb rate {total_megabits}mbit quantum 60000\n"
+        );
         let filter = "filter add dev eth0 parent 1: protocol ip prio 1";
         rules += &format!("{filter} handle 2: u32 divisor 256\n");
         for (at, class) in (0..256).map(|at| (at, at + 1)) {
             rules += &format!(
-                "class add dev eth0 parent 1: classid 1:{class:x} htb rate {megabits}mbit quantum 60000\n"
+                "class add dev eth0 parent 1:fff classid 1:{class:x} htb rate 1mbit ceil {megabits}mbit \
+                 quantum 60000\n"
             );
             rules += &format!("{filter} u32 ht 2:{at:x}: match u32 0 0 flowid 1:{class:x}\n");
         }
@@ -153,6 +177,22 @@ impl Hosts {
     /// the other hosts.
     pub(crate) fn cut_off(&self, host: usize) {
         self.hub_ip(&["link", "set", &port(0, host), "down"]);
+    }
+
+    /// Waits until all interfaces are in the state in which others use them.
+    pub(crate) fn await_interfaces(&self) {
+        let are_up = |host: usize| {
+            let links = ip(&["-n", &self.host(host), "-oneline", "link", "show", "type", "veth"]).unwrap();
+            links.lines().all(|link| link.contains("state UP"))
+        };
+        while !(0..self.hosts).all(are_up) {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Makes a switch lose all packets from and to a host, without any sign to any host.
+    pub(crate) fn isolate(&self, host: usize, switch: usize) {
+        self.hub_ip(&["link", "set", &port(switch, host), "nomaster"]);
     }
 
     pub(crate) fn reconnect(&self, host: usize) {

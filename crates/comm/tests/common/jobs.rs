@@ -1,5 +1,7 @@
 //! Ranks on hosts with networks of their own.
 
+use comm::Error;
+
 use super::hosts::{Family, Hosts, address};
 use super::process::{Rank, set_role};
 
@@ -12,12 +14,14 @@ pub(crate) struct Job {
     pub(crate) ranks_per_host: usize,
     pub(crate) master: String,
     pub(crate) port: u16,
+    pub(crate) has_secret: bool,
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 impl Job {
     pub(crate) fn new(role: &'static str, port: u16) -> Self {
-        Self { role, ranks_per_host: 2, master: address(Family::V4, 0, 0), port, variables: Vec::new() }
+        let (ranks_per_host, master) = (2, address(Family::V4, 0, 0));
+        Self { role, ranks_per_host, master, port, has_secret: true, variables: Vec::new() }
     }
 }
 
@@ -42,9 +46,18 @@ impl Hosts {
             .env("WORLD_SIZE", (self.count() * job.ranks_per_host).to_string())
             .env("MASTER_ADDR", &job.master)
             .env("MASTER_PORT", job.port.to_string())
-            .env("COMM_SECRET", SECRET)
+            .envs(job.has_secret.then_some(("COMM_SECRET", SECRET)))
             .envs(job.variables.iter().map(|(name, value)| (name, value)));
         set_role(&mut command, job.role);
         Rank::start(command)
+    }
+}
+
+/// Reports the rank that an error names as lost.
+#[allow(clippy::print_stdout, reason = "the test that started this rank reads it")]
+pub(crate) fn print_loss(error: &Error) {
+    match error.root_cause() {
+        Error::PeerLost { peer, loss, .. } => println!("report: lost {peer}: {loss}"),
+        other => println!("report: other: {other}"),
     }
 }

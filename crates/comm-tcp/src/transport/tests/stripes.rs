@@ -16,7 +16,8 @@ fn pair_with_incoming(added: u8) -> (TcpTransport, TcpStream, Vec<TcpStream>) {
 fn add_incoming(transport: &mut TcpTransport, number: u8) -> TcpStream {
     let (ours, theirs) = connect();
     let connection = Connection::new(ours, 1000).assume_ready();
-    transport.add_incoming(IncomingSocket { rank: 1, number, connection });
+    let incoming = IncomingSocket { rank: 1, number, connection, keepalive: None };
+    transport.add_incoming(incoming).unwrap();
     theirs
 }
 
@@ -27,7 +28,8 @@ fn add_outgoing(transport: &mut TcpTransport) -> TcpStream {
     let Some(Some(peer)) = transport.peers.get_mut(1) else { panic!("there is no rank 1") };
     let token = Token::Socket(1, Slot::Outgoing(peer.outgoing().count())).data();
     epoll::add(&transport.epoll, &connection, token, EVENTS).unwrap();
-    peer.outgoing().add(Some(connection), Instant::now());
+    peer.outgoing().add(connection, 0);
+    peer.outgoing().use_added(usize::MAX, Instant::now());
     transport.holds_bytes = true;
     theirs
 }
