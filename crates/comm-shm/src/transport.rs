@@ -321,7 +321,8 @@ impl Transport for SharedMemoryTransport {
         let connected = 1 + self.peers.iter().flatten().count();
         // All others may be connected later.
         let ranks = if self.on_demand.is_some() { self.group.size() } else { connected };
-        last_level_cache_bytes() / ranks
+        // Half of the cache is for what is sent.
+        last_level_cache_bytes() / 2 / ranks
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
