@@ -11,9 +11,6 @@ use super::plan::Plan;
 use super::rank::{CallKind, CallRecord, GroupRecord, Record};
 use crate::network::{Incident, Simulation};
 
-/// The time before a deadline in which ranks answer what they wait for: the default of `comm-ring`.
-const ANSWERS_WITHIN: Duration = Duration::from_millis(200);
-
 /// A property of every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -101,9 +98,9 @@ struct Blame {
     /// The ranks that may be named: those of earlier faults, and those that did not get beyond
     /// their first call, because they could not connect.
     ranks: BTreeSet<usize>,
-    /// Whether a clock jumped so far that a deadline passed too early, or that the others had no
-    /// time to answer a rank that asked what they wait for, or a long stop or cut has ended so late
-    /// that the ranks were still catching up at the deadline. Then any rank may be late.
+    /// Whether a clock jumped so far that a deadline passed too early, or a long stop or cut has
+    /// ended so late that the ranks were still catching up at the deadline. Then any rank may be
+    /// late.
     all_may_be_late: bool,
 }
 
@@ -133,13 +130,7 @@ impl Blame {
             _ => false,
         };
         let has_jumped = happened.iter().map(jump).sum::<Duration>() >= plan.timeout / 2;
-        let answers_within = ANSWERS_WITHIN.min(plan.timeout / 2);
-        let takes_time_to_answer = |&(at, incident): &(Duration, Incident)| {
-            jump(&&incident) >= answers_within / 2 && at <= time && time < at.saturating_add(answers_within)
-        };
-        let all_may_be_late = has_jumped
-            || simulation.incidents.iter().any(takes_time_to_answer)
-            || simulation.incidents.iter().any(has_just_ended);
+        let all_may_be_late = has_jumped || simulation.incidents.iter().any(has_just_ended);
         Self { ranks, all_may_be_late }
     }
 }
