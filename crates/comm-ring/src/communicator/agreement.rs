@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use comm_core::{Armed, Error, GroupId, Result, Signature};
 
 use super::group_context::Connected;
+use super::patience::{Patience, TURN};
 use super::session::Session;
 use crate::control::{Control, ControlFrame, Proposal, ShrinkFrame};
 
 /// Distinguishes the ids of these groups from those of groups created by calls.
 const SHRINK: u64 = 0x7368_7269_6e6b_0000;
-
-/// The longest time between two looks at the control channel.
-pub(super) const TURN: Duration = Duration::from_millis(50);
 
 /// A group whose members this rank is connected to.
 pub(super) struct Attempt {
@@ -50,26 +48,6 @@ impl Attempt {
     fn is_open(&self, rank: usize) -> bool {
         let is_open = |member| self.control().is_open(member) && !self.control().is_disconnected(member);
         self.position(rank).is_some_and(is_open)
-    }
-}
-
-/// The remaining time to wait for others. It passes only while this rank runs: if it was stopped,
-/// the others may have sent everything in the meantime.
-#[derive(Debug, Clone)]
-pub(super) struct Patience {
-    left: Duration,
-    last: Instant,
-}
-
-impl Patience {
-    pub(super) const fn new(left: Duration, now: Instant) -> Self {
-        Self { left, last: now }
-    }
-
-    pub(super) fn left(&mut self, now: Instant) -> Duration {
-        let passed = now.saturating_duration_since(self.last).min(2 * TURN);
-        (self.left, self.last) = (self.left.saturating_sub(passed), now);
-        self.left
     }
 }
 
@@ -185,7 +163,7 @@ impl<'a> Agreement<'a> {
         let has_given_up = proposal.is_some_and(|proposal| proposal.excluded.contains(&peer));
         let is_open = !self.session.control.is_disconnected(peer)
             || self.former.as_ref().is_some_and(|attempt| attempt.is_open(peer));
-        is_open && !has_given_up && !self.peers[peer].patience.left.is_zero()
+        is_open && !has_given_up && !self.peers[peer].patience.is_over()
     }
 
     /// Checks whether a peer goes on in a group that it has created.
@@ -250,7 +228,7 @@ impl<'a> Agreement<'a> {
     /// Leaves out those of these ranks that have been silent for too long. Returns whether there
     /// are any.
     pub(super) fn exclude_silent(&mut self, missing: &[usize]) -> bool {
-        let is_silent = |rank: &usize| self.peers[*rank].patience.left.is_zero();
+        let is_silent = |rank: &usize| self.peers[*rank].patience.is_over();
         let silent: Vec<usize> = missing.iter().copied().filter(is_silent).collect();
         if silent.is_empty() {
             return false;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::patience::Patience;
 use crate::RingConfig;
 
 /// The largest pause between two announcements of a call that stays blocked.
@@ -31,6 +32,8 @@ pub(super) struct Times {
     /// The time to ask all ranks for their state, unless they were asked already.
     ask_at: Option<Instant>,
     answers_within: Duration,
+    /// The time that their answers may take, once they were asked.
+    answers: Option<Patience>,
     announce_at: Instant,
     announce_every: Duration,
 }
@@ -66,6 +69,7 @@ impl Clock {
                     .then(|| now.checked_add(self.timeout - self.answers_within))
                     .flatten(),
                 answers_within: self.answers_within,
+                answers: None,
                 announce_at: now + first,
                 announce_every: first.max(Duration::from_millis(1)),
             }
@@ -74,8 +78,11 @@ impl Clock {
 }
 
 impl Times {
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
+    /// Returns whether the deadline has passed, and also the time for answers, even if this rank
+    /// was stopped or asked too late.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        let awaits_answers = self.answers.as_mut().is_some_and(|answers| !answers.left(now).is_zero());
+        !awaits_answers && self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     pub(super) fn must_ask(&self, now: Instant) -> bool {
@@ -86,13 +93,10 @@ impl Times {
         now >= self.announce_at
     }
 
-    /// Records that all ranks were asked. They get time to answer even if this rank could not ask
-    /// before its deadline.
+    /// Records that all ranks were asked.
     pub(super) fn asked(&mut self, now: Instant) {
         self.ask_at = None;
-        if self.is_over(now) {
-            self.deadline = now.checked_add(self.answers_within);
-        }
+        self.answers = Some(Patience::new(self.answers_within, now));
     }
 
     pub(super) fn announced(&mut self, now: Instant) {
@@ -101,7 +105,9 @@ impl Times {
     }
 
     pub(super) fn until_next(&self, now: Instant) -> Duration {
-        let next = [self.deadline, self.ask_at].into_iter().flatten().fold(self.announce_at, Instant::min);
+        let answers = self.answers.filter(|answers| !answers.is_over());
+        let deadline = answers.map_or(self.deadline, |answers| now.checked_add(answers.turn()));
+        let next = [deadline, self.ask_at].into_iter().flatten().fold(self.announce_at, Instant::min);
         next.saturating_duration_since(now)
     }
 }

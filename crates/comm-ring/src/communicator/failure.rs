@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Armed, Desync, During, Error, Invalid, Lengths, Loss, Result, Signature};
 
+use super::patience::Patience;
 use super::session::Session;
 use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
 use crate::executor::Stop;
@@ -319,24 +320,32 @@ impl Session {
     }
 
     /// Reads the control channel until a peer reports a cause, `enough` returns `true`, or
-    /// `at_most` has passed. A reported cause is returned as an error.
+    /// `at_most` has passed, in which this rank was not stopped. A reported cause is returned as an
+    /// error.
     pub(super) fn await_cause(
         &mut self,
         at_most: Duration,
         enough: impl Fn(&mut Self) -> Result<bool>,
     ) -> Result<()> {
-        let deadline = self.data.now() + at_most;
+        self.await_cause_within(Patience::new(at_most, self.data.now()), enough)
+    }
+
+    /// As [`await_cause`](Self::await_cause).
+    pub(super) fn await_cause_within(
+        &mut self,
+        mut patience: Patience,
+        enough: impl Fn(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
         loop {
             self.handle_events()?;
             if enough(self)? {
                 return Ok(());
             }
-            let left = deadline.saturating_duration_since(self.data.now());
-            if left.is_zero() {
+            if patience.left(self.data.now()).is_zero() {
                 return Ok(());
             }
             if self.control.arm()? == Armed::Sleep {
-                self.control.sleep(None, left)?;
+                self.control.sleep(None, patience.turn())?;
             }
         }
     }

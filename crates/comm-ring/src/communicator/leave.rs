@@ -5,6 +5,7 @@ use std::time::Duration;
 use comm_core::{Armed, Desync, During, Error, Invalid, Loss, Result};
 
 use super::failure::LINGER;
+use super::patience::Patience;
 use super::session::Session;
 use crate::control::ControlFrame;
 
@@ -73,7 +74,8 @@ impl Session {
         };
         let timeout = timeout.min(FOREVER);
         let answers_within = self.config.diagnosis.min(timeout / 2);
-        self.await_cause(timeout - answers_within, all_left)?;
+        let until_asked = Patience::until_deadline(timeout - answers_within, self.data.now());
+        self.await_cause_within(until_asked, all_left)?;
         let present = self.control.present();
         if !present.is_empty() {
             self.ask_all(&present);
@@ -105,16 +107,16 @@ impl Session {
         Err(Desync::new(sequence, (rank, None), (peer, theirs)).into())
     }
 
-    /// Sends queued frames for a short time.
+    /// Sends queued frames for a short time, which does not pass while this rank is stopped.
     pub(super) fn flush(&mut self) {
-        let deadline = self.data.now() + LINGER;
-        while !self.control.is_flushed() && self.data.now() < deadline {
+        let mut patience = Patience::new(LINGER, self.data.now());
+        while !self.control.is_flushed() && !patience.left(self.data.now()).is_zero() {
             self.poll_events();
             if self.poison.is_some() {
                 self.events.clear();
             }
             let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && self.control.sleep(None, LINGER).is_err() {
+            if asleep && self.control.sleep(None, patience.turn()).is_err() {
                 return;
             }
         }

@@ -11,6 +11,7 @@ use comm_core::{
 
 use super::RingCommunicator;
 use super::engine::Engine;
+use super::patience::Patience;
 use super::session::Session;
 
 /// The time in which a transport finds that a rank does not accept connections any more.
@@ -194,7 +195,7 @@ impl Session {
     /// may have told. Leaves the events for the next call.
     fn end_of(&mut self, peer: usize, reporter: Option<usize>) -> PeerEnd {
         let contact_within = if self.control.is_open(peer) { Duration::ZERO } else { CONTACT_MAX };
-        let deadline = self.data.now() + self.config.diagnosis + contact_within;
+        let mut patience = Patience::new(self.config.diagnosis + contact_within, self.data.now());
         loop {
             self.control.contact(peer);
             self.poll_events();
@@ -208,16 +209,16 @@ impl Session {
             }
             // Others may still pass on the goodbye of a peer that this rank does not watch.
             let is_lost = self.control.is_disconnected(peer);
-            let left = deadline.saturating_duration_since(self.data.now());
-            if is_lost && (left.is_zero() || self.control.is_complete() || self.group.watches(peer)) {
+            let is_over = patience.left(self.data.now()).is_zero();
+            if is_lost && (is_over || self.control.is_complete() || self.group.watches(peer)) {
                 return PeerEnd::Lost;
             }
-            if left.is_zero() {
+            if is_over {
                 return PeerEnd::Alive;
             }
             let slept = self.control.arm().and_then(|armed| match armed {
                 Armed::Ready => Ok(()),
-                Armed::Sleep => self.control.sleep(None, left),
+                Armed::Sleep => self.control.sleep(None, patience.turn()),
             });
             if slept.is_err() {
                 // Nothing more can be learnt.

@@ -12,6 +12,7 @@ mod groups;
 mod leave;
 mod messages;
 mod nan;
+mod patience;
 mod program;
 mod recording;
 mod registration;

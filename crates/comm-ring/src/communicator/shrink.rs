@@ -32,9 +32,10 @@ use std::time::Instant;
 use comm_core::{During, Error, HostCommunicator, Invalid, Result, ShrinkOptions, Shrunk};
 
 use super::RingCommunicator;
-use super::agreement::{Agreement, Attempt, Patience, Phase, TURN};
+use super::agreement::{Agreement, Attempt, Phase};
 use super::group_context::Connected;
 use super::groups::renumbered;
+use super::patience::{Patience, TURN};
 use super::session::Session;
 use crate::control::Proposal;
 
