@@ -222,6 +222,37 @@ impl<M: Memory> Comm<M> {
         self.communicator.check()
     }
 
+    /// Returns the ranks of which it is known that they have left the group in order, by
+    /// [`finalize`](Self::finalize), [`leave`](Self::leave) or dropping their last handle, and not
+    /// by a failure. Waits for a call in progress in another thread. Empty if the backend does not
+    /// know it.
+    ///
+    /// ```
+    /// comm::threads::run(2, |comm| {
+    ///     comm.barrier().unwrap();
+    ///     if comm.rank() == 1 {
+    ///         return comm.leave();
+    ///     }
+    ///     while comm.departed().is_empty() {
+    ///         std::thread::yield_now();
+    ///     }
+    ///     assert_eq!(comm.departed(), [1]);
+    /// })?;
+    /// # Ok::<_, comm::Error>(())
+    /// ```
+    #[must_use]
+    pub fn departed(&self) -> Vec<usize> {
+        self.communicator.departed()
+    }
+
+    /// Leaves the group without waiting for the others. Later calls, also on other handles, fail
+    /// with [`Invalid::Finalized`](crate::Invalid::Finalized). Unlike dropping the last handle,
+    /// this is an orderly exit also if another rank has died. Waits for a call in progress in
+    /// another thread. A backend that cannot do this leaves when the last handle is dropped.
+    pub fn leave(&self) {
+        self.communicator.leave();
+    }
+
     /// Returns a handle to the same communicator whose calls have this timeout instead of
     /// [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT), five minutes.
     #[must_use]

@@ -134,6 +134,16 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         Ok(())
     }
 
+    /// Returns the ranks of which it is known that they have left in order. Waits for a call in
+    /// progress in another thread. Empty for a backend that does not know it, which is the default.
+    fn departed(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// Leaves the group without waiting for the others. Later calls fail. The default does nothing,
+    /// so that the group is left when the communicator is dropped.
+    fn leave(&self) {}
+
     /// Makes a call, and returns when this rank has its result.
     ///
     /// A backend that lacks a collective returns

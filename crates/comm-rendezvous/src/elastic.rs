@@ -29,18 +29,22 @@ pub struct GrowOptions {
     pub timeout: Duration,
     /// The largest group. Further processes keep waiting.
     pub size_max: usize,
+    /// The smallest part of the present group that may go on in the new one if ranks are lost
+    /// during the growth; see [`ShrinkOptions::size_min`], which should be the same: more than half
+    /// of the present group, so that at most one side of a split network goes on.
+    pub size_min: usize,
 }
 
 impl Default for GrowOptions {
     /// Returns a timeout of ten seconds, and any number of ranks.
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), size_max: usize::MAX }
+        Self { timeout: Duration::from_secs(10), size_max: usize::MAX, size_min: 1 }
     }
 }
 
 /// Setters, as in `GrowOptions::default().size_max(8)`.
 impl GrowOptions {
-    comm_core::setters!(timeout: Duration, size_max: usize);
+    comm_core::setters!(timeout: Duration, size_max: usize, size_min: usize);
 }
 
 /// Opens the store of a job, and connects the ranks that meet in it.
@@ -120,7 +124,7 @@ pub struct ElasticGroup<C> {
     /// The pause of a leader that could not reach the store.
     backoff: Backoff,
     /// The result of a shrink during a growth that failed, which the next shrink returns.
-    remaining: Option<Shrunk<Comm>>,
+    remaining: Option<Result<Shrunk<Comm>>>,
 }
 
 /// The group in which a member goes on after the agreement on a growth.
@@ -232,7 +236,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
         match self.try_to_grow(round, world_size, admitted.as_ref(), options) {
             Next::New(comm, confirmed) => {
                 self.leftovers.succeed(&announced);
-                self.comm = comm;
+                std::mem::replace(&mut self.comm, comm).leave();
                 self.growths += 1;
                 confirmed?;
                 self.remove_leftovers();
@@ -277,22 +281,31 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// and remained in the present group. Then nobody has passed the barrier. So the remaining
     /// members shrink the present group: it tells them whether all of them know the result. If they
     /// do, others may have passed the barrier, and they go on in the new group.
+    ///
+    /// A member that goes on in the new group leaves the present one. If too few others remain
+    /// there for that reason, its leaving tells them the result.
     fn confirm(&mut self, comm: Comm, options: &GrowOptions) -> Next {
-        let Err(error) = comm.barrier() else { return Next::New(comm, Ok(())) };
+        // A member that does not learn the result in time names the rank at fault before this ends.
+        let decision = decision_timeout(&comm, options.timeout);
+        let Err(error) = comm.with_timeout(decision).barrier() else { return Next::New(comm, Ok(())) };
         let cause = self.cause_in_present_group(&error);
         // The agreement was the last call. Every communicator that can shrink records its calls.
         let calls = self.comm.flight_record().map_or(Vec::new(), |record| record.calls);
         let agreement = calls.last().map_or(0, |call| call.sequence);
-        let shrink =
-            ShrinkOptions::default().timeout(self.agreement_timeout(options)).patience(options.timeout);
-        match self.comm.shrink(&shrink) {
-            Ok(remaining) if remaining.completed >= agreement => Next::New(comm, Err(error)),
-            Ok(remaining) => {
-                self.remaining = Some(remaining);
-                Next::Present(Err(cause.unwrap_or(error)))
-            }
-            Err(error) => Next::Present(Err(error)),
+        let shrink = ShrinkOptions::default()
+            .timeout(self.agreement_timeout(options))
+            .patience(options.timeout)
+            .size_min(options.size_min);
+        let remaining = self.comm.shrink(&shrink);
+        let all_know = match &remaining {
+            Ok(remaining) => remaining.completed >= agreement,
+            Err(_) => !self.comm.departed().is_empty(),
+        };
+        if all_know {
+            return Next::New(comm, Err(error));
         }
+        self.remaining = Some(remaining);
+        Next::Present(Err(cause.unwrap_or(error)))
     }
 
     /// Returns the cause of an error in the new group, if the present group reports one.
@@ -415,7 +428,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// As [`Comm::shrink`].
     pub fn shrink(&mut self, options: &ShrinkOptions) -> Result<Shrunk<Comm>> {
         let shrunk = match self.remaining.take() {
-            Some(shrunk) => options.check_size(shrunk.ranks.len()).map(|()| shrunk),
+            Some(shrunk) => shrunk.and_then(|shrunk| options.check_size(shrunk.ranks.len()).map(|()| shrunk)),
             None => self.comm.shrink(options),
         }?;
         self.comm = shrunk.comm.clone();
@@ -431,6 +444,12 @@ const fn is_final(error: &Error) -> bool {
         Error::Invalid(_) | Error::Handshake { .. } | Error::Internal(_) => true,
         _ => false,
     }
+}
+
+/// Returns the time to learn the decision of the members: longer than
+/// [`ElasticGroup::agreement_timeout`].
+fn decision_timeout(comm: &Comm, growth: Duration) -> Duration {
+    comm.options().timeout + 2 * growth
 }
 
 /// Returns what the leader tells the other members of an admission.
@@ -463,8 +482,7 @@ fn try_to_join(
     let comm = connector.connect(member)?;
     comm.with_timeout(left()).barrier()?;
     // The members agree now, in at most this time, and may go on without this process.
-    let decision = comm.options().timeout + 2 * admission.timeout;
-    comm.with_timeout(decision).barrier()?;
+    comm.with_timeout(decision_timeout(&comm, admission.timeout)).barrier()?;
     place.finish();
     Ok(Some((admission, comm)))
 }

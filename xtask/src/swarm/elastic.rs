@@ -154,7 +154,8 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     fn grow(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<usize> {
         let timeout = self.rank.timeout();
         let most = 2 + self.rank.random(SIZE_MAX) as usize % self.rank.plan().ranks;
-        let options = GrowOptions::default().timeout(GROWTH_TIMEOUT).size_max(most);
+        let size_min = self.rank.size_min(group.comm().size());
+        let options = GrowOptions::default().timeout(GROWTH_TIMEOUT).size_max(most).size_min(size_min);
         let name = format!("growth {} of group {:08x}", state.calls, self.rank.group_id() as u32);
         state.calls += 1;
         // All ranks must arrive, meet, pass a barrier, agree and pass another one.

@@ -66,6 +66,7 @@ pub(crate) fn finish(dir: &Path) {
 struct Rank {
     dir: PathBuf,
     grows: bool,
+    size_min: usize,
     step: u64,
     /// Depends on every earlier step.
     digest: u64,
@@ -84,15 +85,15 @@ fn rank() {
     let dir = PathBuf::from(env::var_os("DIR").unwrap());
     let is_complete = !group.is_newcomer();
     let grows = env::var_os(CLOSED).is_none();
-    let mut rank = Rank { dir, grows, step: 0, digest: 0, is_complete, reported: String::new() };
     let size_min = env::var(SIZE_MIN).map_or(1, |text| text.parse().unwrap());
+    let mut rank = Rank { dir, grows, size_min, step: 0, digest: 0, is_complete, reported: String::new() };
     loop {
         match rank.advance(&mut group) {
             Ok(true) => break,
             Ok(false) => {}
             Err(error) => {
                 assert!(error.is_fatal(), "{error}");
-                group.shrink(&ShrinkOptions::default().size_min(size_min)).unwrap();
+                group.shrink(&ShrinkOptions::default().size_min(rank.size_min)).unwrap();
                 rank.is_complete = false;
             }
         }
@@ -103,7 +104,7 @@ fn rank() {
 impl Rank {
     /// Makes a step together with all others. Returns whether the ranks end.
     fn advance(&mut self, group: &mut ElasticGroup) -> comm::Result<bool> {
-        let options = GrowOptions::default().timeout(Duration::from_secs(5));
+        let options = GrowOptions::default().timeout(Duration::from_secs(5)).size_min(self.size_min);
         if !self.is_complete || self.grows && group.grow(&options)? > 0 {
             let mut state = [self.step, self.digest];
             group.comm().broadcast(0, &mut state)?;

@@ -50,6 +50,14 @@ impl Communicator for Guarded {
         self.call(|host| host.check())
     }
 
+    fn departed(&self) -> Vec<usize> {
+        self.host.departed()
+    }
+
+    fn leave(&self) {
+        self.host.leave();
+    }
+
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         self.call(|host| host.run(call, options))
     }

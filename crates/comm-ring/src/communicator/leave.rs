@@ -31,6 +31,21 @@ impl Session {
         }
     }
 
+    /// Leaves without waiting for the others, also if some of them have died, and fails every later
+    /// call.
+    pub(super) fn leave_for_good(&mut self) {
+        self.say_goodbye();
+        self.flush();
+        self.poison(&Invalid::Finalized.into());
+        self.report_close();
+    }
+
+    /// Returns the ranks of which this rank knows that they have left in order.
+    pub(super) fn departed(&mut self) -> Vec<usize> {
+        self.poll_events();
+        self.group.peers().filter(|peer| self.control.left_after(*peer).is_some()).collect()
+    }
+
     /// Leaves, and waits until all other members have left.
     pub(super) fn finalize(&mut self, timeout: Duration, lost_host: Option<(usize, Loss)>) -> Result<()> {
         match self.leave(lost_host).and_then(|()| self.await_goodbyes(timeout)) {
@@ -61,10 +76,14 @@ impl Session {
             return Err(Error::PeerLost { peer, during: During::Finalize, loss });
         }
         self.check_unexpected(self.data.now()).map_err(|stop| self.find_cause(stop))?;
+        self.say_goodbye();
+        Ok(())
+    }
+
+    fn say_goodbye(&mut self) {
         let sequence = self.history.last();
         let past = self.history.before(sequence + 1);
         self.control.send_all(&ControlFrame::Goodbye { sequence, past });
-        Ok(())
     }
 
     fn await_goodbyes(&mut self, timeout: Duration) -> Result<()> {

@@ -161,6 +161,19 @@ impl Communicator for RingCommunicator {
         }
     }
 
+    fn departed(&self) -> Vec<usize> {
+        if self.process.check().and_then(|()| self.await_engine()).is_err() {
+            return Vec::new();
+        }
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).session_mut().departed()
+    }
+
+    fn leave(&self) {
+        if let Ok(mut engine) = self.engine() {
+            engine.session_mut().leave_for_good();
+        }
+    }
+
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
         // Borrowed, not copied: copies dominate the time of small calls.
         let checked = call.check(self.group, options);

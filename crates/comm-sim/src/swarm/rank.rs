@@ -256,6 +256,13 @@ impl<'a> SwarmRank<'a> {
         Ok((shrunk.comm.with_timeout(self.plan.timeout), shrunk.completed))
     }
 
+    /// Returns the smallest part of a group of this size that may go on: a majority if a fault can
+    /// separate ranks that live.
+    #[must_use]
+    pub fn size_min(&self, size: usize) -> usize {
+        if self.plan.can_split() { size / 2 + 1 } else { 1 }
+    }
+
     /// Creates a smaller group of a group of this size, as [`SwarmRank::shrink`] does, by calling
     /// `shrink`.
     ///
@@ -268,10 +275,10 @@ impl<'a> SwarmRank<'a> {
     ) -> Result<Shrunk<Comm>> {
         self.begin_change();
         let timeout = 20 * self.plan.timeout;
-        let majority = if self.plan.can_split() { size / 2 + 1 } else { 1 };
         // A rank may learn of the failure only at the end of a call.
         let patience = 2 * self.plan.timeout;
-        let options = ShrinkOptions::default().timeout(timeout).patience(patience).size_min(majority);
+        let size_min = self.size_min(size);
+        let options = ShrinkOptions::default().timeout(timeout).patience(patience).size_min(size_min);
         // Each fault may silence a rank, which is then left out.
         let limit = (patience * (1 + self.plan.faults.len() as u32) + self.plan.timeout).min(timeout);
         let shrunk = self.recorded(CallKind::Shrink, "shrink".into(), limit, || shrink(&options))?;
