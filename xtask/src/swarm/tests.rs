@@ -131,3 +131,32 @@ fn a_store_that_has_ended_executes_no_will() {
     let [_, rendezvous, _] = Program::all();
     let _ = rendezvous.run(4_700_012_672).unwrap();
 }
+
+/// The clock of a rank jumped over the time in which others answer for whom they wait, or it was
+/// stopped for longer than the time in which it sends its goodbye.
+#[test]
+fn a_rank_whose_clock_jumps_or_that_was_stopped_waits_for_answers_and_says_goodbye() {
+    run_all(&[31_415_926_535_928_062, 27_182_818_284_645_781]);
+}
+
+/// It knew that all had agreed to grow, and went on in the new group, while the others, which did
+/// not know it, went on in the former one.
+#[test]
+fn a_member_that_is_separated_while_its_group_grows_does_not_go_on_alone() {
+    run_all(&[31_415_926_535_968_713, 27_182_818_284_644_179]);
+}
+
+/// The other members gave up earlier than one that waited longer for the same rank, and so they
+/// named that one, and it named them.
+#[test]
+fn a_member_that_stops_while_its_group_grows_is_named_by_all() {
+    run_all(&[31_415_926_535_976_257]);
+}
+
+fn run_all(seeds: &[u64]) {
+    for (program, seed) in
+        Program::all().iter().flat_map(|program| seeds.iter().map(move |seed| (program, seed)))
+    {
+        let _ = program.run(*seed).unwrap();
+    }
+}

@@ -22,7 +22,8 @@ pub enum Property {
     /// A call that succeeds has the right result, on every rank, and no call returns data after a
     /// fatal error.
     RightResults,
-    /// Every call ends by its deadline, or shortly after.
+    /// Every call ends by its deadline, or shortly after; if nothing but deaths has happened, it
+    /// fails shortly after the last one.
     Deadline,
     /// An error names only ranks that are at fault, or a link of which broke. Without faults, no
     /// call fails.
@@ -75,6 +76,7 @@ pub(super) fn check(plan: &Plan, simulation: &Simulation<Record>) -> Result<(), 
     let living: Vec<&Record> = results.iter().filter(|record| !record.is_dead).collect();
     for record in &living {
         check_deadlines(plan, record)?;
+        check_noticed(plan, simulation, record)?;
     }
     check_errors(plan, simulation, &living)?;
     check_agreement(&living)?;
@@ -90,6 +92,23 @@ fn check_deadlines(plan: &Plan, record: &Record) -> Result<(), Violation> {
     let Some(CallRecord { name, took, limit, .. }) = record.calls.iter().find(is_late) else { return Ok(()) };
     let text = format!("rank {}: {name} took {took:?}, with a limit of {limit:?}", record.rank);
     Err(Violation { property: Property::Deadline, text })
+}
+
+/// Checks that a call fails soon after a death, if nothing else has happened.
+fn check_noticed(plan: &Plan, simulation: &Simulation<Record>, record: &Record) -> Result<(), Violation> {
+    let is_call = |call: &&CallRecord| call.kind == CallKind::Call && call.limit <= plan.timeout;
+    for call in record.calls.iter().filter(is_call).filter(|call| call.error.is_some()) {
+        let happened = || simulation.incidents.iter().filter(|(at, _)| *at <= call.ended);
+        let began = call.ended.saturating_sub(call.took);
+        let since = happened().map(|(at, _)| *at).max().unwrap_or_default().max(began);
+        let only_deaths = happened().all(|(_, incident)| matches!(incident, Incident::Death { .. }));
+        if only_deaths && call.ended > since.saturating_add(plan.slack) {
+            let text =
+                format!("rank {}: {} failed {:?} after a death", record.rank, call.name, call.ended - since);
+            return Err(Violation { property: Property::Deadline, text });
+        }
+    }
+    Ok(())
 }
 
 /// The faults until a certain time.
