@@ -21,7 +21,7 @@
 //!
 //! No algorithm is defined here: a collective is an iterator of [`Step`](comm_core::Step)s from any
 //! source.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod altered;
 pub mod communicator_conformance;

@@ -16,31 +16,40 @@ where
     T: Send,
     F: Fn(P) -> T + Sync,
 {
-    run_jobs(parts, &body)
+    run_jobs(parts, &body, run_threads)
 }
 
-/// Like [`run_each`], but the same code for all closures, of which each is a type of its own.
-fn run_jobs<P: Send, T: Send>(parts: Vec<P>, body: &(dyn Fn(P) -> T + Sync)) -> Vec<T> {
+/// Like [`run_each`], but `run` runs the jobs, and the code is the same for all closures, of which
+/// each is a type of its own.
+pub(crate) fn run_jobs<P: Send, T: Send>(
+    parts: Vec<P>,
+    body: &(dyn Fn(P) -> T + Sync),
+    run: impl FnOnce(Vec<Job<'_>>) -> Vec<thread::Result<()>>,
+) -> Vec<T> {
     let mut results: Vec<Option<T>> = parts.iter().map(|_| None).collect();
     let mut jobs: Vec<Job<'_>> = Vec::with_capacity(parts.len());
     for (part, result) in parts.into_iter().zip(&mut results) {
         jobs.push(Box::new(move || *result = Some(body(part))));
     }
-    run_threads(jobs);
+    check_panics(&run(jobs));
     results.into_iter().flatten().collect()
 }
 
 /// The work of a rank, with its part.
-type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+pub(crate) type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// Runs each job on a thread of its own.
-fn run_threads(jobs: Vec<Job<'_>>) {
-    let outcomes: Vec<thread::Result<()>> = thread::scope(|scope| {
+fn run_threads(jobs: Vec<Job<'_>>) -> Vec<thread::Result<()>> {
+    thread::scope(|scope| {
         let start =
             |(rank, job)| thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, job);
         let threads: Vec<_> = jobs.into_iter().enumerate().map(start).collect();
         threads.into_iter().map(join).collect()
-    });
+    })
+}
+
+/// Panics if a rank did, with a message that names it.
+fn check_panics(outcomes: &[thread::Result<()>]) {
     let named = |(rank, outcome): (usize, &thread::Result<()>)| {
         Some(format!("rank {rank}: {}", message(outcome.as_ref().err()?)))
     };

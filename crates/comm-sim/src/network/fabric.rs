@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss, Membership, Result,
-    Scheduler, Until,
+    Allocation, ChannelId, ChannelKind, During, Error, Fabric, Group, GroupId, Link, LinkModel, Loss,
+    Membership, Result, Scheduler, Until,
 };
 
 use super::turns::{Action, NetworkScheduler};
@@ -15,6 +15,10 @@ use super::{Incident, NetworkTransport, SharedWorld};
 
 /// The interval at which a rank that waits for a channel calls its watch.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The number of ranks up to which all of them wake whenever some have a reason. In a larger run,
+/// this would take a time that grows with the square of their number.
+const WAKES_ALL_MAX: usize = 64;
 
 /// A check that ends the wait for a channel when it fails.
 type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
@@ -151,10 +155,12 @@ impl Opening {
 
 impl World {
     /// Adds a member to a channel that is being opened. Returns the number of the channel.
-    fn enter(&mut self, id: (u64, ChannelId), members: Vec<usize>, rank: usize) -> usize {
-        let same = |opening: &Opening| opening.id == id && *opening.members == *members;
+    fn enter(&mut self, id: (u64, ChannelId), members: Arc<[usize]>, rank: usize) -> usize {
+        let same = |opening: &Opening| {
+            let is_equal = || *opening.members == *members;
+            opening.id == id && (Arc::ptr_eq(&opening.members, &members) || is_equal())
+        };
         let at = self.openings.iter().position(same).unwrap_or_else(|| {
-            let members: Arc<[usize]> = members.into();
             let channel = self.add_channel(Arc::clone(&members), id.1.kind);
             let (missing, present) = (members.len(), vec![false; members.len()]);
             self.openings.push(Opening { id, members, present, missing, channel, failure: None });
@@ -172,9 +178,26 @@ impl World {
         let Opening { members, missing, failure, .. } = &self.openings[at];
         let is_cut = |&a: &usize| members.iter().any(|&b| self.is_cut(a, b));
         if failure.is_none() && *missing == 0 && (self.cuts.is_empty() || !members.iter().any(is_cut)) {
-            self.openings.remove(at);
-            self.threads.wake_all();
+            let members = self.openings.remove(at).members;
+            self.wake_members(&members);
         }
+    }
+
+    /// Wakes the members of an opening. In a small run, all ranks wake, most of them for no reason,
+    /// as they may in reality.
+    fn wake_members(&mut self, members: &[usize]) {
+        if self.ranks.len() <= WAKES_ALL_MAX {
+            self.threads.wake_all();
+        } else {
+            members.iter().for_each(|&rank| self.threads.wake_rank(rank));
+        }
+    }
+
+    /// Wakes the ranks that wait for a member of a rendezvous, and are to find that it has gone.
+    fn wake_openers(&mut self, meeting: u64) {
+        let openings = self.openings.iter().filter(|opening| opening.id.0 == meeting);
+        let members: Vec<usize> = openings.flat_map(|opening| opening.members.iter().copied()).collect();
+        self.wake_members(&members);
     }
 
     /// Lets a member leave the opening. The others do not notice this, and wait for it.
@@ -189,9 +212,10 @@ impl World {
     /// failure.
     fn fail(&mut self, channel: usize, error: Error) -> Error {
         let opening = self.openings.iter_mut().find(|opening| opening.channel == channel);
-        let first = opening.map(|opening| opening.failure.get_or_insert_with(|| error.clone()).clone());
-        self.threads.wake_all();
-        first.unwrap_or(error)
+        let Some(Opening { failure, members, .. }) = opening else { return error };
+        let (first, members) = (failure.get_or_insert(error).clone(), Arc::clone(members));
+        self.wake_members(&members);
+        first
     }
 }
 
@@ -223,6 +247,21 @@ impl NetworkFabric {
         let dead = (0..members.len()).find(|&member| world.is_known_dead(members[member]));
         let has_gone = |member: &usize| world.ranks[members[*member]].gone_from.contains(&self.meeting);
         dead.or_else(|| self.missing(world, opening).find(has_gone))
+    }
+
+    /// Opens a channel of a group of these ranks of the network.
+    fn open_group(
+        &self,
+        kind: ChannelKind,
+        group: Group,
+        members: Arc<[usize]>,
+        until: Until<'_>,
+    ) -> Result<NetworkTransport> {
+        let (rank, id) = (self.rank(), ChannelId { group: group.id(), kind });
+        self.world.begin_operation(rank);
+        let channel = self.world.lock().enter((self.meeting, id), members, group.rank());
+        self.wait((channel, group.rank()), until)?;
+        NetworkTransport::new(group, self.world.clone(), channel, rank)
     }
 
     /// Waits until all members have entered the channel.
@@ -295,13 +334,15 @@ impl Fabric for NetworkFabric {
     }
 
     fn open_among(&self, id: ChannelId, members: &[usize], until: Until<'_>) -> Result<NetworkTransport> {
-        let rank = self.rank();
         let group = self.group.subgroup(id.group, members)?;
-        let members: Vec<usize> = members.iter().map(|&member| self.members[member]).collect();
-        self.world.begin_operation(rank);
-        let channel = self.world.lock().enter((self.meeting, id), members, group.rank());
-        self.wait((channel, group.rank()), until)?;
-        NetworkTransport::new(group, self.world.clone(), channel, rank)
+        let members = members.iter().map(|&member| self.members[member]).collect();
+        self.open_group(id.kind, group, members, until)
+    }
+
+    fn open(&self, id: ChannelId, deadline: Instant) -> Result<NetworkTransport> {
+        let membership = Membership { rank: self.group.rank(), size: self.group.size() };
+        let group = Group::new(id.group, membership)?;
+        self.open_group(id.kind, group, Arc::clone(&self.members), deadline.into())
     }
 }
 
@@ -322,6 +363,6 @@ impl Drop for NetworkFabric {
         let mut world = self.world.lock();
         world.ranks[self.rank()].gone_from.push(self.meeting);
         world.has_lost_ranks = true;
-        world.threads.wake_all();
+        world.wake_openers(self.meeting);
     }
 }

@@ -95,6 +95,7 @@ impl World {
                     self.link(channel, member, other).lose_all(now);
                 }
                 self.disconnect(channel, member, other, false);
+                self.link(channel, other, member).discard_arrived();
             }
         }
     }

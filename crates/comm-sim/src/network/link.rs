@@ -138,6 +138,11 @@ impl Link {
         is_first
     }
 
+    /// Drops the bytes that have arrived, which nobody will receive.
+    pub(super) fn discard_arrived(&mut self) {
+        self.arrived = ByteQueue::default();
+    }
+
     pub(super) const fn arrived(&mut self) -> &mut ByteQueue {
         &mut self.arrived
     }

@@ -4,8 +4,8 @@
 //! [`Network::advance`] moves the clock to the next event. If there is none, the ranks are
 //! certainly deadlocked, so no timeout is needed to detect this. [`Network::drive`] is this loop.
 //!
-//! Ranks that block, as communicators do, are threads of [`run`], which runs one at a time, also in
-//! virtual time and reproducibly. The [`Worker`](comm_core::Worker)s of a rank are further threads.
+//! Ranks that block, as communicators do, are coroutines of [`run`], which runs one at a time, also
+//! in virtual time and reproducibly. The [`Worker`](comm_core::Worker)s of a rank are threads.
 //!
 //! ```
 //! use std::io::IoSlice;
@@ -30,6 +30,7 @@
 //! ```
 
 mod channel;
+mod coroutines;
 mod fabric;
 mod faults;
 mod incident;

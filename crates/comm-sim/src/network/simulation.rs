@@ -1,4 +1,4 @@
-//! Runs of ranks as threads in virtual time, and their log.
+//! Runs of ranks in virtual time, and their log.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::fabric::{NetworkFabric, VirtualClock};
 use super::turns::Turns;
 use super::{FaultPlan, Incident, SharedWorld};
 use crate::random::mix;
+use crate::threads::run_jobs;
 
 /// The results and the log of a run in virtual time.
 #[derive(Debug)]
@@ -73,12 +74,14 @@ impl Log {
     }
 }
 
-/// Runs `rank` on a thread per rank, in virtual time. One thread runs at a time, until it sleeps or
-/// until an operation on a transport passes the turn to another; both choices depend on the seed.
-/// So each run can be reproduced from its seed and plan.
+/// Runs `rank` for each rank, in virtual time. One rank runs at a time, until it sleeps or until an
+/// operation on a transport passes the turn to another; both choices depend on the seed. So each
+/// run can be reproduced from its seed and plan.
 ///
-/// Ranks must wait for each other only in transports and in [`VirtualClock::sleep`]. Further
-/// threads of a rank take part if they are added to
+/// The ranks are coroutines of the calling thread, with stacks of 2 MiB. They must wait for each
+/// other only in transports and in [`VirtualClock::sleep`], and share the values of variables that
+/// are local to a thread. While a rank that has panicked drops its values, no other rank runs.
+/// Further threads of a rank take part if they are added to
 /// [`Fabric::scheduler`](comm_core::Fabric::scheduler), as those of [`Worker`](comm_core::Worker)
 /// are; no other threads may use its transports. After a rank has died, every operation fails on
 /// all of its threads.
@@ -106,15 +109,16 @@ fn simulate_any<T: Send>(
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
     let groups: Vec<_> = (0..n).filter_map(group).collect();
     let members: Arc<[usize]> = (0..n).collect();
-    // Created here, so that the turns of a rank whose thread cannot be started end too.
+    // Created here, so that the turns of a rank that cannot be started end too.
     let turns = |group: Group| (group, TurnGuard { rank: group.rank(), world: world.clone() });
-    let results = crate::run_each(groups.into_iter().map(turns).collect(), |(group, turns)| {
-        world.begin(group.rank());
+    let run_rank = |(group, turns): (Group, TurnGuard)| {
         let clock = VirtualClock::new(group.rank(), world.clone());
         let result = rank(NetworkFabric::new(group, Arc::clone(&members), world.clone()), clock);
         drop(turns);
         result
-    });
+    };
+    let parts = groups.into_iter().map(turns).collect();
+    let results = run_jobs(parts, &run_rank, |jobs| world.run_ranks(jobs));
     let mut world = world.lock();
     // The actions that did not run own the world.
     world.ranks.iter_mut().for_each(|rank| rank.operations.actions.clear());
@@ -125,7 +129,7 @@ fn simulate_any<T: Send>(
     Simulation { results, deadlocked, open_transports, incidents: happened, log: entries, digest }
 }
 
-/// Runs `rank` on a thread per rank, as [`simulate`] does, and returns the results in rank order.
+/// Runs `rank` for each rank, as [`simulate`] does, and returns the results in rank order.
 ///
 /// # Panics
 /// If a rank panics. If ranks still wait after a week of virtual time, because they are deadlocked.

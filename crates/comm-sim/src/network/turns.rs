@@ -1,16 +1,20 @@
 //! The turns of threads: one thread runs at a time, and time passes when all sleep.
+//!
+//! The first thread of each rank is a coroutine of the thread that runs the simulation. The others
+//! are threads of the system.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use comm_core::{Error, Result, Scheduler};
 
 use super::world::World;
-use super::{Incident, SharedWorld};
+use super::{Incident, SharedWorld, coroutines};
 use crate::random::Random;
+use crate::threads::Job;
 
 /// The average number of operations of a thread until another gets a turn.
 const OPERATIONS_PER_TURN: usize = 6;
@@ -22,14 +26,21 @@ const LONGEST_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
 pub(super) struct Turns {
     /// The thread that runs.
     current: Option<usize>,
+    /// The thread of the system that runs the coroutines.
+    carrier: Thread,
+    /// The rank that unwinds after a panic. Until it has, its carrier counts as panicking, so no
+    /// other coroutine may run.
+    unwinding: Option<usize>,
     random: Random,
     /// The ranks that had not ended after [`LONGEST_RUN`].
     pub(super) deadlocked: Vec<usize>,
 }
 
 impl Turns {
+    /// Creates the turns of a run whose ranks are coroutines of the calling thread.
     pub(super) fn new(seed: u64) -> Self {
-        Self { current: None, random: Random::new(seed, 2), deadlocked: Vec::new() }
+        let (random, deadlocked) = (Random::new(seed, 2), Vec::new());
+        Self { current: None, carrier: thread::current(), unwinding: None, random, deadlocked }
     }
 }
 
@@ -85,11 +96,15 @@ impl World {
         stopped.retain(|&rank| self.is_stopped(rank));
         self.stopped = stopped;
         let draw = |turns: &mut Turns, count| (count > 0).then(|| turns.random.below(count));
-        if self.stopped.is_empty() {
+        let unwinding = self.turns.as_ref()?.unwinding;
+        if self.stopped.is_empty() && unwinding.is_none() {
             let index = draw(self.turns.as_mut()?, self.threads.awake_count())?;
             return self.threads.nth_awake(index);
         }
-        let runs = |thread: &usize| !self.stopped.contains(&self.threads.rank_of(*thread));
+        let runs = |thread: &usize| {
+            let is_allowed = unwinding.is_none_or(|rank| *thread == rank || !self.is_coroutine(*thread));
+            is_allowed && !self.stopped.contains(&self.threads.rank_of(*thread))
+        };
         let runnable: Vec<usize> = self.threads.awake().filter(runs).collect();
         Some(runnable[draw(self.turns.as_mut()?, runnable.len())?])
     }
@@ -116,6 +131,19 @@ impl World {
         }
     }
 
+    /// Returns whether a thread is the first one of its rank.
+    const fn is_coroutine(&self, thread: usize) -> bool {
+        thread < self.ranks.len()
+    }
+
+    /// Returns the thread of the system that runs this thread, if it has started.
+    fn carrier_of(&self, thread: usize) -> Option<Thread> {
+        if self.is_coroutine(thread) {
+            return self.turns.as_ref().map(|turns| turns.carrier.clone());
+        }
+        self.threads.handle(thread)
+    }
+
     /// Ends a run whose ranks are deadlocked.
     fn give_up(&mut self) {
         let deadlocked = self.threads.unfinished_ranks();
@@ -137,19 +165,54 @@ impl SharedWorld {
         current.unwrap_or(rank)
     }
 
+    /// Runs the jobs of all ranks, in turns.
+    pub(super) fn run_ranks(&self, jobs: Vec<Job<'_>>) -> Vec<thread::Result<()>> {
+        let outer = CURRENT.take();
+        let results = coroutines::run(jobs, || self.next_coroutine());
+        CURRENT.set(outer);
+        results
+    }
+
+    /// Waits until a coroutine has the turn, and returns its number.
+    fn next_coroutine(&self) -> Option<usize> {
+        let mut world = self.lock();
+        loop {
+            let thread = match world.turns.as_ref()?.current {
+                Some(thread) if !world.threads.is_finished(thread) => thread,
+                _ => world.next_turn()?,
+            };
+            if world.is_coroutine(thread) {
+                CURRENT.set(Some((self.clone(), thread)));
+                return Some(thread);
+            }
+            // A thread that has not started looks for its turn when it does.
+            let carrier = world.carrier_of(thread);
+            drop(world);
+            carrier.inspect(Thread::unpark);
+            world = self.park();
+        }
+    }
+
     /// Gives the turn to any thread, perhaps the same one, and waits for the next turn of this
     /// thread unless it has ended.
     fn pass_turn<'a>(&'a self, mut world: MutexGuard<'a, World>, thread: usize) -> MutexGuard<'a, World> {
-        if world.turns.is_none() {
+        let has_ended = world.threads.is_finished(thread);
+        let is_coroutine = world.is_coroutine(thread);
+        let Some(turns) = &mut world.turns else { return world };
+        turns.unwinding = (is_coroutine && !has_ended && thread::panicking()).then_some(thread);
+        let next = world.next_turn().filter(|&next| next != thread);
+        if is_coroutine {
+            if next.is_some() && !has_ended {
+                drop(world);
+                coroutines::suspend();
+                world = self.lock();
+            }
             return world;
         }
-        let next = world.next_turn().filter(|&next| next != thread);
-        let has_ended = world.threads.is_finished(thread);
-        // A thread that has not started looks for its turn when it does.
-        if let Some(next) = next.and_then(|next| world.threads.handle(next)) {
+        if let Some(carrier) = next.and_then(|next| world.carrier_of(next)) {
             // It takes the lock at once, so it must not wait for this thread to release it.
             drop(world);
-            next.unpark();
+            carrier.unpark();
             world = if has_ended { self.lock() } else { self.park() };
         }
         if has_ended { world } else { self.await_turn(world, thread) }
@@ -169,13 +232,12 @@ impl SharedWorld {
         world
     }
 
-    /// Waits for the first turn of the calling thread.
-    pub(super) fn begin(&self, thread: usize) {
+    /// Waits for the first turn of the calling thread, which is not the first one of its rank.
+    fn begin(&self, thread: usize) {
         CURRENT.set(Some((self.clone(), thread)));
         let mut world = self.lock();
         world.threads.start(thread, thread::current());
-        let is_first = world.turns.as_ref().is_some_and(|turns| turns.current.is_none());
-        drop(if is_first { self.pass_turn(world, thread) } else { self.await_turn(world, thread) });
+        drop(self.await_turn(world, thread));
     }
 
     /// Ends the turns of a thread: the calling one, or one that did not start.

@@ -249,8 +249,13 @@ impl World {
         self.log.mix(self.now, event.digest());
         match event {
             Event::Arrival { channel, from, to } => {
-                let now = self.now;
-                if self.link(channel, from, to).deliver(now) {
+                let (now, is_closed) = (self.now, self.channels[channel].closed[to]);
+                let link = self.link(channel, from, to);
+                let has_ended = link.deliver(now);
+                if is_closed {
+                    link.discard_arrived();
+                }
+                if has_ended {
                     self.record_change(channel, to);
                 }
                 self.notify(channel, to);

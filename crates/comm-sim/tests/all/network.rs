@@ -1,11 +1,14 @@
 //! The network in virtual time keeps the contract of a transport, and is reproducible.
 
 use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, Interest, Loss, Transport};
+use comm_core::{Armed, Error, Fabric, Interest, Loss, Transport};
 use comm_sim::Release;
-use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
+use comm_sim::network::{self, FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn, VirtualClock};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -237,4 +240,38 @@ fn an_abort_ends_everything_immediately() {
     assert!(matches!(transports[0].try_recv(1, &mut [0]), Err(Error::Aborted { by: 0, .. })));
     assert!(transports[0].arm(&Interest::default()).is_err());
     assert!(transports[1].arm(&Interest::default()).is_ok());
+}
+
+/// Sleeps when it is dropped.
+struct Sleeper(VirtualClock);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.sleep(10 * MS);
+    }
+}
+
+/// All ranks run on one thread, which counts as panicking meanwhile: locks would be poisoned, and
+/// communicators would abort.
+#[test]
+fn no_other_rank_runs_while_one_unwinds() {
+    let lock = Mutex::new(());
+    network::run(2, 1, &FaultPlan::calm(), |fabric, clock| {
+        if fabric.group().rank() == 0 {
+            clock.sleep(MS);
+            let unwind = || {
+                let _sleeper = Sleeper(clock.clone());
+                panic!("expected");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(unwind)).is_err());
+            assert_eq!(clock.elapsed(), 11 * MS);
+        } else {
+            let held = lock.lock().unwrap();
+            clock.sleep(5 * MS);
+            assert!(!thread::panicking());
+            assert!(clock.elapsed() >= 11 * MS);
+            drop(held);
+        }
+    });
+    assert!(!lock.is_poisoned());
 }
