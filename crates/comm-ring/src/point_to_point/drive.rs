@@ -136,14 +136,21 @@ fn sleep<'a>(
     mut state: MutexGuard<'a, State>,
     transport: &dyn Transport,
 ) -> MutexGuard<'a, State> {
+    let wakeup = match messenger.wakeup() {
+        Ok(wakeup) => wakeup,
+        Err(error) => {
+            state.engine.end_all(error);
+            return state;
+        }
+    };
     let now = transport.now();
     let left = state.engine.next_deadline().map_or(LONG, |deadline| deadline.saturating_duration_since(now));
     state.asleep = true;
     drop(state);
-    let slept = transport.sleep(Some(messenger.notify.as_fd()), left.min(LONG));
+    let slept = transport.sleep(Some(wakeup.as_fd()), left.min(LONG));
     let mut state = messenger.lock();
     if !std::mem::replace(&mut state.asleep, false) {
-        messenger.notify.clear();
+        wakeup.clear();
     }
     if let Err(error) = slept {
         state.engine.end_all(error);

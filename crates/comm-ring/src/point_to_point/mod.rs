@@ -13,7 +13,7 @@ mod frame;
 mod matching;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use comm_core::{Error, Loss, Notify, Process, Result, Transport, Waiter};
 
@@ -25,7 +25,7 @@ pub(crate) struct Messenger {
     state: Mutex<State>,
     /// Signalled when an operation has ended, or when no thread drives.
     change: Condvar,
-    notify: Notify,
+    notify: OnceLock<Notify>,
     /// The number of threads that are about to take the lock.
     callers: AtomicUsize,
     /// The process that owns the streams.
@@ -53,7 +53,7 @@ enum Driver {
 }
 
 impl Messenger {
-    pub(crate) fn new(transport: Box<dyn Transport>, config: &RingConfig) -> Result<Self> {
+    pub(crate) fn new(transport: Box<dyn Transport>, config: &RingConfig) -> Self {
         let state = State {
             engine: ProgressEngine::new(transport.group(), config),
             waiter: transport.waiter(config.yield_max),
@@ -61,13 +61,13 @@ impl Messenger {
             asleep: false,
             waiting: 0,
         };
-        Ok(Self {
+        Self {
             state: Mutex::new(state),
             change: Condvar::new(),
-            notify: Notify::new()?,
+            notify: OnceLock::new(),
             callers: AtomicUsize::new(0),
             process: Process::current(),
-        })
+        }
     }
 
     /// Communicates until no background operation is pending.
@@ -119,7 +119,7 @@ impl Messenger {
         let State { engine, driver, asleep, .. } = &mut *state;
         if let Driver::Occupied = driver {
             if std::mem::take(asleep) {
-                self.notify.notify();
+                self.wake_driver();
             }
         } else {
             let is_over = engine.poison_cause().is_some();
@@ -129,6 +129,23 @@ impl Messenger {
             state = self.notify_owners(state);
         }
         self.notify(&state);
+    }
+
+    /// Returns the descriptor that wakes the driving thread. It exists once a thread has slept, so
+    /// a group without messages needs none.
+    fn wakeup(&self) -> Result<&Notify> {
+        match self.notify.get() {
+            Some(notify) => Ok(notify),
+            None => {
+                let notify = Notify::new()?;
+                Ok(self.notify.get_or_init(|| notify))
+            }
+        }
+    }
+
+    /// Wakes the driving thread, which sleeps.
+    fn wake_driver(&self) {
+        self.notify.get().into_iter().for_each(Notify::notify);
     }
 
     /// Wakes waiting threads. Costs no system call if there are none.
@@ -167,7 +184,7 @@ impl Messenger {
                 }
                 Driver::Occupied => {
                     if !std::mem::replace(&mut is_known, true) && std::mem::take(&mut state.asleep) {
-                        self.notify.notify();
+                        self.wake_driver();
                     }
                     state.waiting += 1;
                     state = self.change.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));

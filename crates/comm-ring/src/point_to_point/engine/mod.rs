@@ -14,6 +14,7 @@ mod post;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -130,37 +131,48 @@ impl ProgressEngine {
         let mut moved = self.copy_local(caller);
         let size = self.group.size();
         self.turn = (self.turn + 1) % size;
-        for peer in (self.turn..size).chain(0..self.turn) {
-            if peer == self.group.rank() || self.poison.is_some() {
-                continue;
+        for peers in [self.turn..size, 0..self.turn] {
+            let mut next = self.next_used(peers.clone(), transport);
+            while let Some(peer) = next.filter(|_| self.poison.is_none()) {
+                let concerned = everyone || self.any_source > 0 || self.peers[peer].pending > 0;
+                let result = if concerned { self.read(transport, peer, caller) } else { Ok(false) };
+                moved |= self.record(peer, result);
+                let result = self.flush(transport, peer, caller);
+                moved |= self.record_send(peer, result);
+                next = self.next_used(peer + 1..peers.end, transport);
             }
-            // An operation connects to its peer, but nothing else does.
-            if !self.is_used(peer, transport) {
-                continue;
-            }
-            let concerned = everyone || self.any_source > 0 || self.peers[peer].pending > 0;
-            let result = if concerned { self.read(transport, peer, caller) } else { Ok(false) };
-            moved |= self.record(peer, result);
-            let result = self.flush(transport, peer, caller);
-            moved |= self.record_send(peer, result);
         }
         moved
     }
 
-    /// Returns whether there is a stream to a peer, or an operation needs one.
-    fn is_used(&self, peer: usize, transport: &dyn Transport) -> bool {
-        self.peers[peer].pending > 0 || transport.is_open(peer)
+    /// Returns the first of these peers to which there is a stream, or an operation needs one: an
+    /// operation connects to its peer, but nothing else does.
+    fn next_used(&self, peers: Range<usize>, transport: &dyn Transport) -> Option<usize> {
+        let open = transport.next_open(peers.start).filter(|peer| *peer < peers.end);
+        let mut rest = peers.start..open.unwrap_or(peers.end);
+        while let Some(peer) = self.peers.find(rest.clone(), |peer| peer.pending > 0) {
+            if peer != self.group.rank() {
+                return Some(peer);
+            }
+            rest.start = peer + 1;
+        }
+        open
     }
 
     /// Sets the events to wait for when nothing moves. A stream that opens wakes this rank too.
     pub(crate) fn interest(&self, interest: &mut Interest, transport: &dyn Transport) {
         interest.clear();
-        let is_used = |rank: &usize| self.peers[*rank].is_alive() && self.is_used(*rank, transport);
-        for rank in self.group.peers().filter(is_used) {
-            interest.add_recv(rank);
-            if self.peers[rank].has_outgoing() {
+        let size = self.group.size();
+        let mut next = self.next_used(0..size, transport);
+        while let Some(rank) = next {
+            let peer = &self.peers[rank];
+            if peer.is_alive() {
+                interest.add_recv(rank);
+            }
+            if peer.is_alive() && peer.has_outgoing() {
                 interest.add_send(rank);
             }
+            next = self.next_used(rank + 1..size, transport);
         }
     }
 
