@@ -44,9 +44,9 @@ pub(crate) struct History {
 const TIMED_EVERY: u64 = 32;
 
 impl History {
-    /// Creates an empty history of a group with these members. Allocates for the worst case, in
-    /// which no call equals the one before. Times count from `origin`.
-    pub(crate) fn new(group: Group, members: &[usize], origin: Instant, config: &RingConfig) -> Self {
+    /// Creates an empty history of a group with these members, or of all ranks. Allocates for the
+    /// worst case, in which no call equals the one before. Times count from `origin`.
+    pub(crate) fn new(group: Group, members: Option<&[usize]>, origin: Instant, config: &RingConfig) -> Self {
         let kept = config.recorded_calls.clamp(KEPT_MIN, KEPT_MAX).next_power_of_two();
         let mut log = CallLog::new(group, members, origin, kept);
         log.exact_times = config.exact_times;

@@ -2,11 +2,16 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-/// The number of entries that are allocated together.
+/// The number of entries that are allocated together, one per bit of a `u64`.
 const PAGE: usize = 64;
 
 /// The values of ranks with consecutive numbers.
-type Page<T> = [Option<Box<T>>; PAGE];
+#[derive(Debug)]
+struct Page<T> {
+    /// One bit per rank with a value of its own.
+    present: u64,
+    values: [Option<Box<T>>; PAGE],
+}
 
 /// A value per rank of a group. A rank of a large group has to do with few others, so ranks whose
 /// value was never changed on its own share one.
@@ -24,57 +29,78 @@ impl<T: Clone> PeerTable<T> {
         Self { size, pages: (0..size.div_ceil(PAGE)).map(|_| None).collect(), shared: value }
     }
 
+    /// Returns the value of a rank; `None` if the group has no such rank.
+    pub(crate) fn get(&self, rank: usize) -> Option<&T> {
+        (rank < self.size).then(|| &self[rank])
+    }
+
     /// Returns the value of a rank, to be changed; `None` if the group has no such rank.
+    #[inline]
     pub(crate) fn get_mut(&mut self, rank: usize) -> Option<&mut T> {
         if rank >= self.size {
             return None;
         }
-        let page = self.pages[rank / PAGE].get_or_insert_with(|| Box::new([const { None }; PAGE]));
-        Some(page[rank % PAGE].get_or_insert_with(|| Box::new(self.shared.clone())))
+        let Self { pages, shared, .. } = self;
+        let page = pages[rank / PAGE].get_or_insert_with(Page::empty);
+        page.present |= 1 << (rank % PAGE);
+        Some(page.values[rank % PAGE].get_or_insert_with(|| Box::new(shared.clone())))
     }
 
     /// Returns the ranks with values of their own, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.pages.iter().enumerate().flat_map(|(at, page)| {
-            let values = page.iter().flat_map(|page| page.iter().enumerate());
-            values.filter_map(move |(index, value)| Some((at * PAGE + index, value.as_deref()?)))
+            let values = page.iter().flat_map(|page| page.from(0));
+            values.map(move |(index, value)| (at * PAGE + index, value))
         })
     }
 
     /// Returns the first of these ranks with a value of its own that fulfils a condition.
     pub(crate) fn find(&self, ranks: Range<usize>, is_wanted: impl Fn(&T) -> bool) -> Option<usize> {
-        let mut rank = ranks.start;
-        while rank < ranks.end.min(self.size) {
-            let Some(page) = &self.pages[rank / PAGE] else {
-                rank = (rank / PAGE + 1) * PAGE;
-                continue;
-            };
-            if page[rank % PAGE].as_deref().is_some_and(&is_wanted) {
-                return Some(rank);
-            }
-            rank += 1;
-        }
-        None
+        let end = ranks.end.min(self.size);
+        (ranks.start / PAGE..end.div_ceil(PAGE)).find_map(|at| {
+            let first = ranks.start.saturating_sub(at * PAGE);
+            let mut values = self.pages[at].as_ref()?.from(first);
+            let rank = at * PAGE + values.find(|(_, value)| is_wanted(value))?.0;
+            (rank < end).then_some(rank)
+        })
     }
 
     /// Changes the values of all ranks.
     pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut T)) {
         let pages = self.pages.iter_mut().flatten();
-        pages.flat_map(|page| page.iter_mut()).flatten().for_each(|value| change(value));
+        pages.flat_map(|page| page.values.iter_mut()).flatten().for_each(|value| change(value));
         change(&mut self.shared);
+    }
+}
+
+impl<T> Page<T> {
+    fn empty() -> Box<Self> {
+        Box::new(Self { present: 0, values: [const { None }; PAGE] })
+    }
+
+    /// Returns the values from this index on, with their indices.
+    fn from(&self, first: usize) -> impl Iterator<Item = (usize, &T)> {
+        let mut rest = u64::MAX.checked_shl(first as u32).unwrap_or(0) & self.present;
+        std::iter::from_fn(move || {
+            let index = rest.trailing_zeros() as usize;
+            rest &= rest.checked_sub(1)?;
+            Some((index, self.values[index].as_deref()?))
+        })
     }
 }
 
 impl<T> Index<usize> for PeerTable<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, rank: usize) -> &T {
         let page = self.pages[rank / PAGE].as_deref();
-        page.and_then(|page| page[rank % PAGE].as_deref()).unwrap_or(&self.shared)
+        page.and_then(|page| page.values[rank % PAGE].as_deref()).unwrap_or(&self.shared)
     }
 }
 
 impl<T: Clone> IndexMut<usize> for PeerTable<T> {
+    #[inline]
     fn index_mut(&mut self, rank: usize) -> &mut T {
         let size = self.size;
         #[expect(clippy::panic, reason = "as an index of a slice")]

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{Allocation, ChannelId, Fabric, Group, LinkModel, Result, Scheduler, Transport, Until};
+use comm_core::{Allocation, ChannelId, Fabric, LinkModel, Result, Scheduler, Transport, Until};
 
 /// A [`Fabric`] of any transport.
 pub(super) trait DynFabric: Send + Sync {
-    fn group(&self) -> Group;
     fn now(&self) -> Instant;
     fn links(&self) -> LinkModel;
+    fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Box<dyn Transport>>;
     fn open_among(
         &self,
         channel: ChannelId,
@@ -23,16 +23,16 @@ pub(super) trait DynFabric: Send + Sync {
 }
 
 impl<F: Fabric> DynFabric for F {
-    fn group(&self) -> Group {
-        Fabric::group(self)
-    }
-
     fn now(&self) -> Instant {
         Fabric::now(self)
     }
 
     fn links(&self) -> LinkModel {
         Fabric::links(self)
+    }
+
+    fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Box<dyn Transport>> {
+        Ok(Box::new(Fabric::open(self, channel, deadline)?))
     }
 
     fn open_among(

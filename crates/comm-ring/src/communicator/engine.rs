@@ -59,7 +59,7 @@ impl Engine {
     /// members have yet to agree.
     pub(super) fn new(
         (control, data): (Box<dyn Transport>, Box<dyn Transport>),
-        members: &[usize],
+        members: Option<&[usize]>,
         stage: SharedBufferSource,
         config: RingConfig,
     ) -> Self {

@@ -28,9 +28,22 @@ struct GroupChannels {
 }
 
 impl GroupChannels {
+    /// Opens every channel of the group of all ranks of the world.
+    fn open(fabric: &dyn DynFabric, deadline: Instant) -> Result<Self> {
+        Self::open_each(|kind| fabric.open(ChannelId { group: GroupId::WORLD, kind }, deadline))
+    }
+
     /// Opens every channel of a group between these ranks of the world.
-    fn open(fabric: &dyn DynFabric, group: GroupId, members: &[usize], until: Until<'_>) -> Result<Self> {
-        let channel = |kind| fabric.open_among(ChannelId { group, kind }, members, until);
+    fn open_among(
+        fabric: &dyn DynFabric,
+        group: GroupId,
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Self> {
+        Self::open_each(|kind| fabric.open_among(ChannelId { group, kind }, members, until))
+    }
+
+    fn open_each(channel: impl Fn(ChannelKind) -> Result<Box<dyn Transport>>) -> Result<Self> {
         let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
         // Opened eagerly: opening a channel needs all members, but the first message may involve
         // only two.
@@ -62,9 +75,9 @@ impl GroupContext {
     ) -> Result<(Self, Connected)> {
         let tuning = config.tuning(fabric.links());
         let mut context = Self { fabric, config, links: tuning.links };
-        let members: Vec<usize> = (0..context.fabric.group().size()).collect();
         let deadline = context.deadline(timeout);
-        let connected = context.connect(GroupId::WORLD, &members, &tuning, deadline, None)?;
+        let channels = GroupChannels::open(&*context.fabric, deadline)?;
+        let connected = context.start(channels, None, &tuning, deadline)?;
         context.links = connected.engine.tuning().links;
         Ok((context, connected))
     }
@@ -87,8 +100,20 @@ impl GroupContext {
         alive: Option<&dyn Fn() -> Result<()>>,
     ) -> Result<Connected> {
         let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
-        let GroupChannels { control, data, messages } =
-            GroupChannels::open(&*self.fabric, group, members, until)?;
+        let channels = GroupChannels::open_among(&*self.fabric, group, members, until)?;
+        self.start(channels, Some(members), proposal, deadline)
+    }
+
+    /// Makes the members of a group agree on the proposal of their rank 0. `members` are their
+    /// ranks in the world, if it is not the group of all.
+    fn start(
+        &self,
+        channels: GroupChannels,
+        members: Option<&[usize]>,
+        proposal: &Tuning,
+        deadline: Instant,
+    ) -> Result<Connected> {
+        let GroupChannels { control, data, messages } = channels;
         let fabric = Arc::clone(&self.fabric);
         let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new((control, data), members, stage, self.config.clone());

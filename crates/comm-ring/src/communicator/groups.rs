@@ -84,7 +84,7 @@ impl RingCommunicator {
         deadline: Instant,
     ) -> Result<Box<dyn HostCommunicator>> {
         let id = GroupId(Signature::fingerprint_of([self.group.id().0, number, color]));
-        let members: Vec<usize> = ranks.iter().map(|&rank| self.log.members()[rank]).collect();
+        let members: Vec<usize> = ranks.iter().map(|&rank| self.log.member(rank)).collect();
         let proposal = self.context.settings(&self.tuning, &members);
         // Errors of this communicator name its ranks, not those of the new group.
         let cause = OnceCell::new();

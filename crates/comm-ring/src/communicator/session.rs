@@ -47,7 +47,7 @@ impl Session {
     pub(super) fn new(
         control: Box<dyn Transport>,
         data: Box<dyn Transport>,
-        members: &[usize],
+        members: Option<&[usize]>,
         window: usize,
         config: RingConfig,
     ) -> Self {

@@ -121,7 +121,7 @@ impl Shrink<'_> {
     fn connect(&mut self, ranks: &[usize]) -> Result<Option<Connected>> {
         let Self { communicator, agreement, .. } = self;
         let id = agreement.group_id();
-        let members: Vec<usize> = ranks.iter().map(|&rank| communicator.log.members()[rank]).collect();
+        let members: Vec<usize> = ranks.iter().map(|&rank| communicator.log.member(rank)).collect();
         let settings = communicator.context.settings(&communicator.tuning, &members);
         // The others must hear of this rank again before their patience ends.
         let deadline = self.deadline.min(communicator.context.deadline(self.options.patience / 2));

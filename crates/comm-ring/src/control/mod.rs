@@ -8,6 +8,7 @@
 //! another rank connects the two.
 
 mod blocked;
+mod ended;
 mod frame;
 mod rank_set;
 mod relay;
@@ -21,7 +22,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use comm_core::{Armed, Error, Group, Interest, Loss, Result, Signature, Transport, wire};
+use comm_core::{Armed, Error, Group, Interest, Loss, Result, Transport, wire};
 
 use crate::peer_table::PeerTable;
 use rank_set::RankSet;
@@ -30,6 +31,9 @@ use relay::Relay;
 /// The limit on bytes queued for one peer. A peer beyond it is not reading, and misses
 /// announcements; aborts and goodbyes are always queued.
 const OUTBOX_MAX: usize = 64 << 10;
+
+/// The number of connected peers for which memory is allocated at once.
+const PEERS_EXPECTED: usize = 64;
 
 /// The number of bytes that one read takes from a peer.
 const READ_BYTES: usize = 4096;
@@ -50,14 +54,15 @@ struct ControlPeer {
     /// Whether it could not be connected when this rank had a message for it: it has died, or has
     /// left and its goodbye is on its way.
     is_unreachable: bool,
-    /// The last call that it completed before it left normally.
+    /// The last call that it completed before it left normally. The relay has what was passed on,
+    /// also of aborts.
     goodbye: Option<u64>,
     /// The calls that its goodbye listed.
     past: Vec<PastCall>,
     /// The cause that it reported when it aborted.
-    gave_up: Option<Cause>,
+    gave_up: Option<Box<Cause>>,
     /// The call in which it last announced that it was blocked.
-    announced: Option<Announce>,
+    announced: Option<Box<Announce>>,
     /// Whether it was asked for its state, and has announced since.
     asked: bool,
     answered: bool,
@@ -97,6 +102,18 @@ pub(crate) enum Event {
     },
 }
 
+impl Event {
+    /// Returns the event that a message of a rank is, if it is one.
+    fn of(from: usize, frame: ControlFrame) -> Option<Self> {
+        match frame {
+            ControlFrame::Goodbye { sequence, past } => Some(Self::Goodbye { from, sequence, past }),
+            ControlFrame::Abort { sequence, cause } => Some(Self::Abort { from, sequence, cause }),
+            ControlFrame::Announce(announce) => Some(Self::Announce { from, announce }),
+            ControlFrame::Shrink(_) | ControlFrame::Relay { .. } => None,
+        }
+    }
+}
+
 /// The control channel of a group.
 pub(crate) struct Control {
     transport: Box<dyn Transport>,
@@ -115,14 +132,10 @@ impl Control {
     pub(crate) fn new(transport: Box<dyn Transport>) -> Self {
         let group = transport.group();
         let peers = PeerTable::new(group.size(), ControlPeer::default());
-        let interest = Interest::with_capacity(group.size());
+        let interest = Interest::with_capacity(group.size().min(PEERS_EXPECTED));
         // Peers may have connected to this rank already, so open streams do not show it.
         let is_complete = transport.is_full_mesh() || group.peers().all(|peer| group.watches(peer));
-        let relay = (!is_complete).then(|| {
-            let mut is_told = vec![false; group.size()];
-            open_peers(&*transport).for_each(|peer| is_told[peer] = true);
-            Relay::new(is_told)
-        });
+        let relay = (!is_complete).then(|| Relay::new(open_peers(&*transport).collect()));
         Self { transport, group, peers, relay, interest, quiet: true, asked_in: None }
     }
 
@@ -196,15 +209,17 @@ impl Control {
         let changed = relay.take_changed();
         for peer in self.connected() {
             let Some(relay) = &mut self.relay else { return };
-            let was_told = relay.is_told[peer];
+            let was_told = relay.told.contains(peer);
             if was_told && changed.is_empty() {
                 continue;
             }
             // A peer that has not read the last messages gets the next ones together.
-            relay.is_told[peer] = self.peers[peer].outbox.is_empty();
-            if relay.is_told[peer] {
+            if self.peers[peer].outbox.is_empty() {
+                relay.told.insert(peer);
                 let bytes = if was_told { changed.clone() } else { relay.all() };
                 self.send_bytes(peer, &bytes);
+            } else {
+                relay.told.remove(peer);
             }
         }
     }
@@ -226,7 +241,8 @@ impl Control {
     /// Returns whether no connected peer has queued bytes.
     pub(crate) fn is_flushed(&self) -> bool {
         let is_flushed = |peer: &ControlPeer| peer.loss.is_some() || peer.outbox.is_empty();
-        let is_told = |relay: &Relay, peer: usize| relay.is_told[peer] || self.peers[peer].loss.is_some();
+        let is_told =
+            |relay: &Relay, peer: usize| relay.told.contains(peer) || self.peers[peer].loss.is_some();
         self.peers.iter().all(|(_, peer)| is_flushed(peer))
             && self
                 .relay
@@ -250,6 +266,7 @@ impl Control {
             let (first, second) = peer.outbox.as_slices();
             match self.transport.try_send(to, &[IoSlice::new(first), IoSlice::new(second)]) {
                 Ok(0) => break,
+                Ok(sent) if sent == peer.outbox.len() => peer.outbox = VecDeque::new(),
                 Ok(sent) => drop(peer.outbox.drain(..sent)),
                 Err(error) => {
                     // Frames that the peer sent before its stream broke may still be readable.
@@ -275,7 +292,8 @@ impl Control {
         self.pass_on();
         let silent =
             |peer: &ControlPeer| peer.loss.is_none() && peer.goodbye.is_none() && peer.announced.is_none();
-        self.quiet = self.peers.iter().all(|(_, peer)| silent(peer));
+        self.quiet =
+            self.peers.iter().all(|(_, peer)| silent(peer)) && self.relayed_goodbyes().next().is_none();
     }
 
     /// Returns whether no peer has left, been lost or announced anything, as of the last poll.
@@ -317,131 +335,58 @@ impl Control {
                 frame => self.take_frame(from, frame, events),
             }
         }
-        self.peers[from].inbox.drain(..taken);
+        // Few messages come from a peer, and a large group has many peers.
+        let inbox = &mut self.peers[from].inbox;
+        if taken == inbox.len() {
+            *inbox = Vec::new()
+        } else {
+            drop(inbox.drain(..taken))
+        }
         Ok(())
     }
 
     /// Handles a message of these ranks that is passed on.
     fn take_relayed(&mut self, ranks: &RankSet, frame: &ControlFrame, events: &mut Vec<Event>) {
         let Some(relay) = &mut self.relay else { return };
-        let new = relay.add(frame, ranks);
-        let own = self.group.rank();
-        for rank in new.iter().filter(|rank| *rank != own) {
-            self.take_frame(rank, frame.clone(), events);
+        let mut new = relay.add(frame, ranks);
+        new.remove(self.group.rank());
+        if relay.remembers(frame) {
+            // The relay says which ranks have sent it, and it has the same effect for each of them.
+            let event = new.iter().next().and_then(|first| Event::of(first, frame.clone()));
+            events.extend(event);
+        } else {
+            new.iter().for_each(|rank| self.take_frame(rank, frame.clone(), events));
         }
     }
 
     /// Handles a message of a rank.
     fn take_frame(&mut self, from: usize, frame: ControlFrame, events: &mut Vec<Event>) {
         let peer = &mut self.peers[from];
-        match frame {
+        match &frame {
             ControlFrame::Goodbye { sequence, past } => {
-                peer.goodbye = Some(sequence);
-                peer.past.clone_from(&past);
-                events.push(Event::Goodbye { from, sequence, past });
+                peer.goodbye = Some(*sequence);
+                peer.past.clone_from(past);
             }
-            ControlFrame::Abort { sequence, cause } => {
-                peer.gave_up.get_or_insert_with(|| cause.clone());
-                events.push(Event::Abort { from, sequence, cause });
+            ControlFrame::Abort { cause, .. } => {
+                peer.gave_up.get_or_insert_with(|| Box::new(cause.clone()));
             }
             ControlFrame::Announce(announce) => {
                 peer.made = peer.made.max(announce.sequence);
                 if !announce.waiting_for.is_empty() {
-                    peer.announced = Some(announce.clone());
+                    peer.announced = Some(Box::new(announce.clone()));
                     peer.answered = true;
                 }
-                events.push(Event::Announce { from, announce });
             }
-            ControlFrame::Shrink(frame) => peer.shrink.update(frame),
+            ControlFrame::Shrink(frame) => peer.shrink.update(frame.clone()),
             // Decoding has refused a relayed one.
             ControlFrame::Relay { .. } => {}
         }
-    }
-
-    /// Returns a rank that announced a different call with this number, or left after making one,
-    /// and that call.
-    pub(crate) fn contradiction(&self, sequence: u64, ours: &Signature) -> Option<(usize, &Signature)> {
-        self.peers.iter().find_map(|(rank, peer)| {
-            let blocked = peer.announced.as_ref().filter(|announced| announced.sequence == sequence);
-            let theirs =
-                blocked.map(|announced| &announced.call).or_else(|| self.past_call(rank, sequence))?;
-            (theirs != ours).then_some((rank, theirs))
-        })
-    }
-
-    /// Returns the call with this number of a rank that has left, if its goodbye listed that call.
-    pub(crate) fn past_call(&self, rank: usize, sequence: u64) -> Option<&Signature> {
-        let peer = &self.peers[rank];
-        peer.goodbye.filter(|&after| after >= sequence)?;
-        peer.past.iter().rfind(|past| past.first <= sequence).map(|past| &past.call)
-    }
-
-    /// Returns the last call that a rank completed before it left normally.
-    pub(crate) fn left_after(&self, rank: usize) -> Option<u64> {
-        self.peers[rank].goodbye
-    }
-
-    /// Returns the members that have neither left nor been lost.
-    pub(crate) fn present(&self) -> Vec<usize> {
-        let has_ended =
-            |peer: &usize| self.peers[*peer].loss.is_some() || self.peers[*peer].goodbye.is_some();
-        self.group.peers().filter(|peer| !has_ended(peer)).collect()
-    }
-
-    /// Returns a member that can no longer take part in call `sequence`, and its loss. A member
-    /// that died comes first, because its death causes others to leave.
-    pub(crate) fn lost(&self, sequence: u64) -> Option<(usize, Loss)> {
-        let mut members = self.peers.iter().filter(|(_, peer)| peer.gave_up.is_none());
-        let gone = |(rank, peer): (usize, &ControlPeer)| match (peer.goodbye, &peer.loss) {
-            (Some(after), _) if after < sequence => Some((rank, Loss::Left { after })),
-            (Some(_), _) | (None, None) => None,
-            (None, Some(loss)) => Some((rank, loss.clone())),
-        };
-        self.dead().or_else(|| members.find_map(gone))
-    }
-
-    /// Returns the first of [`Control::deaths`].
-    pub(crate) fn dead(&self) -> Option<(usize, Loss)> {
-        self.deaths().next()
-    }
-
-    /// Returns the members whose streams ended although they neither left nor aborted, and had not
-    /// sent a part of a frame.
-    pub(crate) fn deaths(&self) -> impl Iterator<Item = (usize, Loss)> {
-        self.peers.iter().filter_map(|(rank, peer)| match &peer.loss {
-            Some(loss) if peer.goodbye.is_none() && peer.gave_up.is_none() && peer.inbox.is_empty() => {
-                Some((rank, loss.clone()))
-            }
-            _ => None,
-        })
-    }
-
-    /// Returns the cause that this peer reported when it aborted.
-    pub(crate) fn abort_cause(&self, peer: usize) -> Option<&Cause> {
-        self.peers[peer].gave_up.as_ref()
-    }
-
-    /// Returns whether this peer's stream has ended or cannot be opened, or it sent a goodbye.
-    pub(crate) fn has_ended(&self, peer: usize) -> bool {
-        self.is_disconnected(peer) || self.peers[peer].goodbye.is_some()
-    }
-
-    /// Returns whether this peer's stream has ended or cannot be opened. A peer that only sent a
-    /// goodbye may still take part in creating a smaller group, if others did not leave as it
-    /// expected.
-    pub(crate) fn is_disconnected(&self, peer: usize) -> bool {
-        self.peers[peer].loss.is_some() || self.peers[peer].is_unreachable
+        events.extend(Event::of(from, frame));
     }
 
     /// Returns the messages of this peer about a smaller group.
     pub(crate) fn shrink_state(&self, peer: usize) -> &ShrinkState {
         &self.peers[peer].shrink
-    }
-
-    /// Returns whether a frame of this peer shows that it made call `sequence`.
-    pub(crate) fn has_made(&self, peer: usize, sequence: u64) -> bool {
-        let peer = &self.peers[peer];
-        peer.made >= sequence || peer.goodbye.is_some_and(|after| after >= sequence)
     }
 
     /// Prepares to sleep until bytes arrive from any peer, or queued bytes can be sent.

@@ -33,12 +33,39 @@ impl RankSet {
         }
     }
 
+    /// Returns the ranks that are in both sets.
+    pub(crate) fn common(&self, other: &Self) -> Self {
+        Self::trimmed(self.bits.iter().zip(&other.bits).map(|(a, b)| a & b).collect())
+    }
+
+    /// Adds the ranks of another set.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.bits.resize(self.bits.len().max(other.bits.len()), 0);
+        self.bits.iter_mut().zip(&other.bits).for_each(|(byte, more)| *byte |= more);
+    }
+
+    /// Removes the ranks of another set.
+    pub(crate) fn remove_all(&mut self, other: &Self) {
+        let mut bits = std::mem::take(&mut self.bits);
+        bits.iter_mut().zip(&other.bits).for_each(|(byte, less)| *byte &= !less);
+        *self = Self::trimmed(bits);
+    }
+
+    /// Creates a set from bytes that may be zero at the end.
+    fn trimmed(mut bits: Vec<u8>) -> Self {
+        bits.truncate(bits.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+        Self { bits }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bits.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
-        (0..self.bits.len() * 8).filter(|rank| self.contains(*rank))
+        let used = self.bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
+        used.flat_map(|(at, byte)| {
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit)
+        })
     }
 
     pub(crate) fn last(&self) -> Option<usize> {
@@ -86,5 +113,20 @@ mod tests {
         assert!(RankSet::from_bytes(&[1, 0]).is_err());
         [3, 8].into_iter().for_each(|rank| set.remove(rank));
         assert!(set.is_empty() && set.last().is_none());
+    }
+
+    #[test]
+    fn sets_are_combined() {
+        let set = |ranks: &[usize]| ranks.iter().copied().collect::<RankSet>();
+        let (short, long) = (set(&[1, 2, 9]), set(&[2, 9, 30]));
+        assert_eq!((short.common(&long), long.common(&short)), (set(&[2, 9]), set(&[2, 9])));
+        assert_eq!(set(&[30]).common(&short), RankSet::default());
+        let (mut both, mut rest) = (short.clone(), long.clone());
+        both.add_all(&long);
+        rest.remove_all(&short);
+        assert_eq!((both, rest), (set(&[1, 2, 9, 30]), set(&[30])));
+        let mut none = short.clone();
+        none.remove_all(&short);
+        assert!(none.is_empty());
     }
 }

@@ -18,8 +18,8 @@ const ABORTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Relay {
     entries: Vec<RelayEntry>,
-    /// By rank, whether the peer was told all entries that have not changed.
-    pub(super) is_told: Vec<bool>,
+    /// The peers that were told all entries that have not changed.
+    pub(super) told: RankSet,
 }
 
 /// A message, and the ranks that have sent it.
@@ -32,9 +32,9 @@ struct RelayEntry {
 }
 
 impl Relay {
-    /// `is_told` says which ranks are connected from the start.
-    pub(super) const fn new(is_told: Vec<bool>) -> Self {
-        Self { entries: Vec::new(), is_told }
+    /// Creates the state before any message. `told` are the ranks that are connected already.
+    pub(super) const fn new(told: RankSet) -> Self {
+        Self { entries: Vec::new(), told }
     }
 
     /// Adds ranks that have sent a message. Returns those of which this was not known, and of which
@@ -44,14 +44,9 @@ impl Relay {
         let same_kind = |entry: &&mut RelayEntry| order(&entry.frame).0 == kind;
         let mut new = ranks.clone();
         for entry in self.entries.iter_mut().filter(same_kind) {
+            let common = entry.ranks.common(ranks);
             let is_older = order(&entry.frame).1 < age;
-            for rank in entry.ranks.iter().filter(|rank| ranks.contains(*rank)).collect::<Vec<_>>() {
-                if is_older {
-                    entry.ranks.remove(rank);
-                } else {
-                    new.remove(rank);
-                }
-            }
+            if is_older { &mut entry.ranks } else { &mut new }.remove_all(&common);
         }
         self.entries.retain(|entry| !entry.ranks.is_empty());
         if new.is_empty() {
@@ -60,7 +55,7 @@ impl Relay {
         let is_redundant = self.is_redundant(frame);
         match self.entries.iter_mut().find(|entry| entry.frame == *frame) {
             Some(entry) => {
-                new.iter().for_each(|rank| entry.ranks.insert(rank));
+                entry.ranks.add_all(&new);
                 entry.has_changed = true;
             }
             None if is_redundant => {}
@@ -69,6 +64,18 @@ impl Relay {
             }
         }
         new
+    }
+
+    /// Returns whether this knows which ranks have sent a message after which they send none of the
+    /// kind. It does not if the message is one of too many aborts.
+    pub(super) fn remembers(&self, frame: &ControlFrame) -> bool {
+        let is_last = matches!(frame, ControlFrame::Goodbye { .. } | ControlFrame::Abort { .. });
+        is_last && self.entries.iter().any(|entry| entry.frame == *frame)
+    }
+
+    /// Returns the messages, and the ranks that have sent each.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&ControlFrame, &RankSet)> {
+        self.entries.iter().map(|entry| (&entry.frame, &entry.ranks))
     }
 
     /// Whether a message is an abort that no rank needs to know.
@@ -169,7 +176,7 @@ mod tests {
 
     #[test]
     fn equal_messages_are_passed_on_once_with_all_their_senders() {
-        let mut relay = Relay::new(Vec::new());
+        let mut relay = Relay::new(RankSet::default());
         assert_eq!(relay.add(&goodbye(7), &set(&[1, 5])), set(&[1, 5]));
         assert_eq!(relay.add(&goodbye(7), &set(&[5, 99])), set(&[99]));
         assert_eq!(relay.add(&goodbye(7), &set(&[1, 99])), set(&[]));
@@ -182,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number_of_aborts_is_passed_on_and_always_the_one_of_the_earliest_call() {
-        let mut relay = Relay::new(Vec::new());
+        let mut relay = Relay::new(RankSet::default());
         for rank in (0..100).rev() {
             let cause = Cause::Aborted { by: rank, reason: "too late".into() };
             let frame = ControlFrame::Abort { sequence: 20 + (rank as u64 % 10), cause };
@@ -201,7 +208,7 @@ mod tests {
 
     #[test]
     fn only_the_last_proposal_of_a_rank_counts_in_whatever_order_they_arrive() {
-        let mut relay = Relay::new(Vec::new());
+        let mut relay = Relay::new(RankSet::default());
         relay.add(&propose(0, &[4]), &set(&[1, 2, 3]));
         assert_eq!(relay.add(&propose(0, &[4, 5]), &set(&[1])), set(&[1]));
         assert_eq!(relay.add(&propose(1, &[4, 5]), &set(&[2])), set(&[2]));

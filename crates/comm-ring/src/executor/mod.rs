@@ -27,6 +27,7 @@ pub use regions::Regions;
 use window::{EntryState, Window};
 
 use crate::message::Header;
+use crate::peer_table::PeerTable;
 
 /// Messages of up to this size, including the header, are received in one operation if they have
 /// arrived completely.
@@ -111,21 +112,22 @@ pub enum Progress {
 pub struct Executor {
     window: Window,
     interest: Interest,
-    /// The bytes that the transport has accepted so far for each peer.
-    accepted: Vec<u64>,
-    /// The passes in which a step last claimed the streams to and from each peer: later steps must
-    /// not overtake it.
-    claimed: Vec<Claims>,
+    /// The streams to and from each peer.
+    streams: PeerTable<PeerStreams>,
     /// The number of passes so far, including the current one.
     passes: u64,
-    /// The sequence number of the last call from which a message of each peer has arrived.
-    last_seen: Vec<u64>,
 }
 
+/// The state of the streams to and from a peer.
 #[derive(Debug, Clone, Copy, Default)]
-struct Claims {
-    send: u64,
-    recv: u64,
+struct PeerStreams {
+    /// The passes in which a step last claimed each stream: later steps must not overtake it.
+    send_claimed: u64,
+    recv_claimed: u64,
+    /// The bytes that the transport has accepted so far.
+    accepted: u64,
+    /// The sequence number of the last call from which a message has arrived.
+    last_seen: u64,
 }
 
 impl Executor {
@@ -135,11 +137,9 @@ impl Executor {
     pub fn new(ranks: usize, window: usize) -> Self {
         Self {
             window: Window::new(window),
-            interest: Interest::with_capacity(ranks),
-            accepted: vec![0; ranks],
-            claimed: vec![Claims::default(); ranks],
+            interest: Interest::with_capacity(ranks.min(Window::CAPACITY_MAX)),
+            streams: PeerTable::new(ranks, PeerStreams::default()),
             passes: 0,
-            last_seen: vec![0; ranks],
         }
     }
 
@@ -163,7 +163,7 @@ impl Executor {
     /// Returns whether a message of this call, or at least its header, was received from the peer.
     #[must_use]
     pub fn has_seen(&self, peer: usize, sequence: u64) -> bool {
-        self.last_seen.get(peer).is_some_and(|&last| last >= sequence)
+        self.streams.get(peer).is_some_and(|streams| streams.last_seen >= sequence)
     }
 
     /// Moves all bytes that can move. Must be called again with the same arguments until it is
@@ -235,7 +235,7 @@ impl Executor {
             }
             (_, Action::Send { to }) => {
                 let pass = self.passes;
-                let first = std::mem::replace(&mut self.claims(to)?.send, pass) != pass;
+                let first = std::mem::replace(&mut self.peer(to)?.send_claimed, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
@@ -243,7 +243,7 @@ impl Executor {
             }
             (_, Action::Recv { from } | Action::RecvReduce { from, .. }) => {
                 let pass = self.passes;
-                let first = std::mem::replace(&mut self.claims(from)?.recv, pass) != pass;
+                let first = std::mem::replace(&mut self.peer(from)?.recv_claimed, pass) != pass;
                 if !first || self.window.is_blocked(at) {
                     return Ok(false);
                 }
@@ -261,8 +261,8 @@ impl Executor {
     }
 
     #[inline]
-    fn claims(&mut self, peer: usize) -> Result<&mut Claims> {
-        self.claimed.get_mut(peer).ok_or_else(|| no_rank(peer))
+    fn peer(&mut self, peer: usize) -> Result<&mut PeerStreams> {
+        self.streams.get_mut(peer).ok_or_else(|| no_rank(peer))
     }
 
     /// Sends as much of a message as the transport accepts, header and payload in one call.
@@ -293,13 +293,16 @@ impl Executor {
             entry.moved += sent;
         }
         let (sent, complete) = (entry.moved - before, entry.moved == whole);
-        self.accepted[to] += sent as u64;
+        let streams = self.peer(to)?;
+        streams.accepted += sent as u64;
+        if complete {
+            streams.send_claimed = 0;
+        }
+        let until = streams.accepted;
         if !complete {
             self.interest.add_send(to);
             return Ok(sent > 0);
         }
-        self.claims(to)?.send = 0;
-        let until = self.accepted[to];
         self.window.entry(at).state = EntryState::Accepted { until };
         self.try_complete(at, transport, to, until);
         Ok(true)
@@ -373,14 +376,15 @@ impl Executor {
         }
         let (moved, complete) = (entry.moved > before, entry.moved == whole);
         if entry.moved >= Header::BYTES {
-            self.last_seen[from] = job.sequence;
+            let streams = self.peer(from)?;
+            streams.last_seen = job.sequence;
+            if complete {
+                streams.recv_claimed = 0;
+                self.window.finish(at);
+                return Ok(moved);
+            }
         }
-        if complete {
-            self.window.finish(at);
-            self.claims(from)?.recv = 0;
-        } else {
-            self.interest.add_recv(from);
-        }
+        self.interest.add_recv(from);
         Ok(moved)
     }
 }

@@ -43,7 +43,7 @@ impl Executor {
         regions: &Regions<'_>,
         to: usize,
     ) -> Result<bool> {
-        let accepted = self.accepted.get_mut(to).ok_or_else(|| no_rank(to))?;
+        let accepted = &mut self.streams.get_mut(to).ok_or_else(|| no_rank(to))?.accepted;
         let payload = regions.read(step.place, step.bytes.range())?;
         let header = job.header(payload.len()).encode();
         let sent = transport.try_send(to, &[IoSlice::new(&header), IoSlice::new(payload)])?;
@@ -68,7 +68,7 @@ impl Executor {
         regions: &mut Regions<'_>,
         from: usize,
     ) -> Result<bool, Stop> {
-        let last_seen = self.last_seen.get_mut(from).ok_or_else(|| no_rank(from))?;
+        let last_seen = &mut self.streams.get_mut(from).ok_or_else(|| no_rank(from))?.last_seen;
         let (payload, addend) = regions.recv(step)?;
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;

@@ -1,7 +1,7 @@
 //! Counters of completed calls, which other threads read.
 //!
 //! One thread at a time makes calls. It adds with a load and a store instead of an atomic addition,
-//! which takes several times as long.
+//! which takes several times as long, and takes a lock only if it has slept.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use comm_core::{CallMetrics, Collective, DurationHistogram, Signature};
+
+use crate::peer_table::PeerTable;
 
 /// The calls of a group with the same collective and algorithm.
 #[derive(Debug)]
@@ -23,9 +25,10 @@ struct Series {
 /// All counters of a group.
 #[derive(Debug)]
 pub(super) struct Counters {
+    members: usize,
     series: Mutex<Vec<Arc<Series>>>,
-    /// The nanoseconds that calls waited for each member.
-    waited_for: Box<[AtomicU64]>,
+    /// The nanoseconds that calls slept for each member.
+    waited_for: Mutex<PeerTable<u64>>,
 }
 
 /// The counters of the current call, for the thread that makes calls.
@@ -37,6 +40,10 @@ pub(super) struct CurrentSeries {
     /// The index of that of the current call.
     slot: usize,
 }
+
+/// The number of members for which memory is allocated at once, so that no call of a small group
+/// allocates.
+const ALLOCATED_MAX: usize = 64;
 
 /// The number of selections that are kept.
 const RECENT: usize = 32;
@@ -89,7 +96,9 @@ impl Series {
 
 impl Counters {
     pub(super) fn new(members: usize) -> Self {
-        Self { series: Mutex::default(), waited_for: (0..members).map(|_| AtomicU64::new(0)).collect() }
+        let mut waited_for = PeerTable::new(members, 0);
+        (0..members.min(ALLOCATED_MAX)).for_each(|member| waited_for[member] = 0);
+        Self { members, series: Mutex::default(), waited_for: Mutex::new(waited_for) }
     }
 
     /// Returns the counters by collective and algorithm.
@@ -100,13 +109,19 @@ impl Counters {
 
     /// Returns the time that calls waited for each member.
     pub(super) fn waited_for(&self) -> Vec<Duration> {
-        self.waited_for.iter().map(|nanos| Duration::from_nanos(nanos.load(Ordering::Relaxed))).collect()
+        let waited_for = self.waited_for.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..self.members).map(|member| Duration::from_nanos(waited_for[member])).collect()
     }
 
     /// Counts a wait for these members, for each in equal parts.
     pub(super) fn waited(&self, members: &[usize], nanos: u64) {
         let share = nanos / (members.len() as u64).max(1);
-        members.iter().filter_map(|member| self.waited_for.get(*member)).for_each(|total| add(total, share));
+        let mut waited_for = self.waited_for.lock().unwrap_or_else(PoisonError::into_inner);
+        for member in members {
+            if let Some(total) = waited_for.get_mut(*member) {
+                *total = total.wrapping_add(share);
+            }
+        }
     }
 }
 
@@ -129,7 +144,7 @@ impl CurrentSeries {
 
     #[cold]
     fn find(&mut self, call: &Signature, fingerprint: u64, group: &Counters) -> Selected {
-        let bytes = call.bytes(group.waited_for.len());
+        let bytes = call.bytes(group.members);
         let position = self.all.iter().position(|(series, _)| series.counts(call));
         let at = position.unwrap_or_else(|| {
             let series = Arc::new(Series::of(call));

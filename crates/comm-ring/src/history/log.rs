@@ -19,8 +19,9 @@ use super::counters::Counters;
 #[derive(Debug)]
 pub(crate) struct CallLog {
     group: Group,
-    /// The members' ranks in the world, in the order of their ranks in the group.
-    members: Box<[usize]>,
+    /// The members' ranks in the world, in the order of their ranks in the group. `None` if they
+    /// are the same as in the group.
+    members: Option<Box<[usize]>>,
     origin: Instant,
     /// The call with number n is in slot n modulo their number, which is a power of two.
     slots: Box<[Slot]>,
@@ -76,13 +77,14 @@ impl Slot {
 
 impl CallLog {
     /// Creates an empty log. All of its memory is written, so that no call causes a page fault.
-    pub(super) fn new(group: Group, members: &[usize], origin: Instant, kept: usize) -> Self {
+    pub(super) fn new(group: Group, members: Option<&[usize]>, origin: Instant, kept: usize) -> Self {
         let unused = || Repeat { call: Signature::new(group.id(), Collective::Barrier, ""), first: 0 };
         let mut runs: VecDeque<Repeat> = (0..=kept).map(|_| unused()).collect();
         runs.clear();
+        let differ = |members: &&[usize]| members.iter().enumerate().any(|(rank, member)| rank != *member);
         Self {
             group,
-            members: members.into(),
+            members: members.filter(differ).map(Into::into),
             origin,
             slots: (0..kept).map(|_| Slot::empty()).collect(),
             calls: AtomicU64::new(0),
@@ -93,9 +95,14 @@ impl CallLog {
         }
     }
 
+    /// Returns the rank in the world of a member.
+    pub(crate) fn member(&self, rank: usize) -> usize {
+        self.members.as_ref().map_or(rank, |members| members[rank])
+    }
+
     /// Returns the members' ranks in the world, in the order of their ranks in the group.
-    pub(crate) const fn members(&self) -> &[usize] {
-        &self.members
+    fn members(&self) -> Vec<usize> {
+        (0..self.group.size()).map(|rank| self.member(rank)).collect()
     }
 
     /// Returns the number of calls that are kept.
@@ -183,7 +190,7 @@ impl CallLog {
 
 impl Observe for CallLog {
     fn metrics(&self) -> Metrics {
-        let mut metrics = Metrics::new(self.group, self.members.to_vec());
+        let mut metrics = Metrics::new(self.group, self.members());
         metrics.calls = self.counters.calls();
         metrics.failures = u64::from(self.incomplete().failure.is_some());
         metrics.waited_for = self.counters.waited_for();
@@ -193,7 +200,7 @@ impl Observe for CallLog {
     fn flight_record(&self) -> FlightRecord {
         let (runs, incomplete) = (self.runs(), self.incomplete());
         let calls = self.calls.load(Ordering::Acquire);
-        let mut record = FlightRecord::new(self.group, self.members.to_vec());
+        let mut record = FlightRecord::new(self.group, self.members());
         record.failure.clone_from(&incomplete.failure);
         record.exact_times = self.exact_times;
         let recorded = |number| {

@@ -9,7 +9,7 @@ use comm_core::{CallState, Collective, GroupId, Membership, Observe};
 fn empty() -> History {
     let group = Group::new(GroupId::WORLD, Membership { rank: 0, size: 2 }).unwrap();
     let config = RingConfig { recorded_calls: 0, ..RingConfig::default() };
-    History::new(group, &[4, 7], Instant::now(), &config)
+    History::new(group, Some(&[4, 7]), Instant::now(), &config)
 }
 
 fn call(count: u64) -> Signature {
