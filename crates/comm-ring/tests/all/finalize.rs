@@ -89,6 +89,25 @@ fn a_rank_that_makes_a_call_while_others_finalize_gets_an_error() {
     assert!(matches!(errors[1], Error::PeerLost { loss: Loss::Left { after: 0 }, .. }), "{}", errors[1]);
 }
 
+/// Unlike one that drops its communicator, which reports the death instead.
+#[test]
+fn a_rank_that_leaves_after_a_death_has_departed() {
+    let departed = run(3, |comm, clock| {
+        clock.sleep(Duration::from_millis(10) * (2 - comm.rank() as u32));
+        match comm.rank() {
+            0 => {}
+            1 => {
+                comm.clone().leave();
+                let error = comm.barrier().unwrap_err();
+                assert!(matches!(error.root_cause(), Error::Invalid(Invalid::Finalized)), "{error}");
+            }
+            _ => clock.die(),
+        }
+        comm.departed()
+    });
+    assert_eq!(departed[0], [1]);
+}
+
 #[test]
 fn a_rank_whose_peers_have_left_gets_the_mismatch_error() {
     let errors = run(3, |comm, clock| {
