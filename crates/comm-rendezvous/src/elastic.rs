@@ -338,7 +338,7 @@ impl<C: GroupConnector> ElasticGroup<C> {
     /// Returns the time to agree. Some may find only at the deadline of the rendezvous or of the
     /// barrier that they have not passed it.
     fn agreement_timeout(&self, options: &GrowOptions) -> Duration {
-        self.comm.options().timeout.max(2 * options.timeout)
+        self.comm.options().timeout.max(options.timeout.saturating_mul(2))
     }
 
     /// Admits waiting processes on rank 0.
@@ -447,9 +447,9 @@ const fn is_final(error: &Error) -> bool {
 }
 
 /// Returns the time to learn the decision of the members: longer than
-/// [`ElasticGroup::agreement_timeout`].
+/// [`ElasticGroup::agreement_timeout`], unless that is unlimited.
 fn decision_timeout(comm: &Comm, growth: Duration) -> Duration {
-    comm.options().timeout + 2 * growth
+    comm.options().timeout.saturating_add(growth.saturating_mul(2))
 }
 
 /// Returns what the leader tells the other members of an admission.
