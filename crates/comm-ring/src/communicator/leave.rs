@@ -134,8 +134,11 @@ impl Session {
             if self.poison.is_some() {
                 self.events.clear();
             }
-            let asleep = self.control.arm().is_ok_and(|armed| armed == Armed::Sleep);
-            if asleep && self.control.sleep(None, patience.turn()).is_err() {
+            let waited = match self.control.arm() {
+                Ok(Armed::Sleep) => self.control.sleep(None, patience.turn()),
+                armed => armed.map(drop),
+            };
+            if waited.is_err() {
                 return;
             }
         }

@@ -189,6 +189,11 @@ impl Control {
             self.pass_on();
             return;
         }
+        // The others must know who has left before they hear of a failure.
+        if let Some(relay) = &mut self.relay {
+            relay.stop_collecting();
+            self.pass_on();
+        }
         // A frame that was sent before only shows that this rank is alive.
         let mut next = self.next_told(0);
         while let Some(peer) = next {
@@ -206,7 +211,14 @@ impl Control {
     /// Passes on what is new to the peers with which this rank is connected.
     fn pass_on(&mut self) {
         let Some(relay) = &mut self.relay else { return };
-        let changed = relay.take_changed();
+        let mut changed = Vec::new();
+        if relay.has_changed() {
+            let now = self.transport.now();
+            if relay.collects_for(self.group.rank(), now).is_some() {
+                return;
+            }
+            changed = relay.take_changed(now);
+        }
         for peer in self.connected() {
             let Some(relay) = &mut self.relay else { return };
             let was_told = relay.told.contains(peer);
@@ -238,16 +250,14 @@ impl Control {
         }
     }
 
-    /// Returns whether no connected peer has queued bytes.
+    /// Returns whether no connected peer has queued bytes, and there is nothing to pass on.
     pub(crate) fn is_flushed(&self) -> bool {
         let is_flushed = |peer: &ControlPeer| peer.loss.is_some() || peer.outbox.is_empty();
         let is_told =
             |relay: &Relay, peer: usize| relay.told.contains(peer) || self.peers[peer].loss.is_some();
-        self.peers.iter().all(|(_, peer)| is_flushed(peer))
-            && self
-                .relay
-                .as_ref()
-                .is_none_or(|relay| self.connected().iter().all(|&peer| is_told(relay, peer)))
+        let has_passed_on =
+            |relay: &Relay| !relay.has_changed() && self.connected().iter().all(|&peer| is_told(relay, peer));
+        self.peers.iter().all(|(_, peer)| is_flushed(peer)) && self.relay.as_ref().is_none_or(has_passed_on)
     }
 
     /// Returns the first peer from this one on to which there is a stream or that has queued bytes.
@@ -406,9 +416,12 @@ impl Control {
         self.transport.arm(&self.interest)
     }
 
-    /// Sleeps until the channel or the other descriptor is ready, or the timeout has passed.
+    /// Sleeps until the channel or the other descriptor is ready, there is something to pass on, or
+    /// the timeout has passed.
     pub(crate) fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
-        self.transport.sleep(also, timeout)
+        let collects = |relay: &Relay| relay.collects_for(self.group.rank(), self.transport.now());
+        let collects_for = self.relay.as_ref().and_then(collects);
+        self.transport.sleep(also, collects_for.map_or(timeout, |left| left.min(timeout)))
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -5,6 +5,11 @@
 //! propose the same group), so a rank passes on a message together with the set of all ranks that
 //! are known to have sent it. So the number of messages grows with the number of connections, and
 //! not with the square of the number of ranks.
+//!
+//! Ranks usually leave at about the same time. So one that has left collects the goodbyes of others
+//! for a moment ([`COLLECT`]), instead of passing on each as a message of its own.
+
+use std::time::{Duration, Instant};
 
 use super::frame::ControlFrame;
 use super::rank_set::RankSet;
@@ -14,12 +19,17 @@ use super::shrink::ShrinkFrame;
 /// ranks fail, each for a reason of its own, all of them know one.
 const ABORTS_MAX: usize = 8;
 
+/// The time for which a rank that has left collects the goodbyes of others.
+const COLLECT: Duration = Duration::from_millis(1);
+
 /// The messages to all ranks that this rank knows.
 #[derive(Debug)]
 pub(super) struct Relay {
     entries: Vec<RelayEntry>,
     /// The peers that were told all entries that have not changed.
     pub(super) told: RankSet,
+    /// When goodbyes are passed on again, after other messages were.
+    collects_until: Option<Instant>,
 }
 
 /// A message, and the ranks that have sent it.
@@ -34,7 +44,7 @@ struct RelayEntry {
 impl Relay {
     /// Creates the state before any message. `told` are the ranks that are connected already.
     pub(super) const fn new(told: RankSet) -> Self {
-        Self { entries: Vec::new(), told }
+        Self { entries: Vec::new(), told, collects_until: None }
     }
 
     /// Adds ranks that have sent a message. Returns those of which this was not known, and of which
@@ -88,12 +98,37 @@ impl Relay {
         known.clone().count() >= ABORTS_MAX && known.min() <= Some(*sequence)
     }
 
-    /// Returns the messages that have changed since the last call.
-    pub(super) fn take_changed(&mut self) -> Vec<u8> {
-        let changed =
-            self.entries.iter().filter(|entry| entry.has_changed).flat_map(RelayEntry::encode).collect();
+    /// Returns the messages that have changed since the last call, to pass them on at this time.
+    pub(super) fn take_changed(&mut self, now: Instant) -> Vec<u8> {
+        let changed: Vec<u8> = self.changed().flat_map(RelayEntry::encode).collect();
+        if !changed.is_empty() {
+            self.collects_until = Some(now + COLLECT);
+        }
         self.entries.iter_mut().for_each(|entry| entry.has_changed = false);
         changed
+    }
+
+    fn changed(&self) -> impl Iterator<Item = &RelayEntry> {
+        self.entries.iter().filter(|entry| entry.has_changed)
+    }
+
+    /// Returns whether a message has changed since it was last passed on.
+    pub(super) fn has_changed(&self) -> bool {
+        self.changed().next().is_some()
+    }
+
+    /// Returns the time for which this rank waits for more goodbyes before it passes on those that
+    /// it has, if it does.
+    pub(super) fn collects_for(&self, own: usize, now: Instant) -> Option<Duration> {
+        let left = self.collects_until?.checked_duration_since(now)?;
+        let has_left = || self.entries.iter().any(|entry| entry.is_goodbye() && entry.ranks.contains(own));
+        let collects = self.has_changed() && self.changed().all(RelayEntry::is_goodbye) && has_left();
+        (collects && !left.is_zero()).then_some(left)
+    }
+
+    /// Makes this rank pass on at once what it has collected.
+    pub(super) const fn stop_collecting(&mut self) {
+        self.collects_until = None;
     }
 
     /// Returns all messages.
@@ -103,6 +138,10 @@ impl Relay {
 }
 
 impl RelayEntry {
+    const fn is_goodbye(&self) -> bool {
+        matches!(self.frame, ControlFrame::Goodbye { .. })
+    }
+
     fn encode(&self) -> Vec<u8> {
         ControlFrame::Relay { ranks: self.ranks.clone(), frame: Box::new(self.frame.clone()) }.encode()
     }
@@ -176,14 +215,14 @@ mod tests {
 
     #[test]
     fn equal_messages_are_passed_on_once_with_all_their_senders() {
-        let mut relay = Relay::new(RankSet::default());
+        let (mut relay, now) = (Relay::new(RankSet::default()), Instant::now());
         assert_eq!(relay.add(&goodbye(7), &set(&[1, 5])), set(&[1, 5]));
         assert_eq!(relay.add(&goodbye(7), &set(&[5, 99])), set(&[99]));
         assert_eq!(relay.add(&goodbye(7), &set(&[1, 99])), set(&[]));
-        assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(7), &[1, 5, 99])]);
-        assert!(relay.take_changed().is_empty());
+        assert_eq!(decode(&relay.take_changed(now)), [relayed(goodbye(7), &[1, 5, 99])]);
+        assert!(relay.take_changed(now).is_empty());
         assert_eq!(relay.add(&goodbye(8), &set(&[2])), set(&[2]));
-        assert_eq!(decode(&relay.take_changed()), [relayed(goodbye(8), &[2])]);
+        assert_eq!(decode(&relay.take_changed(now)), [relayed(goodbye(8), &[2])]);
         assert_eq!(decode(&relay.all()).len(), 2);
     }
 
@@ -195,7 +234,7 @@ mod tests {
             let frame = ControlFrame::Abort { sequence: 20 + (rank as u64 % 10), cause };
             assert_eq!(relay.add(&frame, &set(&[rank])), set(&[rank]));
         }
-        let sequences = decode(&relay.take_changed()).into_iter().map(|frame| match frame {
+        let sequences = decode(&relay.take_changed(Instant::now())).into_iter().map(|frame| match frame {
             ControlFrame::Relay { frame, .. } => match *frame {
                 ControlFrame::Abort { sequence, .. } => sequence,
                 other => panic!("{other:?}"),
@@ -257,6 +296,56 @@ mod tests {
             assert_eq!(other.left_after(0), Some(7));
             assert!(other.shrink_state(0).proposal.is_some());
         }
+    }
+
+    /// Rank 1 hears of the goodbyes of others one after the other, and counts what it sends to rank
+    /// 2.
+    fn passes_on(then: impl FnOnce(&mut Network, &mut Control)) -> usize {
+        let (mut network, transports) = transports(10_000);
+        let mut transports = transports.into_iter().skip(1);
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let mut control = Control::new(Box::new(AlteredTransport {
+            transport: transports.next().unwrap(),
+            send: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
+                let is_message = bytes.iter().any(|part| !part.is_empty());
+                count.fetch_add(usize::from(to == 2 && is_message), Ordering::Relaxed);
+                transport.try_send(to, bytes)
+            },
+        }));
+        let mut second = Control::new(Box::new(transports.next().unwrap()));
+        let mut events = Vec::new();
+        control.contact(2);
+        control.send_all(&goodbye(7));
+        for rank in [0, 3, 4, 5] {
+            second.send(1, &relayed(goodbye(7), &[rank]));
+            network.advance_by(COLLECT / 10);
+            control.poll(&mut events);
+        }
+        then(&mut network, &mut control);
+        for _ in 0..3 {
+            network.advance_by(COLLECT);
+            second.poll(&mut events);
+        }
+        assert!((0..RANKS).all(|rank| rank == 2 || second.left_after(rank) == Some(7)));
+        sent.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_rank_that_has_left_passes_on_the_goodbyes_of_others_together() {
+        let sent = passes_on(|network, control| {
+            assert!(!control.is_flushed());
+            network.advance_by(COLLECT);
+            control.poll(&mut Vec::new());
+            assert!(control.is_flushed());
+        });
+        assert_eq!(sent, 2);
+    }
+
+    #[test]
+    fn a_failure_is_reported_after_the_goodbyes_that_were_collected() {
+        let cause = Cause::Aborted { by: 1, reason: "too late".into() };
+        assert_eq!(passes_on(|_, control| control.send_all(&ControlFrame::Abort { sequence: 8, cause })), 3);
     }
 
     #[test]
