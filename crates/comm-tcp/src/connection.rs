@@ -107,6 +107,14 @@ impl Layer {
         }
     }
 
+    /// Returns what has arrived that is not as it was sent, if nothing can be sent because of it.
+    fn corruption(&self) -> Option<Corruption> {
+        match self {
+            Self::Frames(_) => None,
+            Self::Tls(tls) => tls.corruption(),
+        }
+    }
+
     /// Whether bytes that were read from the socket wait for the caller.
     fn is_ready(&self) -> bool {
         match self {
@@ -224,6 +232,11 @@ impl Connection {
             Ok(_) | Err(Errno::INTR) => Ok(false),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Returns what has arrived that is not as it was sent, if nothing can be sent because of it.
+    pub(crate) fn corruption(&self) -> Option<Corruption> {
+        self.layer.as_ref().and_then(Layer::corruption)
     }
 
     /// Whether bytes that were read from the socket wait for the caller.

@@ -331,7 +331,9 @@ impl Peer {
 
     /// Handles a failed send. Bytes that have arrived can still be received.
     fn end_sending(&mut self, errno: Errno) -> Error {
-        let end = self.lost(During::Sending, self.loss(errno));
+        let corruption = self.connections().find_map(Connection::corruption);
+        let loss = corruption.map_or_else(|| self.loss(errno), Loss::Corrupted);
+        let end = self.lost(During::Sending, loss);
         self.send_end = Some(end.clone());
         self.end_others();
         end

@@ -155,13 +155,18 @@ impl TlsSession {
             self.decrypted = self.decrypted.saturating_sub(more);
             self.process();
         }
-        match &self.failure {
-            Some(_) if delivered == 0 && !into.is_empty() => {
-                // The record that failed is the last one that was counted.
-                Err(Corruption::new(IntegrityCheck::TlsRecord, self.records.saturating_sub(1)))
-            }
+        match self.corruption() {
+            Some(corruption) if delivered == 0 && !into.is_empty() => Err(corruption),
             _ => Ok(delivered),
         }
+    }
+
+    /// Returns the record that is not as it was sent, if one has arrived. Nothing can be sent or
+    /// received after it.
+    pub(crate) fn corruption(&self) -> Option<Corruption> {
+        // The record that failed is the last one that was counted.
+        let last = self.records.saturating_sub(1);
+        self.failure.as_ref().map(|_| Corruption::new(IntegrityCheck::TlsRecord, last))
     }
 
     /// Reads the socket once. Call it when nothing is ready.

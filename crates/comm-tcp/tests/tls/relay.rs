@@ -1,16 +1,18 @@
 //! Relays between ranks, and to a store.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::{Error, IntegrityCheck, Loss};
-use comm_tcp::{RendezvousConfig, TcpStore, Tls};
+use comm_core::{Armed, Error, Fabric, IntegrityCheck, Interest, Loss, Transport};
+use comm_sim::MemoryStore;
+use comm_tcp::{RendezvousConfig, TcpFabric, TcpStore, Tls};
 
-use crate::common::SOON;
-use crate::common::relay::{Alteration, Change, Direction, Tampering, relay};
+use crate::common::relay::{Alteration, Change, Direction, Tampering, relay, with_relays};
 use crate::common::stream::{Random, stream, stream_through, whole};
+use crate::common::{SOON, WORLD};
 use crate::store::{serve, use_store};
 use crate::{protected, rank_certificates, secret, store_config, with_secret};
 
@@ -86,6 +88,49 @@ fn altered_bytes_are_an_error_that_names_the_peer_and_never_delivered() {
         };
         alter(&tls, &mut random, change);
     }
+}
+
+/// Sends until the receiver has ended the stream.
+fn send_until_closed(fabric: &TcpFabric) {
+    let mut transport = fabric.open(WORLD, Instant::now() + SOON).unwrap();
+    let mut waiting = Interest::default();
+    waiting.add_send(0);
+    while let Ok(sent) = transport.try_send(0, &[IoSlice::new(&[1; 100])]) {
+        if sent == 0 && transport.arm(&waiting).unwrap() == Armed::Sleep {
+            transport.sleep(None, Duration::from_millis(100)).unwrap();
+        }
+    }
+}
+
+/// Receives a few bytes at a time, and sends one after each, until that fails, which is before a
+/// receive does.
+fn answer_each(fabric: &TcpFabric) -> Error {
+    let mut transport = fabric.open(WORLD, Instant::now() + SOON).unwrap();
+    let mut waiting = Interest::default();
+    waiting.add_recv(1);
+    loop {
+        let received = transport.try_recv(1, &mut [0; 100]).unwrap();
+        if received == 0 && transport.arm(&waiting).unwrap() == Armed::Sleep {
+            transport.sleep(None, Duration::from_millis(100)).unwrap();
+        } else if let Err(error) = transport.try_send(1, &[IoSlice::new(&[1])]) {
+            return error;
+        }
+    }
+}
+
+#[test]
+fn a_send_after_altered_bytes_have_arrived_fails_because_of_them() {
+    let alteration =
+        Alteration { connection: 0, direction: Direction::FromDialer, at: 100_000, change: Change::Flip(1) };
+    let store = with_relays(MemoryStore::default(), Arc::new(Tampering::new(Some(alteration))));
+    let tls = with_secret();
+    let fabric = |rank| TcpFabric::rendezvous(&store, &authenticated(&tls)(rank)).unwrap();
+    let error = thread::scope(|scope| {
+        scope.spawn(|| send_until_closed(&fabric(1)));
+        answer_each(&fabric(0))
+    });
+    let Error::PeerLost { peer: 1, loss: Loss::Corrupted(corruption), .. } = error else { panic!("{error}") };
+    assert_eq!(corruption.check, IntegrityCheck::TlsRecord);
 }
 
 #[test]
