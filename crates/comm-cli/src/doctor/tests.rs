@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::analysis::{Finding, FindingKind, GroupRecords};
 use super::clocks::Clocks;
 use super::folder::Folder;
-use super::{json, table};
+use super::{json, table, trace};
 
 /// A call that is complete, unless it is the last one of a rank that is blocked.
 type Call = (u64, &'static str);
@@ -218,4 +218,51 @@ fn a_host_without_common_calls_keeps_its_clock() {
     let records =
         [timed(0, ("a", 0), &[("barrier", 20_000_000)]), timed(1, ("b", 9), &[("scan", 30_000_000)])];
     assert_eq!(Clocks::align(&GroupRecords::of(&records)).of(&records[1]), Default::default());
+}
+
+/// Returns the events of the trace of these records.
+fn trace_events(records: &[FlightDump]) -> Vec<Value> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    trace::write(file.path(), &GroupRecords::of(records)).unwrap();
+    let trace: Value = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
+    trace["traceEvents"].as_array().unwrap().clone()
+}
+
+/// Returns two calls in the world and two in a group, all in the same tick of a coarse clock.
+fn in_one_tick(rank: usize) -> [FlightDump; 2] {
+    let world = timed(rank, ("a", 0), &[("scan", 5_000), ("barrier", 5_000)]);
+    let mut group = world.clone();
+    group.group = 9;
+    [world, group].map(|mut record| {
+        record.calls[0].started_ns = 5_000;
+        record.calls[1].started_ns = 5_000;
+        record.calls[1].ended_ns = Some(9_000);
+        record
+    })
+}
+
+#[test]
+fn viewers_show_each_group_of_each_rank_in_a_track_of_its_own() {
+    let events = trace_events(&[0, 1, 2].map(in_one_tick).concat());
+    let mut tracks: Vec<(u64, u64)> =
+        events.iter().map(|event| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap())).collect();
+    tracks.sort_unstable();
+    tracks.dedup();
+    assert_eq!(tracks.len(), 6, "{tracks:?}");
+    // Perfetto takes such a thread for the main thread of the process.
+    assert!(tracks.iter().all(|&(pid, tid)| tid != 0 && tid != pid), "{tracks:?}");
+}
+
+#[test]
+fn no_call_is_shown_inside_of_another_one() {
+    let nanos = |event: &Value, key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as u64;
+    let events = trace_events(&[0, 1, 2].map(in_one_tick).concat());
+    let calls = |name: &'static str| events.iter().filter(move |event| event["name"] == name);
+    assert_eq!(calls("scan").count(), 6);
+    for (first, second) in calls("scan").zip(calls("barrier")) {
+        assert_eq!((&first["pid"], &first["tid"]), (&second["pid"], &second["tid"]));
+        // Viewers nest events that start at the same time, also if one has no duration.
+        assert!(nanos(second, "ts") > nanos(first, "ts") + nanos(first, "dur"), "{first} {second}");
+        assert!(nanos(second, "dur") > 3_000, "{second}");
+    }
 }

@@ -34,7 +34,7 @@ struct Event<'a> {
     ph: &'static str,
     /// The rank in the world.
     pid: usize,
-    /// The index of the group.
+    /// The number of the group's track, which is that of no rank.
     tid: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
@@ -70,9 +70,9 @@ impl<'a> Trace<'a> {
         // In the order of the ids, in which the world is first.
         let mut by_id: Vec<&GroupRecords<'_>> = groups.iter().collect();
         by_id.sort_by_key(|group| group.id);
-        let tracks: Vec<Track<'_>> = by_id
-            .iter()
-            .enumerate()
+        let first_tid = first_tid(groups);
+        let tracks: Vec<Track<'_>> = (first_tid..)
+            .zip(&by_id)
             .flat_map(|(tid, group)| group.records.values().map(move |record| Track { group, record, tid }))
             .collect();
         let starts = tracks.iter().filter_map(|track| {
@@ -94,6 +94,13 @@ impl<'a> Trace<'a> {
         });
         Self { trace_events: events, display_time_unit: "ms", other_data }
     }
+}
+
+/// Returns the number of the first track, above all ranks: Perfetto takes a thread 0, and one whose
+/// number is that of its process, for the main thread, and would mix the calls of two groups.
+fn first_tid(groups: &[GroupRecords<'_>]) -> usize {
+    let records = groups.iter().flat_map(|group| group.records.values());
+    records.map(|record| record.world_rank() + 1).max().unwrap_or(1)
 }
 
 /// The times of all ranks on one clock.
@@ -154,14 +161,15 @@ impl Timeline<'_> {
         }
     }
 
-    /// Adds the calls of a record. The end of one is not after the start of the next.
+    /// Adds the calls of a record. Each starts after the end of the previous one: a viewer would
+    /// show a call without duration inside of one that starts at the same time.
     fn add_calls<'b>(&self, track: &Track<'b>, events: &mut Vec<Event<'b>>) {
-        let mut last_end = i64::MIN;
+        let mut earliest = i64::MIN;
         for call in &track.record.calls {
-            let start = self.clocks.time(track.record, call.started_ns).max(last_end);
+            let start = self.clocks.time(track.record, call.started_ns).max(earliest);
             let end =
                 self.clocks.time(track.record, call.ended_ns.unwrap_or(track.record.written_ns)).max(start);
-            last_end = end;
+            earliest = end.saturating_add(1);
             let arrivals = self.arrivals.get(&(track.record.group, call.sequence)).copied();
             let arrivals = arrivals.unwrap_or(Arrivals { first: start, last: start, late: 0 });
             let args = arguments(track.group, call, start.saturating_sub(arrivals.first));
