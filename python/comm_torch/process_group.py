@@ -31,7 +31,8 @@ class CommProcessGroup(dist.ProcessGroup):
     supports_time_estimate = False
     supports_reconfigure = True
 
-    def __init__(self, store, rank, size, timeout, name="comm", enable_reconfigure=False):
+    def __init__(self, store, rank, size, timeout, name="comm", enable_reconfigure=False, subgroup=None):
+        """`subgroup` has the name of the group and its members' ranks in the world, or is None for the world."""
         super().__init__(rank, size)
         self._name = name
         self._timeout = timeout.total_seconds()
@@ -43,7 +44,8 @@ class CommProcessGroup(dist.ProcessGroup):
         self._uuids = set()
         self._group = membership.NotConnected()
         if not enable_reconfigure:
-            self._group = _Group(store, rank, size, self._timeout)
+            self._group = _Group(store, rank, size, self._timeout, subgroup)
+        self._members = None if subgroup is None else subgroup[1]
         self._group_name = self._group_desc = ""
         groups.add(self)
 
@@ -137,7 +139,9 @@ class CommProcessGroup(dist.ProcessGroup):
             return None
         store = dist.PrefixStore(f"{group_name}/", self._store)
         timeout = timeout or datetime.timedelta(seconds=self._timeout)
-        group = CommProcessGroup(store, ranks.index(self._rank), len(ranks), timeout, self._name)
+        members = ranks if self._members is None else [self._members[rank] for rank in ranks]
+        place = ranks.index(self._rank), len(ranks)
+        group = CommProcessGroup(store, *place, timeout, self._name, subgroup=(group_name, members))
         group._set_group_name(group_name)
         group._set_group_desc(group_desc or "undefined")
         return group
@@ -180,7 +184,8 @@ class CommProcessGroup(dist.ProcessGroup):
         self._group = membership.NotConnected()
         seconds = self._timeout if opts.timeout is None else opts.timeout.total_seconds()
         store = dist.PrefixStore(f"reconfigure/{opts.uuid}", self._store)
-        self._group = _Group(store, rank, size, seconds)
+        # Its members may be processes that have no rank in the world.
+        self._group, self._members = _Group(store, rank, size, seconds, None), None
         self._rank, self._size, self._sequence = rank, size, 0
         return work([], [])
 

@@ -19,7 +19,10 @@ class _Creator:
         # PyTorch has had this option since 2.15.
         enable_reconfigure = getattr(options, "enable_reconfigure", False)
         place = options.group_rank, options.group_size
-        return CommProcessGroup(options.store, *place, timeout, self.name, enable_reconfigure)
+        # The world has no list of ranks.
+        members = options.global_ranks_in_group
+        subgroup = (options.group_id, members) if members else None
+        return CommProcessGroup(options.store, *place, timeout, self.name, enable_reconfigure, subgroup)
 
 
 def register(name="comm"):

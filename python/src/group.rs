@@ -152,11 +152,22 @@ impl ProcessGroup {
 
 #[pymethods]
 impl ProcessGroup {
-    /// Meets the other ranks through a store of PyTorch, and connects to them.
+    /// Meets the other ranks through a store of PyTorch, and connects to them. `subgroup` has the
+    /// name of the group and its members' ranks in the world, or is None for the world.
     #[new]
-    fn new(py: Python<'_>, store: Py<PyAny>, rank: usize, size: usize, seconds: f64) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        store: Py<PyAny>,
+        rank: usize,
+        size: usize,
+        seconds: f64,
+        subgroup: Option<(String, Vec<usize>)>,
+    ) -> PyResult<Self> {
         let connected = py.detach(|| {
             let mut config = Config::options_from_env(Membership { rank, size })?;
+            if let Some((name, members)) = subgroup {
+                config.set_subgroup(&name, members)?;
+            }
             (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
             let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
             let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);

@@ -148,6 +148,18 @@ pub struct Config {
     /// `rendezvous_timeout`.
     #[cfg(feature = "nccl")]
     pub devices: comm_hybrid::DeviceConfig,
+    /// [`Config::set_subgroup`].
+    #[cfg(feature = "flight")]
+    pub(crate) subgroup: Option<Subgroup>,
+}
+
+/// The place of a world in a larger one.
+#[cfg(feature = "flight")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Subgroup {
+    pub(crate) id: GroupId,
+    /// The ranks in the larger world.
+    pub(crate) members: Vec<usize>,
 }
 
 impl Config {
@@ -191,7 +203,27 @@ impl Config {
             monitor: true,
             #[cfg(feature = "nccl")]
             devices: comm_hybrid::DeviceConfig::default(),
+            #[cfg(feature = "flight")]
+            subgroup: None,
         })
+    }
+
+    /// Makes [records](crate::flight) and `commctl top` show this world as a group of a larger one,
+    /// for programs in which each group is a world of its own, as a process group of PyTorch is.
+    /// Without this, the records of such groups are taken for those of one world, and replace each
+    /// other. `name` is equal on all ranks and differs from those of other groups; `members` has
+    /// the rank of each in the larger world.
+    ///
+    /// # Errors
+    /// [`Invalid::Length`](crate::Invalid::Length) if there are not as many members as ranks.
+    #[cfg(feature = "flight")]
+    pub fn set_subgroup(&mut self, name: &str, members: Vec<usize>) -> Result<()> {
+        if members.len() != self.world_size {
+            let (expected, got) = (self.world_size, members.len());
+            return Err(comm_core::Invalid::Length { what: "the list of members", expected, got }.into());
+        }
+        self.subgroup = Some(Subgroup { id: GroupId(crate::env::fnv_1a(name.as_bytes())), members });
+        Ok(())
     }
 
     #[doc = include_str!("env/variables.md")]

@@ -394,7 +394,7 @@ fn ring(config: &Config) -> RingConfig {
     let mut ring = config.ring.clone();
     #[cfg(feature = "flight")]
     if let (None, Some(folder)) = (&ring.flight_sink, &config.flight_dir) {
-        ring.flight_sink = Some(crate::flight::sink(folder, config.job));
+        ring.flight_sink = Some(crate::flight::Origin::of(config).sink(folder.clone()));
     }
     #[cfg(feature = "monitor")]
     if ring.registry.is_none() && config.monitor {

@@ -26,6 +26,8 @@
 //! ```
 
 mod dump;
+#[cfg(feature = "tcp")]
+mod origin;
 #[cfg(test)]
 mod tests;
 
@@ -35,16 +37,22 @@ use std::path::{Path, PathBuf};
 use comm_core::{Error, FlightSink, Result};
 
 pub use dump::{DumpedCall, DumpedFailure, DumpedState, FlightDump};
+#[cfg(feature = "tcp")]
+pub(crate) use origin::Origin;
 
 /// Returns a sink that writes a file to this folder for each record that it gets. A failure to
 /// write is logged. All ranks of a job pass the same `job`, by which records of different jobs in
 /// one folder are told apart.
 pub fn sink(folder: impl Into<PathBuf>, job: u64) -> FlightSink {
     let folder = folder.into();
-    FlightSink::new(move |record| match write(&folder, &FlightDump::new(record, job)) {
+    FlightSink::new(move |record| write_or_log(&folder, &FlightDump::new(record, job)))
+}
+
+fn write_or_log(folder: &Path, dump: &FlightDump) {
+    match write(folder, dump) {
         Ok(path) => tracing::info!(path = %path.display(), "wrote the last calls of a communicator"),
         Err(error) => tracing::error!(%error, "the last calls of a communicator are lost"),
-    })
+    }
 }
 
 /// Writes a file to this folder, which is created if it does not exist, and returns its path. The

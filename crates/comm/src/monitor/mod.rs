@@ -16,6 +16,7 @@ use std::os::unix::process::parent_id;
 
 use comm_core::{CommRegistry, ObservedComms};
 
+use crate::flight::Origin;
 use crate::{Config, StoreHost};
 pub use name::MonitorName;
 pub use report::{MonitorReport, ReportedCalls, ReportedMetrics};
@@ -24,14 +25,20 @@ use server::Server;
 /// Starts to answer for a rank, and returns the registry of its communicators. A failure is logged.
 pub(crate) fn start(config: &Config) -> Option<CommRegistry> {
     let comms = ObservedComms::default();
-    let name = MonitorName { launch: launch(config), rank: config.rank, pid: std::process::id(), number: 0 };
-    match Server::start(name, config.job, comms.clone()) {
+    let name = MonitorName { launch: launch(config), rank: rank(config), pid: std::process::id(), number: 0 };
+    match Server::start(name, Origin::of(config), comms.clone()) {
         Ok(server) => Some(CommRegistry::new(comms, server)),
         Err(error) => {
             tracing::warn!(%error, "commctl top cannot show this rank");
             None
         }
     }
+}
+
+/// Returns the rank in the world of the program.
+fn rank(config: &Config) -> usize {
+    let subgroup = config.subgroup.as_ref();
+    subgroup.and_then(|subgroup| subgroup.members.get(config.rank).copied()).unwrap_or(config.rank)
 }
 
 /// Returns a number that all ranks of a launch share: the id of the job, or else one that is
@@ -43,7 +50,9 @@ fn launch(config: &Config) -> u64 {
     }
     let place = match &config.store {
         StoreHost::Folder(folder) => folder.display().to_string(),
-        _ if config.world_size == 1 => format!("process {}", std::process::id()),
+        _ if config.world_size == 1 && config.subgroup.is_none() => {
+            format!("process {}", std::process::id())
+        }
         _ if config.master_addr.is_empty() => format!("parent {}", parent_id()),
         _ => format!("{}:{}", config.master_addr, config.master_port),
     };

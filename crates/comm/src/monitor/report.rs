@@ -3,7 +3,7 @@
 use comm_core::{CallMetrics, Error, Metrics, ObservedComms, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::flight::FlightDump;
+use crate::flight::{FlightDump, Origin};
 
 /// The state of a rank, in the form of an answer: JSON with the names of these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,11 +55,11 @@ impl MonitorReport {
     pub const VERSION: u32 = 1;
 
     /// Creates the report of these communicators, with at most this many last calls of each.
-    pub(super) fn new(comms: &ObservedComms, job: u64, calls_max: usize) -> Self {
+    pub(super) fn new(comms: &ObservedComms, origin: &Origin, calls_max: usize) -> Self {
         let comms = comms.all();
         let record = |mut record: comm_core::FlightRecord| {
             record.calls.drain(..record.calls.len().saturating_sub(calls_max));
-            FlightDump::new(&record, job)
+            origin.dump(&record)
         };
         Self {
             version: Self::VERSION,

@@ -15,6 +15,7 @@ use rustix::process::{Uid, geteuid};
 use serde::Deserialize;
 
 use super::{MonitorName, MonitorReport};
+use crate::flight::Origin;
 
 /// The time for which a client may take to ask or to read. Others wait meanwhile.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,13 +53,13 @@ pub(super) struct Server {
 impl Server {
     /// Listens at this name, or with the next number that is free, and answers for these
     /// communicators.
-    pub(super) fn start(name: MonitorName, job: u64, comms: ObservedComms) -> io::Result<Self> {
+    pub(super) fn start(name: MonitorName, origin: Origin, comms: ObservedComms) -> io::Result<Self> {
         let shared = Arc::new(Shared { listener: bind(name)?, is_closing: AtomicBool::new(false) });
         let ours = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("comm-monitor".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || ours.serve(&comms, job))?;
+            .spawn(move || ours.serve(&comms, &origin))?;
         Ok(Self { shared, thread: Some(thread), process: Process::current() })
     }
 }
@@ -95,7 +96,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn serve(&self, comms: &ObservedComms, job: u64) {
+    fn serve(&self, comms: &ObservedComms, origin: &Origin) {
         loop {
             let accepted = self.listener.accept();
             if self.is_closing.load(Ordering::Relaxed) {
@@ -103,7 +104,7 @@ impl Shared {
             }
             match accepted {
                 Ok((client, _)) => {
-                    if let Err(error) = answer(client, comms, job) {
+                    if let Err(error) = answer(client, comms, origin) {
                         tracing::debug!(%error, "a client of the monitor got no answer");
                     }
                 }
@@ -117,7 +118,7 @@ impl Shared {
 }
 
 /// Answers the request of a client, unless it belongs to another user.
-fn answer(mut client: UnixStream, comms: &ObservedComms, job: u64) -> io::Result<()> {
+fn answer(mut client: UnixStream, comms: &ObservedComms, origin: &Origin) -> io::Result<()> {
     let user = socket_peercred(&client)?.uid;
     if user != geteuid() && user != Uid::ROOT {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {}", user.as_raw())));
@@ -127,6 +128,6 @@ fn answer(mut client: UnixStream, comms: &ObservedComms, job: u64) -> io::Result
     let mut line = String::new();
     BufReader::new((&client).take(REQUEST_MAX)).read_line(&mut line)?;
     let request: Request = serde_json::from_str(&line)?;
-    let report = MonitorReport::new(comms, job, request.calls);
+    let report = MonitorReport::new(comms, origin, request.calls);
     client.write_all(&serde_json::to_vec(&report)?)
 }

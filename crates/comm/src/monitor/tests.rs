@@ -121,6 +121,33 @@ fn ranks_whose_caller_knows_the_store_share_their_parent_and_a_world_of_one_is_a
     assert_ne!(of(1), of(2));
 }
 
+#[test]
+fn a_world_that_is_a_group_of_a_larger_one_is_shown_as_a_group_of_its_ranks() {
+    let mut config = Config::new(Membership { rank: 0, size: 1 }, "", 0).unwrap();
+    assert!(config.set_subgroup("tensor parallel", vec![3, 4]).is_err());
+    config.set_subgroup("tensor parallel", vec![3]).unwrap();
+    // It belongs to the launch of all groups of the program, also if it has one member.
+    assert_eq!(launch(&config), launch(&Config::new(Membership { rank: 0, size: 2 }, "", 0).unwrap()));
+    (config.job, config.transport) = (0xa6, TransportKind::Tcp);
+    let folder = tempfile::tempdir().unwrap();
+    (config.flight_dir, config.ring.record_on_close) = (Some(folder.path().to_owned()), true);
+    let comm = crate::init_with(&config).unwrap();
+    let child = comm.duplicate().unwrap();
+    let [name] = names(0xa6)[..] else { unreachable!("one socket") };
+    assert_eq!(name.rank, 3);
+    let report = MonitorReport::parse(&ask(name, "{\"calls\": 4}\n")).unwrap();
+    let [ours, childs] = &report.records[..] else { unreachable!("two groups: {report:?}") };
+    assert_eq!((&ours.members[..], &childs.members[..]), (&[3][..], &[3][..]));
+    assert!(ours.group != 0 && childs.group != 0 && ours.group != childs.group, "{report:?}");
+    drop((comm, child));
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    files.sort_unstable();
+    let mut expected = [ours, childs].map(|record| std::ffi::OsString::from(record.file_name()));
+    expected.sort_unstable();
+    assert_eq!(files, expected);
+}
+
 fn reports() -> [MonitorReport; 1] {
     let comm = alone(0xa5);
     comm.barrier().unwrap();
