@@ -12,6 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lightgbm");
 const ABORTED: i32 = 6;
+const KILLED: i32 = 9;
 
 /// Returns the folder of the packages, unless nothing is tested.
 fn packages() -> Option<PathBuf> {
@@ -93,6 +94,71 @@ fn the_others_name_a_rank_that_is_killed_in_training() {
     }
 }
 
+/// Returns a command that runs Python with the packages and the module `comm_lightgbm`, whose
+/// library was built for these tests, next to them.
+fn python(packages: &Path) -> Command {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", env::join_paths([example, packages]).unwrap());
+    python.env("COMM_LIGHTGBM_LIBRARY", deps.join("libcomm_lightgbm.so"));
+    python
+}
+
+/// Trains without end. Rank 1 does in the third iteration what its argument says.
+const TRAIN_UNTIL_RANK_1_ENDS: &str = r#"
+import os, signal, sys
+import lightgbm, numpy
+import comm_lightgbm
+
+def end_rank_1(environment):
+    if network.rank == 1 and environment.iteration == 3:
+        if sys.argv[1] == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("no more rows")
+
+with comm_lightgbm.connect() as network:
+    random = numpy.random.default_rng(network.rank)
+    rows = random.uniform(-1, 1, (1000, 4))
+    data = lightgbm.Dataset(rows, rows[:, 0] > rows[:, 1] * rows[:, 2])
+    parameters = {"objective": "binary", "verbosity": -1, "num_threads": 1, **network.parameters}
+    lightgbm.train(parameters, data, num_boost_round=1_000_000, callbacks=[end_rank_1])
+"#;
+
+/// Asserts that the program ends on all ranks once rank 1 does this: on rank 1 as stated, and on
+/// the others by SIGABRT, with a message that contains the cause.
+fn assert_all_end(does: &str, of_rank_1: impl Fn(&Output) -> bool, cause: &str) {
+    let Some(packages) = packages() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = start(3, folder.path(), || {
+        let mut python = python(&packages);
+        python.args(["-c", TRAIN_UNTIL_RANK_1_ENDS, does]);
+        python
+    });
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let output = child.wait_with_output().unwrap();
+        let printed = printed(&output);
+        if rank == 1 {
+            assert!(of_rank_1(&output), "{printed}");
+        } else {
+            assert_eq!(output.status.signal(), Some(ABORTED), "{printed}");
+            let start = format!("comm_lightgbm: rank {rank}: the ");
+            assert!(printed.contains(&start) && printed.contains(cause), "{printed}");
+        }
+    }
+}
+
+#[test]
+fn python_names_a_rank_that_is_killed_in_training() {
+    assert_all_end("die", |output| output.status.signal() == Some(KILLED), "rank 1 was lost");
+}
+
+#[test]
+fn python_names_a_rank_whose_program_fails_and_its_error() {
+    let failed = |output: &Output| output.status.code() == Some(1) && printed(output).contains("ValueError");
+    assert_all_end("raise", failed, "aborted by rank 1: no more rows");
+}
+
 #[test]
 fn a_file_that_is_not_lightgbm_is_an_error() {
     let output = Command::new(PROGRAM).args(["-n", "1", "--library", "/nowhere.so"]).output().unwrap();
@@ -105,13 +171,9 @@ fn a_file_that_is_not_lightgbm_is_an_error() {
 fn python_trains_the_same_trees_on_all_ranks() {
     let Some(packages) = packages() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The library was built for these tests, next to them.
-    let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
     let ranks = start(2, folder.path(), || {
-        let mut python = Command::new("python3");
-        python.arg(example.join("train.py")).env("PYTHONPATH", &packages);
-        python.env("COMM_LIGHTGBM_LIBRARY", deps.join("libcomm_lightgbm.so"));
+        let mut python = python(&packages);
+        python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("train.py"));
         python
     });
     let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
