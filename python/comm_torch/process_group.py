@@ -12,7 +12,7 @@ from . import tensors as t
 from ._comm import ProcessGroup as _Group
 from .devices import or_on_device
 from .errors import CommError
-from .work import work
+from .work import ENDED, work
 
 groups = weakref.WeakSet()
 
@@ -225,8 +225,19 @@ class CommProcessGroup(dist.ProcessGroup):
         self._sequence += 1
         return work([operation for operation in operations if operation is not None], tensors)
 
-    @or_on_device
+    def _started(self, operation, tensors):
+        """Returns the handle of an operation, which is None if it has ended."""
+        self._sequence += 1
+        return ENDED if operation is None else work([operation], tensors)
+
+    # A method of the group in Rust reads the usual calls itself, and returns NotImplemented for others.
+
     def allreduce(self, tensors, opts=None):
+        operation = self._group.quick_all_reduce(tensors, opts, self._timeout)
+        return self._allreduce(tensors, opts) if operation is NotImplemented else self._started(operation, tensors)
+
+    @or_on_device
+    def _allreduce(self, tensors, opts):
         opts = t.options(opts, c10d.AllreduceOptions)
         tensor = t.single(tensors)
         if tensor.is_sparse:
@@ -277,8 +288,12 @@ class CommProcessGroup(dist.ProcessGroup):
         self._work([operation], None).wait()
         return gathered
 
-    @or_on_device
     def broadcast(self, tensors, opts=None):
+        operation = self._group.quick_broadcast(tensors, opts, self._timeout)
+        return self._broadcast(tensors, opts) if operation is NotImplemented else self._started(operation, tensors)
+
+    @or_on_device
+    def _broadcast(self, tensors, opts):
         opts = t.options(opts, c10d.BroadcastOptions)
         tensor = t.single(tensors)
         memory = t.plain(tensor)
@@ -300,12 +315,18 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.reduce(t.span(memory, width), code, op, opts.rootRank, run)
         return self._work([operation], tensors)
 
+    def all_gather_single(self, output, input, opts=None):
+        operation = self._group.quick_all_gather(output, input, opts, self._timeout)
+        if operation is NotImplemented:
+            return self._all_gather_single(output, input, opts)
+        return self._started(operation, [output])
+
+    _allgather_base = all_gather_single
+
     @or_on_device
-    def _allgather_base(self, output, input, opts=None):
+    def _all_gather_single(self, output, input, opts):
         opts = t.options(opts, c10d.AllgatherOptions)
         return self._work([self._gather_to(output, input, None, opts)], [output])
-
-    all_gather_single = _allgather_base
 
     def _gather_to(self, output, input, counts, opts, finish=None, event="all_gather_into_tensor"):
         t.check_same_type(output, input)
@@ -349,12 +370,18 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.all_gather(t.span(send, width), t.span(recv, width), code, None, run)
         return self._work([operation], output_lists)
 
+    def reduce_scatter_single(self, output, input, opts=None):
+        operation = self._group.quick_reduce_scatter(output, input, opts, self._timeout)
+        if operation is NotImplemented:
+            return self._reduce_scatter_single(output, input, opts)
+        return self._started(operation, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
     @or_on_device
-    def _reduce_scatter_base(self, output, input, opts=None):
+    def _reduce_scatter_single(self, output, input, opts):
         opts = t.options(opts, c10d.ReduceScatterOptions)
         return self._work([self._reduce_to(output, input, None, opts)], [output])
-
-    reduce_scatter_single = _reduce_scatter_base
 
     def _reduce_to(self, output, input, counts, opts):
         t.check_same_type(output, input)
@@ -462,6 +489,10 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], outputs)
 
     def barrier(self, opts=None):
+        operation = self._group.quick_barrier(opts, self._timeout)
+        return self._barrier(opts) if operation is NotImplemented else self._started(operation, [])
+
+    def _barrier(self, opts):
         opts = t.options(opts, c10d.BarrierOptions)
         device = opts.device or (torch.device("cuda", opts.device_ids[0]) if opts.device_ids else devices.CPU)
         if device.type != "cpu":

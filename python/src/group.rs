@@ -1,16 +1,17 @@
 //! A group of ranks, as the Python part of a process group calls it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source, TagMatch, Worker};
+use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source, TagMatch};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::members::{Kept, Members};
 use crate::memory::Memory;
-use crate::message::{Message, PendingMessage};
+use crate::message::Message;
 use crate::operation::Operation;
+use crate::quick;
 use crate::request::{Memories, Operator, Request, TensorMemory};
 use crate::store::TorchStoreObject;
 
@@ -20,7 +21,8 @@ type Span = (usize, usize);
 /// A group of ranks.
 ///
 /// Collectives run in the order in which they are called. One that need not be asynchronous runs on
-/// the thread of its caller if no other is pending. Messages run beside them.
+/// the thread of its caller if no other is pending, others as in [`crate::queue`]. Messages run
+/// beside them.
 #[pyclass(frozen, module = "comm_torch._comm")]
 pub(crate) struct ProcessGroup {
     rank: usize,
@@ -28,68 +30,25 @@ pub(crate) struct ProcessGroup {
     members: Mutex<Option<Arc<Members>>>,
 }
 
-/// The connection to the other ranks.
-struct Members {
-    comm: Comm,
-    /// `None` once this is dropped.
-    workers: Option<Workers>,
-    /// The number of collectives that were submitted to the worker and have not ended.
-    pending: Arc<AtomicUsize>,
-    /// The number of messages that have not ended.
-    pending_messages: Arc<AtomicUsize>,
-}
-
-/// The threads of a group.
-struct Workers {
-    collectives: Worker,
-    messages: Worker,
-}
-
-impl Members {
-    fn workers(&self) -> Result<&Workers> {
-        self.workers.as_ref().ok_or_else(|| Error::Internal("a group that is dropped is used".into()))
-    }
-}
-
-/// Leaves the group. The threads need the lock of the interpreter to end, which whoever drops the
-/// last handle may hold.
-impl Drop for Members {
-    fn drop(&mut self) {
-        let Self { comm, workers, .. } = self;
-        let workers = workers.take();
-        Python::attach(|py| {
-            py.detach(|| {
-                comm.communicator().cancel_recvs();
-                drop(workers);
-            });
-        });
-    }
-}
-
 /// The manner in which an operation runs, which Python passes as a tuple.
 #[derive(FromPyObject)]
-struct Run {
+pub(crate) struct Run {
     /// The seconds until its deadline.
     #[pyo3(item(0))]
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// Whether the caller goes on before it has ended.
     #[pyo3(item(1))]
-    asynchronous: bool,
+    pub(crate) asynchronous: bool,
     /// The tensors that it uses.
     #[pyo3(item(2))]
-    tensors: Py<PyAny>,
+    pub(crate) tensors: Py<PyAny>,
     /// A function that copies its results, or None.
     #[pyo3(item(3))]
-    finish: Option<Py<PyAny>>,
+    pub(crate) finish: Option<Py<PyAny>>,
 }
 
 fn timeout(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
-}
-
-/// Runs a request, as a collective on `comm`.
-fn run(comm: &Comm, request: &Request, timeout: Duration) -> Result<()> {
-    comm.communicator().run(request.call()?, &CallOptions::default().timeout(timeout))
 }
 
 impl ProcessGroup {
@@ -104,49 +63,38 @@ impl ProcessGroup {
     fn start(&self, py: Python<'_>, request: Result<Request>, how: Run) -> PyResult<Option<Operation>> {
         let started = request.and_then(|request| Ok((request, self.members()?)));
         let (request, members) = started.map_err(|error| exception(py, &error))?;
-        let timeout = timeout(how.seconds);
-        if !how.asynchronous && members.pending.load(Ordering::Acquire) == 0 {
-            py.detach(|| run(&members.comm, &request, timeout)).map_err(|error| exception(py, &error))?;
-            return how.finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
+        let Run { seconds, asynchronous, tensors, finish } = how;
+        let timeout = timeout(seconds);
+        let has_ended = !asynchronous
+            && py.detach(|| members.try_run(&request, timeout)).map_err(|error| exception(py, &error))?;
+        if has_ended {
+            return finish.map_or(Ok(None), |finish| finish.call0(py).map(|_| None));
         }
-        let worker = &members.workers().map_err(|error| exception(py, &error))?.collectives;
-        let (operation, completion) = Operation::new(how.tensors, how.finish);
-        members.pending.fetch_add(1, Ordering::AcqRel);
-        let pending = Arc::clone(&members.pending);
-        let work = worker.submit(move |comm| {
-            let outcome = run(comm, &request, timeout);
-            // Before it completes: whoever waits for it may then make a call on its own thread.
-            pending.fetch_sub(1, Ordering::AcqRel);
-            completion.complete(outcome.map(|()| None));
-            Ok(())
-        });
-        drop(work);
-        Ok(Some(operation))
+        let queued = members.queue(request, timeout, Kept { tensors, finish });
+        queued.map(Some).map_err(|error| exception(py, &error))
     }
 
-    /// Posts a message, and makes sure that a thread moves it.
+    /// Starts a call that [`quick`] has read. Returns None if it has ended, and `NotImplemented` if
+    /// it was not read.
+    fn start_quick(&self, py: Python<'_>, call: Option<(Request, Run)>) -> PyResult<Py<PyAny>> {
+        let Some((request, how)) = call else { return Ok(py.NotImplemented()) };
+        match self.start(py, Ok(request), how)? {
+            Some(operation) => Ok(Py::new(py, operation)?.into_any()),
+            None => Ok(py.None()),
+        }
+    }
+
+    /// Posts a message.
     fn post(
         &self,
         py: Python<'_>,
         memory: Result<TensorMemory>,
-        tensors: Py<PyAny>,
-        finish: Option<Py<PyAny>>,
+        how: Run,
         post: impl FnOnce(&Comm, Box<Message>) + Send,
     ) -> PyResult<Operation> {
-        let started = memory.and_then(|memory| Ok((memory, self.members()?)));
-        let (memory, members) = started.map_err(|error| exception(py, &error))?;
-        let worker = &members.workers().map_err(|error| exception(py, &error))?.messages;
-        let (operation, completion) = Operation::new(tensors, finish);
-        // Posting may complete the message, which needs the lock of the interpreter.
-        py.detach(|| {
-            let pending = PendingMessage::new(&members.pending_messages);
-            post(&members.comm, Box::new(Message { memory, completion, pending }));
-            drop(worker.submit(|comm| {
-                comm.communicator().drive();
-                Ok(())
-            }));
-        });
-        Ok(operation)
+        let kept = Kept { tensors: how.tensors, finish: how.finish };
+        let posted = memory.and_then(|memory| self.members()?.post(py, memory, kept, post));
+        posted.map_err(|error| exception(py, &error))
     }
 }
 
@@ -170,10 +118,7 @@ impl ProcessGroup {
             }
             (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
             let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
-            let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
-            let workers = Some(Workers { collectives, messages });
-            let (pending, pending_messages) = Default::default();
-            Ok(Members { comm, workers, pending, pending_messages })
+            Members::new(comm)
         });
         let members = connected.map_err(|error| exception(py, &error))?;
         Ok(Self { rank, size, members: Mutex::new(Some(Arc::new(members))) })
@@ -335,7 +280,7 @@ impl ProcessGroup {
     ) -> PyResult<Operation> {
         let options = CallOptions::default().timeout(timeout(how.seconds));
         let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
-        self.post(py, memory, how.tensors, how.finish, |comm, message| {
+        self.post(py, memory, how, |comm, message| {
             comm.communicator().post_send(to, tag, message, &options);
         })
     }
@@ -353,9 +298,54 @@ impl ProcessGroup {
         let options = CallOptions::default().timeout(timeout(how.seconds));
         let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
         let (from, tag) = (from.map_or(Source::Any, Source::Rank), tag.map_or(ANY_TAG, TagMatch::Is));
-        self.post(py, memory, how.tensors, how.finish, |comm, message| {
+        self.post(py, memory, how, |comm, message| {
             comm.communicator().post_recv(from, tag, message, &options);
         })
+    }
+
+    /// Like `all_reduce`, but reads the call itself: the list of one tensor, the options, and the
+    /// group's timeout in seconds. Returns `NotImplemented`, and does nothing, if [`quick`] cannot.
+    fn quick_all_reduce(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        opts: &Bound<'_, PyAny>,
+        seconds: f64,
+    ) -> PyResult<Py<PyAny>> {
+        self.start_quick(tensors.py(), quick::all_reduce(tensors, opts, seconds))
+    }
+
+    fn quick_broadcast(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        opts: &Bound<'_, PyAny>,
+        seconds: f64,
+    ) -> PyResult<Py<PyAny>> {
+        self.start_quick(tensors.py(), quick::broadcast(tensors, opts, seconds))
+    }
+
+    /// Like `quick_all_reduce`, with the tensors that receive and send.
+    fn quick_all_gather(
+        &self,
+        output: &Bound<'_, PyAny>,
+        input: &Bound<'_, PyAny>,
+        opts: &Bound<'_, PyAny>,
+        seconds: f64,
+    ) -> PyResult<Py<PyAny>> {
+        self.start_quick(output.py(), quick::all_gather(output, input, opts, seconds))
+    }
+
+    fn quick_reduce_scatter(
+        &self,
+        output: &Bound<'_, PyAny>,
+        input: &Bound<'_, PyAny>,
+        opts: &Bound<'_, PyAny>,
+        seconds: f64,
+    ) -> PyResult<Py<PyAny>> {
+        self.start_quick(output.py(), quick::reduce_scatter(output, input, opts, seconds))
+    }
+
+    fn quick_barrier(&self, opts: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Py<PyAny>> {
+        self.start_quick(opts.py(), quick::barrier(opts, seconds))
     }
 
     /// Allocates memory that other ranks of the host read in place.
@@ -366,10 +356,7 @@ impl ProcessGroup {
 
     /// Returns whether a collective or a message has not ended.
     fn is_pending(&self) -> bool {
-        let count = |members: Arc<Members>| {
-            members.pending.load(Ordering::Acquire) + members.pending_messages.load(Ordering::Acquire)
-        };
-        self.members().is_ok_and(|members| count(members) > 0)
+        self.members().is_ok_and(|members| members.is_pending())
     }
 
     /// Ends all calls, here and on the other ranks.

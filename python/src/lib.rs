@@ -7,7 +7,10 @@
 //! | question | file |
 //! |---|---|
 //! | which methods does Python call | `group.rs`, `operation.rs` |
+//! | which calls need little of Python | `quick.rs` |
+//! | in which order do collectives run, and on which thread | `queue.rs` |
 //! | how does memory of a tensor become the buffer of a call | `request.rs` |
+//! | what connects a group, and ends with it | `members.rs` |
 //! | how do messages own their tensors | `message.rs` |
 //! | where is memory that other ranks read in place | `memory.rs` |
 //! | how do ranks find each other | `store.rs` |
@@ -15,9 +18,13 @@
 
 mod errors;
 mod group;
+mod members;
 mod memory;
 mod message;
 mod operation;
+mod pending;
+mod queue;
+mod quick;
 mod request;
 mod store;
 

@@ -1,34 +1,16 @@
 //! Messages between two ranks, which own their tensors until they are sent or received.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use comm::{HostView, HostViewMut, Incoming, Outgoing, Received, Result};
 
 use crate::operation::Completion;
+use crate::pending::Pending;
 use crate::request::TensorMemory;
 
 /// A message, and the operation that ends with it.
 pub(crate) struct Message {
     pub(crate) memory: TensorMemory,
     pub(crate) completion: Completion,
-    pub(crate) pending: PendingMessage,
-}
-
-/// Counts a message until it has ended.
-pub(crate) struct PendingMessage(Arc<AtomicUsize>);
-
-impl PendingMessage {
-    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for PendingMessage {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
+    pub(crate) pending: Pending,
 }
 
 impl Outgoing for Message {
@@ -39,7 +21,7 @@ impl Outgoing for Message {
     fn complete(self: Box<Self>, outcome: Result<()>) {
         let Self { completion, pending, .. } = *self;
         drop(pending);
-        completion.complete(outcome.map(|()| None));
+        completion.complete(outcome.map(|()| None), None);
     }
 }
 
@@ -53,6 +35,6 @@ impl Incoming for Message {
         drop(pending);
         let expected = memory.len();
         let outcome = outcome.and_then(|received| received.exactly(expected).map(|()| Some(received.source)));
-        completion.complete(outcome);
+        completion.complete(outcome, None);
     }
 }

@@ -7,13 +7,19 @@ use comm::{Error, Result};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::members::Kept;
+use crate::queue::{Queue, Turn};
 
 /// The longest wait in one piece, after which signals such as that of Ctrl-C are handled.
 const TURN: Duration = Duration::from_millis(100);
 
 /// An operation that runs in the background.
 #[pyclass(frozen, module = "comm_torch._comm")]
-pub(crate) struct Operation(Arc<Shared>);
+pub(crate) struct Operation {
+    shared: Arc<Shared>,
+    /// The queue of a collective.
+    queue: Option<Arc<Queue>>,
+}
 
 /// The other end of an [`Operation`]. If it is dropped, because the operation cannot run, the
 /// operation ends with an error.
@@ -22,10 +28,7 @@ pub(crate) struct Completion(Option<Ending>);
 /// The parts of an end of an operation.
 struct Ending {
     shared: Arc<Shared>,
-    /// The tensors that the operation uses.
-    tensors: Py<PyAny>,
-    /// Copies results to where they belong, if that is needed.
-    finish: Option<Py<PyAny>>,
+    kept: Kept,
 }
 
 struct Shared {
@@ -38,6 +41,8 @@ struct State {
     outcome: Option<Result<()>>,
     source: Option<usize>,
     callbacks: Vec<Py<PyAny>>,
+    /// The number of threads that sleep until the operation has ended.
+    sleeping: usize,
 }
 
 impl Shared {
@@ -48,31 +53,43 @@ impl Shared {
 }
 
 impl Operation {
-    pub(crate) fn new(tensors: Py<PyAny>, finish: Option<Py<PyAny>>) -> (Self, Completion) {
+    pub(crate) fn new(queue: Option<Arc<Queue>>, kept: Kept) -> (Self, Completion) {
         let shared = Arc::new(Shared { state: Mutex::default(), done: Condvar::new() });
-        (Self(Arc::clone(&shared)), Completion(Some(Ending { shared, tensors, finish })))
+        let completion = Completion(Some(Ending { shared: Arc::clone(&shared), kept }));
+        (Self { shared, queue }, completion)
     }
 
     /// Waits for at most this time. Returns whether the operation has ended.
     fn is_done_after(&self, timeout: Duration) -> bool {
-        let state = self.0.lock();
-        let waited = self.0.done.wait_timeout_while(state, timeout, |state| state.outcome.is_none());
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.lock();
+        state.sleeping += 1;
+        let waited = self.shared.done.wait_timeout_while(state, timeout, |state| state.outcome.is_none());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.sleeping -= 1;
         state.outcome.is_some()
+    }
+
+    /// Runs the operation, and those before it, unless another thread does. Returns whether it has
+    /// ended.
+    fn is_done_by_running(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.run_until(|| self.is_done()))
     }
 }
 
 #[pymethods]
 impl Operation {
     /// Waits until the operation has ended, and raises its error. Returns False if the time has
-    /// passed. `seconds` is None to wait as long as it takes.
+    /// passed. `seconds` is None to wait as long as it takes: only then may this thread run a
+    /// collective that has not begun, which takes until the deadline of that.
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
         let began = Instant::now();
         // A longer time cannot be represented, and is as good as no limit.
         let timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         loop {
             let left = timeout.map_or(TURN, |timeout| timeout.saturating_sub(began.elapsed()));
-            if py.detach(|| self.is_done_after(left.min(TURN))) {
+            let is_done =
+                || timeout.is_none() && self.is_done_by_running() || self.is_done_after(left.min(TURN));
+            if py.detach(is_done) {
                 return self.error(py).map_or(Ok(true), Err);
             }
             if left.is_zero() {
@@ -83,7 +100,7 @@ impl Operation {
     }
 
     fn is_done(&self) -> bool {
-        self.0.lock().outcome.is_some()
+        self.shared.lock().outcome.is_some()
     }
 
     /// Returns the error of an operation that has failed.
@@ -93,13 +110,13 @@ impl Operation {
 
     /// Returns the rank from which a message was received.
     fn source(&self) -> Option<usize> {
-        self.0.lock().source
+        self.shared.lock().source
     }
 
     /// Calls `callback` with the error, or None, once the operation has ended: from this thread if
     /// it has already, otherwise from the one on which it ends.
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
-        let mut state = self.0.lock();
+        let mut state = self.shared.lock();
         if state.outcome.is_none() {
             state.callbacks.push(callback);
             return Ok(());
@@ -111,7 +128,7 @@ impl Operation {
 
 impl Operation {
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
-        let error = match &self.0.lock().outcome {
+        let error = match &self.shared.lock().outcome {
             Some(Err(error)) => error.clone(),
             _ => return None,
         };
@@ -120,10 +137,10 @@ impl Operation {
 }
 
 impl Completion {
-    /// Ends the operation, and wakes those that wait for it.
-    pub(crate) fn complete(mut self, outcome: Result<Option<usize>>) {
+    /// Ends the operation, and wakes those that wait for it. `turn` is that of a collective.
+    pub(crate) fn complete(mut self, outcome: Result<Option<usize>>, turn: Option<Turn<'_>>) {
         if let Some(ending) = self.0.take() {
-            ending.complete(outcome);
+            ending.complete(outcome, turn);
         }
     }
 }
@@ -132,14 +149,14 @@ impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(ending) = self.0.take() {
             let reason = "the operation cannot run: its process was forked, or it panicked";
-            ending.complete(Err(Error::Internal(reason.into())));
+            ending.complete(Err(Error::Internal(reason.into())), None);
         }
     }
 }
 
 impl Ending {
-    fn complete(self, outcome: Result<Option<usize>>) {
-        let Self { shared, tensors, finish } = self;
+    fn complete(self, outcome: Result<Option<usize>>, mut turn: Option<Turn<'_>>) {
+        let Self { shared, kept: Kept { tensors, finish } } = self;
         let outcome = match finish {
             Some(finish) if outcome.is_ok() => {
                 let finished = Python::attach(|py| finish.call0(py).map(drop));
@@ -152,8 +169,16 @@ impl Ending {
         state.source = outcome.as_ref().ok().copied().flatten();
         state.outcome = Some(outcome.as_ref().map(drop).map_err(Clone::clone));
         let callbacks = std::mem::take(&mut state.callbacks);
+        let is_awaited = state.sleeping > 0;
         drop(state);
-        shared.done.notify_all();
+        // Before anyone wakes, who may then make a call on its own thread.
+        match &mut turn {
+            Some(turn) if !callbacks.is_empty() => turn.begin_callbacks(),
+            turn => drop(turn.take()),
+        }
+        if is_awaited {
+            shared.done.notify_all();
+        }
         Python::attach(|py| {
             let error = outcome.err().map(|error| exception(py, &error));
             for callback in callbacks {

@@ -34,7 +34,7 @@ def contribution(rank, count, dtype, salt=0):
 
 def assert_equal(got, expected, what):
     """Compares bit for bit; PyTorch cannot compare all types."""
-    got, expected = got.contiguous(), expected.contiguous()
+    got, expected = got.resolve_conj().contiguous(), expected.resolve_conj().contiguous()
     assert got.dtype == expected.dtype and got.shape == expected.shape, what
     as_bytes = [tensor.reshape(-1).view(torch.uint8).tolist() for tensor in (got, expected)]
     assert as_bytes[0] == as_bytes[1], f"{what}: {got}, not {expected}"
@@ -84,6 +84,7 @@ def all_reduce():
         own = all[rank].clone()
         dist.all_reduce(own)
         assert_equal(own, sum(all[1:], start=all[0]), f"sum of {dtype}")
+    marked()
     premultiplied_sums()
     own = torch.full((5,), float(rank))
     dist.all_reduce(own, dist.ReduceOp.AVG)
@@ -97,6 +98,21 @@ def all_reduce():
         except (TypeError, RuntimeError):
             continue
         raise AssertionError(f"{op} of {dtype} is not defined")
+
+
+def marked():
+    """PyTorch marks some tensors as negated or conjugated, and their memory stays as it is."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype, mark in [(torch.float32, lambda tensor: torch._neg_view(-tensor)), (torch.complex64, torch.conj)]:
+        all = [mark(contribution(peer, 10, dtype)) for peer in range(size)]
+        own = all[rank]
+        assert own.is_contiguous() and (own.is_neg() or own.is_conj())
+        all = [tensor.resolve_conj().resolve_neg() for tensor in all]
+        if rank > 0:
+            # If all had marks, the sum of their memory would be right.
+            own = all[rank].clone()
+        dist.group.WORLD.allreduce([own], dist.AllreduceOptions()).wait()
+        assert_equal(own.resolve_neg(), sum(all[1:], start=all[0]), f"sum of marked {dtype}")
 
 
 def premultiplied_sums():

@@ -72,6 +72,19 @@ def a_rank_is_late():
     assert (error.kind, error.ranks) == ("timeout", [1]), (error, error.kind)
 
 
+def a_call_has_its_own_deadline():
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        # Later than the deadline of the call, and long before that of the group.
+        store.wait(["failed"])
+        return
+    opts = dist.AllreduceOptions()
+    opts.timeout = datetime.timedelta(seconds=1)
+    error = error_of(dist.group.WORLD.allreduce([torch.ones(1)], opts).wait)
+    assert error.ranks == [1] and "timed out after 1s" in str(error), error
+    store.set("failed", "")
+
+
 def nobody_sends():
     if dist.get_rank() == 0:
         set_timeout(1)
@@ -150,6 +163,7 @@ class Failures(unittest.TestCase):
 
     def test_a_late_rank_is_named_at_the_deadline(self):
         ranks.run(a_rank_is_late, 2)
+        ranks.run(a_call_has_its_own_deadline, 2)
         ranks.run(monitored, 3)
 
     def test_a_message_that_nobody_sends_fails_alone(self):

@@ -1,0 +1,119 @@
+//! The connection of a group to the other ranks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use comm::{Comm, Error, Result, Worker};
+use pyo3::prelude::*;
+
+use crate::message::Message;
+use crate::operation::Operation;
+use crate::pending::Pending;
+use crate::queue::{Job, Queue, run};
+use crate::request::{Request, TensorMemory};
+
+/// The connection to the other ranks.
+pub(crate) struct Members {
+    pub(crate) comm: Comm,
+    /// `None` once this is dropped.
+    workers: Option<Workers>,
+    queue: Arc<Queue>,
+    /// The number of queued collectives and messages that have not ended.
+    pending: Arc<AtomicUsize>,
+}
+
+/// The threads of a group.
+struct Workers {
+    collectives: Worker,
+    messages: Worker,
+}
+
+/// The objects of Python that are kept until an operation has ended.
+pub(crate) struct Kept {
+    /// The tensors that it uses.
+    pub(crate) tensors: Py<PyAny>,
+    /// A function that copies its results, or None.
+    pub(crate) finish: Option<Py<PyAny>>,
+}
+
+impl Members {
+    pub(crate) fn new(comm: Comm) -> Result<Self> {
+        let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
+        let workers = Some(Workers { collectives, messages });
+        Ok(Self { comm, workers, queue: Arc::new(Queue::new()), pending: Arc::default() })
+    }
+
+    fn workers(&self) -> Result<&Workers> {
+        self.workers.as_ref().ok_or_else(|| Error::Internal("a group that is dropped is used".into()))
+    }
+
+    /// Returns whether a queued collective or a message has not ended.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) > 0
+    }
+
+    /// Runs a collective on this thread, unless others are pending. Returns whether it has ended.
+    pub(crate) fn try_run(&self, request: &Request, timeout: Duration) -> Result<bool> {
+        let Some(_turn) = self.queue.try_begin() else { return Ok(false) };
+        run(self.comm.communicator(), request, timeout).map(|()| true)
+    }
+
+    /// Queues a collective.
+    pub(crate) fn queue(&self, request: Request, timeout: Duration, kept: Kept) -> Result<Operation> {
+        let worker = &self.workers()?.collectives;
+        if let Err(forked) = self.queue.check_process() {
+            let (operation, completion) = Operation::new(None, kept);
+            completion.complete(Err(forked), None);
+            return Ok(operation);
+        }
+        // The function may also end an event of the profiler, which is to end on another thread.
+        let in_background = kept.finish.is_some();
+        let (operation, completion) = Operation::new(Some(Arc::clone(&self.queue)), kept);
+        let (communicator, pending) = (self.comm.shared_communicator(), Pending::new(&self.pending));
+        self.queue.push(Job { communicator, request, timeout, completion, pending, in_background });
+        let queue = Arc::clone(&self.queue);
+        drop(worker.submit(move |_| {
+            queue.run_next();
+            Ok(())
+        }));
+        Ok(operation)
+    }
+
+    /// Posts a message, and makes sure that a thread moves it.
+    pub(crate) fn post(
+        &self,
+        py: Python<'_>,
+        memory: TensorMemory,
+        kept: Kept,
+        post: impl FnOnce(&Comm, Box<Message>) + Send,
+    ) -> Result<Operation> {
+        let worker = &self.workers()?.messages;
+        let (operation, completion) = Operation::new(None, kept);
+        // Posting may complete the message, which needs the lock of the interpreter.
+        py.detach(|| {
+            let pending = Pending::new(&self.pending);
+            post(&self.comm, Box::new(Message { memory, completion, pending }));
+            drop(worker.submit(|comm| {
+                comm.communicator().drive();
+                Ok(())
+            }));
+        });
+        Ok(operation)
+    }
+}
+
+/// Leaves the group. The threads need the lock of the interpreter to end, which whoever drops the
+/// last handle may hold.
+impl Drop for Members {
+    fn drop(&mut self) {
+        let Self { comm, workers, .. } = self;
+        let workers = workers.take();
+        Python::attach(|py| {
+            py.detach(|| {
+                comm.communicator().cancel_recvs();
+                drop(workers);
+            });
+        });
+    }
+}
