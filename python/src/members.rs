@@ -107,12 +107,13 @@ impl Members {
 /// last handle may hold.
 impl Drop for Members {
     fn drop(&mut self) {
-        let Self { comm, workers, .. } = self;
+        let Self { comm, workers, queue, .. } = self;
         let workers = workers.take();
         Python::attach(|py| {
             py.detach(|| {
                 comm.communicator().cancel_recvs();
                 drop(workers);
+                queue.close();
             });
         });
     }

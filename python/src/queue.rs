@@ -1,12 +1,14 @@
 //! The order of the collectives of a group: one at a time, as they were called.
 //!
 //! A thread of the group runs those that are queued. A thread that waits for one runs those that
-//! have not begun itself, because to wake two threads takes longer than a small call.
+//! have not begun itself, because to wake two threads takes longer than a small call. Callbacks run
+//! on the thread that has run their collective, and may wait for later ones in ways that this crate
+//! does not see, so another thread, an assistant, runs those meanwhile.
 
 use std::collections::VecDeque;
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use comm::{CallOptions, HostCommunicator, Invalid, Result};
@@ -19,6 +21,8 @@ use crate::request::Request;
 pub(crate) struct Queue {
     state: Mutex<Turns>,
     turn_ended: Condvar,
+    /// Wakes an assistant.
+    called: Condvar,
     /// The process that has the threads of the group.
     process: u32,
 }
@@ -29,11 +33,15 @@ struct Turns {
     waiting: VecDeque<Job>,
     /// Whether a collective runs.
     running: bool,
-    /// The thread on which callbacks of a queued collective run. They may make calls, but other
-    /// threads run no other queued one, so that all end in order.
-    in_callbacks: Option<ThreadId>,
     /// The number of threads that wait for the end of a turn.
     sleeping: usize,
+    /// The threads of the group that run callbacks, of its own thread and the assistants.
+    in_callbacks: usize,
+    /// The assistants that have been started, that have nothing to do, and that were called.
+    assistants: Vec<JoinHandle<()>>,
+    idle: usize,
+    calls: usize,
+    is_closed: bool,
 }
 
 /// A queued collective.
@@ -47,11 +55,12 @@ pub(crate) struct Job {
     pub(crate) in_background: bool,
 }
 
-/// The right to run a collective, and then its callbacks, until it is dropped.
+/// The right to run a collective, until it is dropped or its callbacks run.
 pub(crate) struct Turn<'a> {
-    queue: &'a Queue,
-    /// Once its callbacks run: the thread on which others did before, which is this one.
-    callbacks: Option<Option<ThreadId>>,
+    queue: &'a Arc<Queue>,
+    /// Whether a thread of the group has it, and not one that waits.
+    is_served: bool,
+    runs_callbacks: bool,
 }
 
 /// Runs a request as a collective.
@@ -61,7 +70,8 @@ pub(crate) fn run(communicator: &dyn HostCommunicator, request: &Request, timeou
 
 impl Queue {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::default(), turn_ended: Condvar::new(), process: process::id() }
+        let state = Mutex::default();
+        Self { state, turn_ended: Condvar::new(), called: Condvar::new(), process: process::id() }
     }
 
     /// No operation leaves the state inconsistent, so poisoning is ignored.
@@ -79,44 +89,47 @@ impl Queue {
     }
 
     /// Queues a collective. The caller must let a thread call [`Queue::run_next`] afterwards.
-    pub(crate) fn push(&self, job: Job) {
-        self.lock().waiting.push_back(job);
+    pub(crate) fn push(self: &Arc<Self>, job: Job) {
+        let mut state = self.lock();
+        state.waiting.push_back(job);
+        self.call_assistant(&mut state);
     }
 
     /// Returns the turn of a collective that is not queued, if nothing runs or is queued.
-    pub(crate) fn try_begin(&self) -> Option<Turn<'_>> {
+    pub(crate) fn try_begin(self: &Arc<Self>) -> Option<Turn<'_>> {
         let mut state = self.state.try_lock().ok()?;
         if state.running || !state.waiting.is_empty() {
             return None;
         }
-        Some(self.begin(&mut state))
+        Some(self.begin(&mut state, false))
     }
 
-    fn begin(&self, state: &mut Turns) -> Turn<'_> {
+    fn begin(self: &Arc<Self>, state: &mut Turns, is_served: bool) -> Turn<'_> {
         state.running = true;
-        Turn { queue: self, callbacks: None }
+        Turn { queue: self, is_served, runs_callbacks: false }
     }
 
-    /// Runs the first collective that has not begun, if any, after the one that runs.
-    pub(crate) fn run_next(&self) {
+    /// Runs the first collective that has not begun, after the one that runs. Returns false if
+    /// there is none.
+    pub(crate) fn run_next(self: &Arc<Self>) -> bool {
         let mut state = self.lock();
-        while !state.may_run_first() {
+        while state.running {
             state.sleeping += 1;
             state = self.turn_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.sleeping -= 1;
         }
-        self.run_first(state);
+        self.run_first(state, true)
     }
 
     /// Runs collectives that have not begun until the condition holds, or until another thread runs
     /// one or has to. Returns whether it holds.
-    pub(crate) fn run_until(&self, condition: impl Fn() -> bool) -> bool {
+    pub(crate) fn run_until(self: &Arc<Self>, condition: impl Fn() -> bool) -> bool {
         loop {
             let state = self.lock();
             if condition() {
                 return true;
             }
-            if state.waiting.front().is_some_and(|job| job.in_background) || !self.run_first(state) {
+            if state.waiting.front().is_some_and(|job| job.in_background) || !self.run_first(state, false) {
                 return false;
             }
         }
@@ -124,22 +137,64 @@ impl Queue {
 
     /// Runs the first collective that has not begun. Returns false if there is none, or if another
     /// one runs.
-    fn run_first(&self, mut state: MutexGuard<'_, Turns>) -> bool {
-        if !state.may_run_first() {
+    fn run_first(self: &Arc<Self>, mut state: MutexGuard<'_, Turns>, is_served: bool) -> bool {
+        if state.running {
             return false;
         }
         let Some(job) = state.waiting.pop_front() else { return false };
-        let turn = self.begin(&mut state);
+        let turn = self.begin(&mut state, is_served);
         drop(state);
         job.run(turn);
         true
     }
-}
 
-impl Turns {
-    /// Returns whether this thread may run the first queued collective.
-    fn may_run_first(&self) -> bool {
-        !self.running && self.in_callbacks.is_none_or(|thread| thread == thread::current().id())
+    /// Lets an assistant run what is queued, if all threads of the group run callbacks.
+    fn call_assistant(self: &Arc<Self>, state: &mut Turns) {
+        let threads = 1 + state.assistants.len();
+        if state.waiting.is_empty() || state.is_closed || state.in_callbacks + state.idle < threads {
+            return;
+        }
+        if state.idle > 0 {
+            (state.idle, state.calls) = (state.idle - 1, state.calls + 1);
+            self.called.notify_one();
+            return;
+        }
+        let queue = Arc::clone(self);
+        let spawned = thread::Builder::new().name("comm assistant".into()).spawn(move || queue.assist());
+        // Without it, a callback that waits for a later collective waits until the timeout of that.
+        state.assistants.extend(spawned.ok());
+    }
+
+    /// Runs what is queued whenever this thread is called.
+    fn assist(self: &Arc<Self>) {
+        loop {
+            while self.run_next() {}
+            let mut state = self.lock();
+            state.idle += 1;
+            // It may have been queued in the meantime.
+            self.call_assistant(&mut state);
+            while state.calls == 0 && !state.is_closed {
+                state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.calls == 0 {
+                return;
+            }
+            state.calls -= 1;
+        }
+    }
+
+    /// Ends the assistants, once nothing is queued any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let assistants = std::mem::take(&mut state.assistants);
+        drop(state);
+        self.called.notify_all();
+        let current = thread::current().id();
+        for assistant in assistants.into_iter().filter(|assistant| assistant.thread().id() != current) {
+            // A panic was reported when it happened.
+            drop(assistant.join());
+        }
     }
 }
 
@@ -153,25 +208,36 @@ impl Job {
 }
 
 impl Turn<'_> {
-    /// Lets the callbacks of the collective run, on this thread.
+    /// Lets the callbacks of the collective run, on this thread, and others run the next one.
     pub(crate) fn begin_callbacks(&mut self) {
         let mut state = self.queue.lock();
         state.running = false;
-        self.callbacks = Some(state.in_callbacks.replace(thread::current().id()));
+        self.runs_callbacks = true;
+        state.in_callbacks += usize::from(self.is_served);
+        self.queue.call_assistant(&mut state);
+        self.queue.end_turn(state);
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        match self.callbacks {
-            None => state.running = false,
-            Some(before) => state.in_callbacks = before,
+        if self.runs_callbacks {
+            state.in_callbacks -= usize::from(self.is_served);
+        } else {
+            state.running = false;
+            self.queue.end_turn(state);
         }
+    }
+}
+
+impl Queue {
+    /// Wakes those that wait for the end of a turn.
+    fn end_turn(&self, state: MutexGuard<'_, Turns>) {
         let is_awaited = state.sleeping > 0;
         drop(state);
         if is_awaited {
-            self.queue.turn_ended.notify_all();
+            self.turn_ended.notify_all();
         }
     }
 }

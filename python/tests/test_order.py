@@ -74,6 +74,28 @@ def callbacks_make_calls():
         assert future.wait().item() == 2 * size
 
 
+def start(values):
+    return dist.all_reduce(values, async_op=True).get_future()
+
+
+def callbacks_wait_for_futures():
+    size = dist.get_world_size()
+
+    def in_callback(depth):
+        # Waits within PyTorch, which this package does not see.
+        later = start(torch.ones(1))
+        return later.wait()[0] if depth == 0 else later.then(lambda _: in_callback(depth - 1)).wait()
+
+    for depth in (0, 1, 5):
+        first = start(torch.ones(1)).then(lambda _: in_callback(depth))
+        # Queued before the callback can run, which waits for it.
+        second = torch.ones(1)
+        queued = start(second)
+        third = start(torch.ones(1)).then(lambda _: queued.wait())
+        assert first.wait().item() == size
+        assert third.wait()[0].item() == second.item() == size
+
+
 def a_wait_ends_at_its_timeout():
     if dist.get_rank() == 0:
         work = dist.all_reduce(torch.ones(1), async_op=True)
@@ -135,6 +157,9 @@ class Order(unittest.TestCase):
 
     def test_callbacks_make_calls(self):
         ranks.run(callbacks_make_calls, 2)
+
+    def test_callbacks_wait_for_futures(self):
+        ranks.run(callbacks_wait_for_futures, 2)
 
     def test_a_wait_ends_at_its_timeout(self):
         ranks.run(a_wait_ends_at_its_timeout, 2)

@@ -43,6 +43,19 @@ def ddp():
     train(module, module.parameters())
 
 
+def ddp_with_powersgd():
+    """The callback of a collective waits for the next one."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    # In one bucket, because the order of the calls of several would depend on time.
+    module = nn.parallel.DistributedDataParallel(model())
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(module, module.parameters())
+
+
 def fsdp_with_a_divisor():
     """FSDP2 divides by a number that is not that of the ranks with PREMUL_SUM."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -137,6 +150,9 @@ class Training(unittest.TestCase):
 
     def test_ddp_has_the_losses_of_gloo(self):
         self.assert_same_losses(ddp, 2)
+
+    def test_powersgd_has_the_losses_of_gloo(self):
+        self.assert_same_losses(ddp_with_powersgd, 2)
 
     def test_fsdp_has_the_losses_of_gloo(self):
         self.assert_same_losses(fsdp, 2)
