@@ -50,7 +50,7 @@ pub enum Error {
         loss: Loss,
     },
     /// The deadline passed.
-    #[error("timed out after {after:?} {during}, waiting for {}", ranks(.waiting_for))]
+    #[error("timed out after {:?} {during}, waiting for {}", rounded(*.after), ranks(.waiting_for))]
     Timeout {
         /// The ranks that did not arrive, as far as this rank knows.
         waiting_for: Vec<usize>,
@@ -435,6 +435,13 @@ impl From<Desync> for Error {
     fn from(desync: Desync) -> Self {
         Self::Desync(Box::new(desync))
     }
+}
+
+/// Rounds a time that was measured to a hundredth of a second, so that it is read with ease.
+fn rounded(time: Duration) -> Duration {
+    const UNIT: Duration = Duration::from_millis(10);
+    let units = time.saturating_add(UNIT / 2).as_millis() / UNIT.as_millis();
+    u32::try_from(units).ok().filter(|units| *units >= 100).map_or(time, |units| UNIT * units)
 }
 
 /// Formats ranks as in "rank 3", "ranks 0, 2 and 7".

@@ -17,6 +17,22 @@ fn messages_name_ranks_and_reasons() {
     );
 }
 
+#[test]
+fn measured_times_are_rounded() {
+    let text = |after| Error::Timeout { waiting_for: vec![1], after, during: During::Idle }.to_string();
+    for (nanos, expected) in [
+        (7_999_960_257, "8s"),
+        (1_004_999_999, "1s"),
+        (12_346_000_000, "12.35s"),
+        (250_400_000, "250.4ms"),
+        (994_999_999, "994.999999ms"),
+    ] {
+        let text = text(Duration::from_nanos(nanos));
+        assert!(text.starts_with(&format!("timed out after {expected} ")), "{text}");
+    }
+    assert!(text(Duration::MAX).contains("timed out after 18446744073709551615.999999999s"));
+}
+
 /// Returns the text that a reporter prints for an error and its chain of sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
