@@ -5,6 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Ends the process if a run takes too long.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -14,17 +16,23 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Creates a watchdog. If a run takes longer than `limit`, it prints the seed of the run to
-    /// standard error, and ends the process: threads that wait for each other cannot be ended.
+    /// standard error, and ends the process: threads that wait for each other cannot be ended. A
+    /// process that other processes leave little of the processor has up to ten times as long.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         let (runs, next) = mpsc::channel::<u64>();
         let watch = move || {
             let Ok(mut seed) = next.recv() else { return };
+            let (mut limits, mut began) = (0, processor_time());
             loop {
                 match next.recv_timeout(limit) {
-                    Ok(next) => seed = next,
+                    Ok(next) => (seed, limits, began) = (next, 0, processor_time()),
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {
+                        limits += 1;
+                        if !hangs(limits, processor_time().saturating_sub(began), limit) {
+                            continue;
+                        }
                         // The process ends in any case.
                         let _ = writeln!(
                             stderr(),
@@ -48,6 +56,17 @@ impl Watchdog {
     }
 }
 
+/// Returns whether a run that has taken this many limits of real time, in which the process had
+/// this much time on processors, hangs.
+fn hangs(limits: u32, had: Duration, limit: Duration) -> bool {
+    had >= limit / 2 || limits >= 10
+}
+
+/// Returns the time that this process has had on processors.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+}
+
 /// The exit code of a process whose run hangs.
 const HANG: i32 = 3;
 
@@ -58,5 +77,26 @@ impl Drop for Watchdog {
             // It does not panic.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_gets_no_processor_has_more_time() {
+        let limit = Duration::from_secs(60);
+        assert!(hangs(1, limit, limit) && hangs(1, limit / 2, limit));
+        assert!(!hangs(1, limit / 20, limit) && !hangs(9, limit / 3, limit));
+        // Its threads wait for each other.
+        assert!(hangs(10, Duration::ZERO, limit));
+    }
+
+    #[test]
+    fn time_on_processors_passes_with_work() {
+        let began = processor_time();
+        while processor_time() == began {}
+        assert!(processor_time() > began);
     }
 }
