@@ -13,6 +13,9 @@ class NotConnected:
     def is_pending(self):
         return False
 
+    def failure(self):
+        return None
+
     def abort(self, reason):
         pass
 

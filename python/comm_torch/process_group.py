@@ -47,6 +47,8 @@ class CommProcessGroup(dist.ProcessGroup):
             self._group = _Group(store, rank, size, self._timeout, subgroup)
         self._members = None if subgroup is None else subgroup[1]
         self._group_name = self._group_desc = ""
+        # The operations and tensors of calls that get one handle together, or None.
+        self._coalesced = None
         groups.add(self)
 
     # The group
@@ -100,16 +102,18 @@ class CommProcessGroup(dist.ProcessGroup):
         return self if group is None else group._get_backend(device)
 
     def _start_coalescing(self, device):
-        return self._coalescing_group(device)._start_coalescing(device)
+        """Makes the calls up to the end get one handle. Each begins when it is made."""
+        group = self._device_group(device)
+        if group is not None:
+            return group._start_coalescing(device)
+        self._coalesced = [], []
 
     def _end_coalescing(self, device):
-        return self._coalescing_group(device)._end_coalescing(device)
-
-    def _coalescing_group(self, device):
         group = self._device_group(device)
-        if group is None:
-            raise RuntimeError(f"the backend comm does not coalesce calls on {device}; make them without a device")
-        return group
+        if group is not None:
+            return group._end_coalescing(device)
+        (operations, tensors), self._coalesced = self._coalesced, None
+        return work(operations, tensors, self._sequence)
 
     def _get_backend_name(self):
         return "comm"
@@ -166,6 +170,13 @@ class CommProcessGroup(dist.ProcessGroup):
             self._nccl_group.shutdown()
         self._group.shutdown()
 
+    def get_error(self):
+        """Returns why the group has failed. A group that this process has aborted has not."""
+        kind = self._group.failure()
+        if kind is None:
+            return c10d.ErrorType.SUCCESS
+        return c10d.ErrorType.TIMEOUT if kind == "timeout" else c10d.ErrorType.COMM_ERROR
+
     def get_reconfigure_handle(self):
         return self._handle
 
@@ -176,7 +187,7 @@ class CommProcessGroup(dist.ProcessGroup):
         if self._nccl_group is not None:
             raise RuntimeError("a group that has had tensors on a GPU cannot be reconfigured")
         if opts.uuid in self._uuids:
-            raise ValueError(f"the uuid {opts.uuid} has been used for another group of this process")
+            raise RuntimeError(f"the uuid {opts.uuid} was already used for another group of this process")
         self._uuids.add(opts.uuid)
         if self._group.is_pending():
             self._group.abort("the group is reconfigured while operations are pending")
@@ -223,12 +234,18 @@ class CommProcessGroup(dist.ProcessGroup):
     def _work(self, operations, tensors):
         """Returns the handle of operations, of which those that have ended are None."""
         self._sequence += 1
-        return work([operation for operation in operations if operation is not None], tensors)
+        return self._handle_of([operation for operation in operations if operation is not None], tensors)
 
     def _started(self, operation, tensors):
         """Returns the handle of an operation, which is None if it has ended."""
         self._sequence += 1
-        return ENDED if operation is None else work([operation], tensors)
+        return ENDED if operation is None else self._handle_of([operation], tensors)
+
+    def _handle_of(self, operations, tensors):
+        if self._coalesced is not None:
+            self._coalesced[0].extend(operations)
+            self._coalesced[1].extend(tensors or ())
+        return work(operations, tensors, self._sequence)
 
     # A method of the group in Rust reads the usual calls itself, and returns NotImplemented for others.
 
@@ -415,6 +432,8 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.AllToAllOptions)
         t.check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
+        if not (input.is_contiguous() and output.is_contiguous()):
+            raise ValueError("Tensors must be contiguous")
         code, width = t.to_move(input.dtype)
         send_counts = self._split(input, input_splits, width)
         recv_counts = self._split(output, output_splits, width)
@@ -468,6 +487,22 @@ class CommProcessGroup(dist.ProcessGroup):
         run = self._run(opts, (output_lists, input, send, flat), finish, "gather", input)
         operation = self._group.gather(t.span(send, width), recv, code, opts.rootRank, run)
         return self._work([operation], output_lists)
+
+    @or_on_device
+    def gather_single(self, output, input, opts=None):
+        """`output` has any shape. It is used on the root only."""
+        opts = t.options(opts, c10d.GatherOptions)
+        send, recv, span, finish = t.plain(input), None, None, None
+        code, width = t.to_move(input.dtype)
+        if self._rank == opts.rootRank:
+            if output.numel() != input.numel() * self._size:
+                raise ValueError(f"{output.numel()} elements for {self._size} tensors of {input.numel()}")
+            t.check_same_type(output, input)
+            recv = t.plain(output)
+            span, finish = t.span(recv, width), t.copy_back(output, recv)
+        run = self._run(opts, (output, input, send, recv), finish, "gather", input)
+        operation = self._group.gather(t.span(send, width), span, code, opts.rootRank, run)
+        return self._work([operation], [output])
 
     @or_on_device
     def scatter(self, outputs, input_lists, opts=None):
@@ -525,7 +560,7 @@ class CommProcessGroup(dist.ProcessGroup):
         memory = t.plain(tensor)
         code, width = t.to_move(tensor.dtype)
         run = self._run_message((tensor, memory), None, "send", tensor)
-        return work([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
+        return self._handle_of([self._group.send(t.span(memory, width), code, dst, tag, run)], tensors)
 
     @or_on_device
     def recv(self, tensors, src, tag=0):
@@ -534,7 +569,7 @@ class CommProcessGroup(dist.ProcessGroup):
         code, width = t.to_move(tensor.dtype)
         event = "recv" if src is not None else "recvAnySource"
         run = self._run_message((tensor, memory), t.copy_back(tensor, memory), event, tensor)
-        return work([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
+        return self._handle_of([self._group.recv(t.span(memory, width), code, src, tag, run)], tensors)
 
     @or_on_device
     def recv_anysource(self, tensors, tag=0):

@@ -2,8 +2,12 @@
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from .errors import CommError
+
+# Whether PyTorch keeps the handles of calls by their tensors, for programs that it compiles. Older versions do not.
+_keeps_handles = getattr(c10d, "_allow_inflight_collective_as_graph_input", lambda: False)
 
 
 def _seconds(timeout):
@@ -14,13 +18,25 @@ def _seconds(timeout):
 class CommWork(dist.Work):
     """Operations, and the tensors with their results. `work` creates it."""
 
-    __slots__ = ("_operations", "_tensors", "_future", "__dict__")
+    __slots__ = ("_operations", "_tensors", "_future", "_sequence", "_kept_by", "__dict__")
 
     def wait(self, timeout=None):
         for operation in self._operations:
             if not operation.wait(_seconds(timeout)):
                 raise CommError(f"the operation has not ended after {timeout}", "timeout")
+        if self._kept_by is not None:
+            self._let_go()
         return True
+
+    def _keep(self, tensor):
+        """Lets PyTorch find this handle by its tensor until it has been waited for."""
+        c10d._register_work(tensor, self)
+        self._kept_by = tensor
+
+    def _let_go(self):
+        # The call waits for the handle again, so it must not find it kept.
+        tensor, self._kept_by = self._kept_by, None
+        torch.ops._c10d_functional.wait_tensor(tensor)
 
     def synchronize(self):
         self.wait()
@@ -44,11 +60,28 @@ class CommWork(dist.Work):
 
     _source_rank = source_rank
 
+    def _get_sequence_number(self):
+        """Returns the number of the last collective of the group when this one was called, counted from 1."""
+        return self._sequence
+
     def get_future(self):
         if self._future is None:
             self._future = torch.futures.Future()
             self._await(0, None)
         return self._future
+
+    def get_future_result(self):
+        """Returns a future of how the operations end: a number of PyTorch's `WorkResult`."""
+        ended = torch.futures.Future()
+        self.get_future().add_done_callback(lambda _: ended.set_result(int(self._outcome())))
+        return ended
+
+    def _outcome(self):
+        error = self.exception()
+        if error is None:
+            return c10d.WorkResult.SUCCESS
+        is_timeout = getattr(error, "kind", None) == "timeout"
+        return c10d.WorkResult.TIMEOUT if is_timeout else c10d.WorkResult.COMM_ERROR
 
     def _await(self, index, error):
         """Completes the future once all operations from `index` on have ended."""
@@ -60,10 +93,15 @@ class CommWork(dist.Work):
             self._operations[index].on_done(lambda error: self._await(index + 1, error))
 
 
-def work(operations, tensors):
+def work(operations, tensors, sequence=0):
     """Returns the handle of operations. A constructor in Python would take twice as long."""
     created = CommWork()
-    created._operations, created._tensors, created._future = operations, tensors, None
+    created._operations, created._tensors, created._sequence = operations, tensors, sequence
+    created._future = created._kept_by = None
+    if operations and _keeps_handles():
+        tensor = next(iter(tensors or ()), None)
+        if isinstance(tensor, torch.Tensor):
+            created._keep(tensor)
     return created
 
 

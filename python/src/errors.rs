@@ -21,7 +21,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// Returns a name for the kind of an error, which programs may compare.
-fn kind(error: &Error) -> &'static str {
+pub(crate) fn kind(error: &Error) -> &'static str {
     match error.root_cause() {
         Error::Invalid(_) => "invalid",
         Error::PeerLost { .. } => "peer_lost",

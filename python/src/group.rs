@@ -6,7 +6,7 @@ use std::time::Duration;
 use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source, TagMatch};
 use pyo3::prelude::*;
 
-use crate::errors::exception;
+use crate::errors::{exception, kind};
 use crate::members::{Kept, Members};
 use crate::memory::Memory;
 use crate::message::Message;
@@ -357,6 +357,17 @@ impl ProcessGroup {
     /// Returns whether a collective or a message has not ended.
     fn is_pending(&self) -> bool {
         self.members().is_ok_and(|members| members.is_pending())
+    }
+
+    /// Returns the kind of the error with which the group has failed, if it has, other than by an
+    /// abort of this rank. None while a call runs.
+    fn failure(&self, py: Python<'_>) -> Option<&'static str> {
+        let checked = py.detach(|| self.members().and_then(|members| members.comm.communicator().check()));
+        match checked.as_ref().err().map(Error::root_cause) {
+            None => None,
+            Some(Error::Aborted { by, .. }) if *by == self.rank => None,
+            Some(error) => Some(kind(error)),
+        }
     }
 
     /// Ends all calls, here and on the other ranks.

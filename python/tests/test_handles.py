@@ -1,0 +1,154 @@
+"""What programs ask of handles and of the group, besides results."""
+
+import datetime
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+import ranks
+
+CPU = torch.device("cpu")
+
+
+def calls_on_a_device_get_one_handle():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for asynchronous in (False, True):
+        numbers = [torch.full((count,), float(rank + count)) for count in (1, 2, 3)]
+        with dist._coalescing_manager(device=CPU, async_ops=asynchronous) as manager:
+            for number in numbers:
+                dist.all_reduce(number)
+        assert len(manager.works) == (1 if asynchronous else 0)
+        manager.wait()
+        for count, number in zip((1, 2, 3), numbers, strict=True):
+            total = float(sum(peer + count for peer in range(size)))
+            assert number.equal(torch.full((count,), total)), number
+    # Calls of different kinds, and messages.
+    group, received = dist.group.WORLD, torch.empty(4)
+    group._start_coalescing(CPU)
+    total = torch.ones(1)
+    group.allreduce([total], dist.AllreduceOptions())
+    group.send([torch.full((4,), float(rank))], (rank + 1) % size, 0)
+    group.recv([received], (rank - 1) % size, 0)
+    work = group._end_coalescing(CPU)
+    assert work.wait() and work.is_success()
+    assert total.item() == size and received.equal(torch.full((4,), float((rank - 1) % size)))
+    # The next call has a handle of its own.
+    assert len(dist.all_reduce(total, async_op=True).result()) == 1
+
+
+def handles_are_numbered():
+    subgroup = dist.new_group(list(range(dist.get_world_size())))
+    for group in (dist.group.WORLD, subgroup):
+        before = group._get_sequence_number_for_group()
+        for number in range(before + 1, before + 4):
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+            assert work._get_sequence_number() == number
+            work.wait()
+
+
+def results_of_handles():
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    assert c10d.WorkResult(work.get_future_result().wait()) == c10d.WorkResult.SUCCESS and work.is_completed()
+    assert dist.group.WORLD.get_error() == c10d.ErrorType.SUCCESS
+    if dist.get_rank() == 0:
+        dist.group.WORLD.set_timeout(datetime.timedelta(milliseconds=300))
+        late = dist.all_reduce(torch.ones(1), async_op=True)
+        assert c10d.WorkResult(late.get_future_result().wait()) == c10d.WorkResult.TIMEOUT
+        assert dist.group.WORLD.get_error() == c10d.ErrorType.TIMEOUT
+        dist.distributed_c10d._get_default_store().set("late", "")
+    else:
+        dist.distributed_c10d._get_default_store().wait(["late"])
+
+
+def an_abort_of_its_own_is_no_failure():
+    dist.barrier()
+    if dist.get_rank() == 0:
+        dist.group.WORLD.abort()
+        assert dist.group.WORLD.get_error() == c10d.ErrorType.SUCCESS
+    else:
+        try:
+            dist.barrier()
+        except RuntimeError:
+            pass
+        assert dist.group.WORLD.get_error() == c10d.ErrorType.COMM_ERROR
+
+
+def handles_are_kept_until_they_are_waited_for():
+    from torch.distributed import _functional_collectives as functional
+
+    kept = c10d._get_work_registry_size
+    with functional.allow_inflight_collective_as_graph_input_ctx():
+        for wait in (lambda work, _: work.wait(), lambda _, tensor: functional.wait_tensor(tensor)):
+            number = torch.ones(1)
+            work = dist.all_reduce(number, async_op=True)
+            assert kept() == 1
+            wait(work, number)
+            assert kept() == 0 and work.is_completed() and number.item() == dist.get_world_size()
+    dist.all_reduce(number, async_op=True).wait()
+    assert kept() == 0
+
+
+def one_tensor_gathers_on_the_root():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for shape in ((size * 3,), (size, 3)):
+        for asynchronous in (False, True):
+            output = torch.empty(shape) if rank == 1 else None
+            work = dist.gather_single(torch.full((3,), float(rank)), output, dst=1, async_op=asynchronous)
+            assert (work is None) == (not asynchronous)
+            if asynchronous:
+                work.wait()
+            if rank == 1:
+                assert output.flatten().equal(torch.arange(float(size)).repeat_interleave(3))
+    strided = torch.empty(3, size) if rank == 1 else None
+    dist.gather_single(torch.full((3,), float(rank)), strided if strided is None else strided.t(), dst=1)
+    if rank == 1:
+        assert strided.t().flatten().equal(torch.arange(float(size)).repeat_interleave(3))
+        try:
+            dist.gather_single(torch.ones(3), torch.empty(3), dst=1)
+        except ValueError:
+            return
+        raise AssertionError("there is no space for the tensors of all ranks")
+
+
+def tensors_with_gaps_are_refused():
+    size = dist.get_world_size()
+    whole, strided = torch.ones(size, size), torch.ones(size, size).t()
+    for output, input in ((whole, strided), (strided, whole)):
+        try:
+            dist.all_to_all_single(output, input)
+        except ValueError as error:
+            assert "Tensors must be contiguous" in str(error)
+            continue
+        raise AssertionError("PyTorch refuses tensors with gaps")
+
+
+class Handles(unittest.TestCase):
+    def test_calls_on_a_device_get_one_handle(self):
+        ranks.run(calls_on_a_device_get_one_handle, 2)
+
+    def test_handles_are_numbered(self):
+        ranks.run(handles_are_numbered, 2)
+
+    @unittest.skipUnless(hasattr(c10d, "WorkResult"), "this PyTorch has no results of handles")
+    def test_results_of_handles(self):
+        ranks.run(results_of_handles, 2)
+
+    def test_an_abort_of_its_own_is_no_failure(self):
+        ranks.run(an_abort_of_its_own_is_no_failure, 2)
+
+    @unittest.skipUnless(hasattr(c10d, "_register_work"), "this PyTorch does not keep handles")
+    def test_handles_are_kept_until_they_are_waited_for(self):
+        ranks.run(handles_are_kept_until_they_are_waited_for, 2)
+
+    @unittest.skipUnless(hasattr(dist, "gather_single"), "this PyTorch has no gather_single")
+    def test_one_tensor_gathers_on_the_root(self):
+        ranks.run(one_tensor_gathers_on_the_root, 3)
+
+    def test_tensors_with_gaps_are_refused(self):
+        ranks.run(tensors_with_gaps_are_refused, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
