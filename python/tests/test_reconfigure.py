@@ -3,12 +3,14 @@
 import datetime
 import os
 import signal
+import time
 import unittest
 
 import torch
 import torch.distributed as dist
 
 import ranks
+from comm_torch import membership
 from test_failures import error_of
 
 ENVIRONMENT = {ranks.RECONFIGURE: "1"}
@@ -44,6 +46,8 @@ def a_rank_dies_and_another_joins():
     # In an order of their own.
     dist._reconfigure(2, handles("second", name, [2, 0])).wait()
     assert (dist.get_rank(), dist.get_world_size()) == ([2, 0].index(name), 2)
+    # Calls are counted from the start, as on the rank that is new.
+    assert dist.group.WORLD._get_sequence_number_for_group() == 0
     assert total(name + 1) == 4.0
     number = torch.tensor([name])
     dist.broadcast(number, 0)
@@ -69,7 +73,9 @@ def mistakes():
         except (RuntimeError if others == members else ValueError):
             continue
         raise AssertionError(f"{uuid} {others} was accepted")
-    # Nothing has changed.
+    # Nothing has changed, and no mistake has used the uuid.
+    assert total(1) == 2.0
+    dist._reconfigure(2, members).wait()
     assert total(1) == 2.0
 
 
@@ -88,12 +94,41 @@ def a_member_does_not_come():
     name = dist.get_rank()
     members = handles("members", name, [0, 1])
     if name == 0:
-        error = error_of(lambda: dist._reconfigure(1, members, timeout=datetime.timedelta(seconds=1)))
-        assert (error.kind, error.ranks) == ("timeout", [1]), (error, error.kind)
-        error = error_of(lambda: total(1))
-        assert error.kind == "not_connected", error
+        fails_without_rank_1(lambda: dist._reconfigure(1, members, timeout=datetime.timedelta(seconds=1)))
     dist._reconfigure(2, handles("again", name, [0, 1])).wait()
     assert total(1) == 2.0
+    # Now the group has members, which it leaves, and the deadline is that of its calls.
+    if name == 0:
+        dist.group.WORLD.set_timeout(datetime.timedelta(seconds=1))
+        fails_without_rank_1(lambda: dist._reconfigure(3, members))
+        dist.group.WORLD.set_timeout(datetime.timedelta(seconds=60))
+    dist._reconfigure(4, handles("at last", name, [0, 1])).wait()
+    assert total(1) == 2.0
+
+
+def fails_without_rank_1(reconfigure):
+    began = time.monotonic()
+    error = error_of(reconfigure)
+    assert (error.kind, error.ranks) == ("timeout", [1]), (error, error.kind)
+    assert time.monotonic() - began < 30
+    error = error_of(lambda: total(1))
+    assert error.kind == "not_connected", error
+
+
+def two_groups_meet_at_once():
+    name = dist.get_rank()
+    group = name // 2
+    members = [2 * group, 2 * group + 1]
+    all = handles("members", name, members)
+    # Rank 0 of one group and rank 1 of the other one look for each other first, if anyone does.
+    store = dist.distributed_c10d._get_default_store()
+    if name in (0, 3):
+        store.set(f"begun {name}", "")
+    else:
+        store.wait(["begun 0", "begun 3"])
+        time.sleep(0.3)
+    dist._reconfigure(group, all).wait()
+    assert (dist.get_rank(), dist.get_world_size(), total(name)) == (name % 2, 2, sum(members))
 
 
 @unittest.skipIf(ranks.VERSION < (2, 15), "PyTorch reconfigures groups since 2.15")
@@ -114,6 +149,16 @@ class Reconfigure(unittest.TestCase):
 
     def test_a_member_that_does_not_come_is_named(self):
         ranks.run(a_member_does_not_come, 2, environment=ENVIRONMENT)
+
+    def test_groups_with_other_uuids_do_not_meet(self):
+        ranks.run(two_groups_meet_at_once, 4, environment=ENVIRONMENT)
+
+    def test_members_of_a_set_have_the_order_of_their_handles(self):
+        handles = [f"comm:host:{number:02}" for number in range(32)]
+        for rank, own in enumerate(handles):
+            self.assertEqual(membership.place(own, set(handles)), (rank, 32))
+        # A list has its own order.
+        self.assertEqual(membership.place(handles[0], handles[::-1]), (31, 32))
 
     def test_a_connected_group_can_be_reconfigured(self):
         ranks.run(operations_are_pending, 2)
