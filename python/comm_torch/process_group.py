@@ -245,6 +245,8 @@ class CommProcessGroup(dist.ProcessGroup):
         if self._coalesced is not None:
             self._coalesced[0].extend(operations)
             self._coalesced[1].extend(tensors or ())
+            # The results belong to the handle of all.
+            tensors = None
         return work(operations, tensors, self._sequence)
 
     # A method of the group in Rust reads the usual calls itself, and returns NotImplemented for others.

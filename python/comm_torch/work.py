@@ -28,15 +28,17 @@ class CommWork(dist.Work):
             self._let_go()
         return True
 
-    def _keep(self, tensor):
-        """Lets PyTorch find this handle by its tensor until it has been waited for."""
-        c10d._register_work(tensor, self)
-        self._kept_by = tensor
+    def _keep(self, tensors):
+        """Lets PyTorch find this handle by its tensors until it has been waited for."""
+        for tensor in tensors:
+            c10d._register_work(tensor, self)
+        self._kept_by = tensors
 
     def _let_go(self):
-        # The call waits for the handle again, so it must not find it kept.
-        tensor, self._kept_by = self._kept_by, None
-        torch.ops._c10d_functional.wait_tensor(tensor)
+        # The calls wait for the handle again, so it must not find it kept.
+        tensors, self._kept_by = self._kept_by, None
+        for tensor in tensors:
+            torch.ops._c10d_functional.wait_tensor(tensor)
 
     def synchronize(self):
         self.wait()
@@ -93,15 +95,22 @@ class CommWork(dist.Work):
             self._operations[index].on_done(lambda error: self._await(index + 1, error))
 
 
+def _flat(results):
+    """Returns the tensors of a list of tensors, or of lists of them."""
+    for result in results or ():
+        if isinstance(result, torch.Tensor):
+            yield result
+        else:
+            yield from result
+
+
 def work(operations, tensors, sequence=0):
     """Returns the handle of operations. A constructor in Python would take twice as long."""
     created = CommWork()
     created._operations, created._tensors, created._sequence = operations, tensors, sequence
     created._future = created._kept_by = None
     if operations and _keeps_handles():
-        tensor = next(iter(tensors or ()), None)
-        if isinstance(tensor, torch.Tensor):
-            created._keep(tensor)
+        created._keep(list(_flat(tensors)))
     return created
 
 

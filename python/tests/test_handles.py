@@ -86,6 +86,16 @@ def handles_are_kept_until_they_are_waited_for():
             assert kept() == 1
             wait(work, number)
             assert kept() == 0 and work.is_completed() and number.item() == dist.get_world_size()
+        # By any of its tensors.
+        outputs = [torch.empty(1) for _ in range(dist.get_world_size())]
+        work = dist.all_gather(outputs, number, async_op=True)
+        functional.wait_tensor(outputs[1])
+        assert kept() == 0 and work.is_completed()
+        with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+            dist.all_reduce(number)
+        assert kept() == 1
+        manager.wait()
+        assert kept() == 0
     dist.all_reduce(number, async_op=True).wait()
     assert kept() == 0
 
