@@ -9,6 +9,9 @@ use comm_sim::exact::{self, Small, elements};
 use comm_sim::in_process::{self, InProcessConfig};
 use comm_sim::network::{self, FaultPlan, VirtualClock};
 
+/// The time limit of a call in real time, which none reaches even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Settings with segments so small that a few dozen elements fill many of them, and with three
 /// ranks per host.
 pub(crate) fn small_segments() -> RingConfig {
@@ -28,9 +31,9 @@ pub(crate) fn world<R: Send>(
     rank: impl Fn(Comm) -> R + Sync,
 ) -> Vec<R> {
     in_process::run(ranks, network, |fabric| {
-        let communicator = RingCommunicator::new(fabric, config.clone(), Duration::from_secs(20)).unwrap();
+        let communicator = RingCommunicator::new(fabric, config.clone(), PATIENCE).unwrap();
         // In a statement of its own, so that `rank` gets the last handle.
-        let comm = Comm::new(communicator).with_timeout(Duration::from_secs(20));
+        let comm = Comm::new(communicator).with_timeout(PATIENCE);
         rank(comm)
     })
 }
