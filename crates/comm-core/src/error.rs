@@ -50,7 +50,7 @@ pub enum Error {
         loss: Loss,
     },
     /// The deadline passed.
-    #[error("timed out after {:?} {during}, waiting for {}", rounded(*.after), ranks(.waiting_for))]
+    #[error("timed out after {:?} {during}{}", rounded(*.after), awaited(.waiting_for))]
     Timeout {
         /// The ranks that did not arrive, as far as this rank knows.
         waiting_for: Vec<usize>,
@@ -444,10 +444,15 @@ fn rounded(time: Duration) -> Duration {
     u32::try_from(units).ok().filter(|units| *units >= 100).map_or(time, |units| UNIT * units)
 }
 
+/// Formats the ranks that a rank waits for, if it waits for some.
+fn awaited(waiting_for: &[usize]) -> String {
+    if waiting_for.is_empty() { String::new() } else { format!(", waiting for {}", ranks(waiting_for)) }
+}
+
 /// Formats ranks as in "rank 3", "ranks 0, 2 and 7".
 pub(crate) fn ranks(ranks: &[usize]) -> String {
     match ranks {
-        [] => "the operating system".into(),
+        [] => "no rank".into(),
         [one] => format!("rank {one}"),
         [init @ .., last] => {
             let init: Vec<String> = init.iter().map(ToString::to_string).collect();

@@ -10,6 +10,9 @@ fn messages_name_ranks_and_reasons() {
         during: During::Rendezvous,
     };
     assert_eq!(timeout.to_string(), "timed out after 1.5s during rendezvous, waiting for ranks 0, 2 and 7");
+    let during = During::Store { key: "a".into() };
+    let store = Error::Timeout { waiting_for: Vec::new(), after: Duration::from_secs(2), during };
+    assert_eq!(store.to_string(), "timed out after 2s during a store operation on \"a\"");
     let lost = Error::PeerLost { peer: 3, during: During::Connect, loss: Loss::Closed };
     assert_eq!(
         lost.to_string(),
