@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{Allocation, Group, GroupId, LinkModel, Result, Scheduler, Transport};
 
 /// The kind of traffic on a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum ChannelKind {
@@ -32,7 +32,7 @@ impl ChannelKind {
 }
 
 /// The name of a channel, the same on every member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId {
     /// The group that the channel connects.
     pub group: GroupId,

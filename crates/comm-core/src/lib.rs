@@ -13,8 +13,9 @@
 //! - errors: [`Error`], and [`Failure`] for objects that threads share;
 //! - [`FlightRecord`]: the last calls of a communicator.
 //!
-//! It opens no sockets, and reads neither a clock nor the environment. The only file that owns a
-//! thread is `worker.rs`.
+//! It opens no sockets, and does not read the environment. The clock is read only in
+//! `simulation.rs`, through which the other crates ask for the time, sockets and threads, and get
+//! those of a simulation within one. The only file that owns a thread is `worker.rs`.
 
 pub use {bytemuck, float8, half};
 
@@ -58,6 +59,7 @@ mod registry;
 mod scheduler;
 mod setters;
 mod shrink;
+pub mod simulation;
 mod split;
 mod step;
 mod store;

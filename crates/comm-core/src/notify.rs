@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{AbortHandle, Error, Result};
+use crate::{AbortHandle, Error, Result, simulation};
 
 /// A descriptor that is readable from [`Notify::notify`] until [`Notify::clear`]. Any thread may
 /// call either.
@@ -33,6 +33,9 @@ impl Notify {
         if !self.is_set.swap(true, Ordering::SeqCst) {
             // This cannot fail: the pipe has space, and both ends are open.
             let _ = (&self.writer).write(&[1]);
+            if let Some(system) = simulation::simulated() {
+                system.wake();
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::{Error, Group, RecvBuf, Result, Waiter, wait};
+use crate::{Error, Group, RecvBuf, Result, Waiter, simulation, wait};
 
 /// Ordered, reliable byte streams to and from every other member of a group. No call blocks.
 ///
@@ -140,7 +140,9 @@ pub trait Transport: Send {
     /// Returns the strategy by which a thread that uses this transport waits: by default it spins,
     /// then yields for at most `yield_max`, and then sleeps.
     fn waiter(&self, yield_max: Duration) -> Waiter {
-        Waiter::new(yield_max)
+        // In virtual time, neither spinning nor yielding lets time pass.
+        let is_simulated = simulation::simulated().is_some();
+        Waiter::new(if is_simulated { Duration::ZERO } else { yield_max })
     }
 
     /// Returns a handle with which any thread can abort this transport.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::simulation::{self, SimulatedSystem};
 use crate::{Error, Result};
 use contention::Contention;
 
@@ -160,6 +161,9 @@ pub(crate) fn yield_now() {
 /// Sleeps until a descriptor is readable or the timeout expires: the default of
 /// [`Transport::sleep`](crate::Transport::sleep).
 pub(crate) fn sleep(first: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+    if let Some(system) = simulation::simulated() {
+        return sleep_in_virtual_time(first, also, timeout, system);
+    }
     // At least a millisecond: the kernel would round a shorter time down to zero, and the caller
     // would spin.
     let timeout = Timespec::try_from(timeout.max(Duration::from_millis(1))).ok();
@@ -167,6 +171,20 @@ pub(crate) fn sleep(first: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>, timeout
     match poll(&mut polled[..1 + usize::from(also.is_some())], timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(errno) => Err(Error::io("wait for other ranks", errno.into())),
+    }
+}
+
+fn sleep_in_virtual_time(
+    first: BorrowedFd<'_>,
+    also: Option<BorrowedFd<'_>>,
+    timeout: Duration,
+    system: &dyn SimulatedSystem,
+) -> Result<()> {
+    let mut polled = [first, also.unwrap_or(first)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let ready = poll(&mut polled, Some(&Timespec::default()));
+    match ready.map_err(|errno| Error::io("wait for other ranks", errno.into()))? {
+        0 => system.sleep(system.now().checked_add(timeout)),
+        _ => Ok(()),
     }
 }
 

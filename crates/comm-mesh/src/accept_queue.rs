@@ -5,7 +5,7 @@
 //! while it waits, and so does one that uses a channel to which peers may add connections, and the
 //! dialer, if there is one: each notifies the others of connections for their channels.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,12 +36,12 @@ pub(crate) struct QueueState<P: Protocol> {
     pub(crate) acceptor: Acceptor<P>,
     /// Connections whose channel is not yet open on this rank, and those by which peers ask for
     /// connections.
-    pub(crate) accepted: HashMap<Destination<P::Key>, P::Accepted>,
+    pub(crate) accepted: BTreeMap<Destination<P::Key>, P::Accepted>,
     openers: Vec<(P::Key, Arc<Notify>)>,
     /// The open channels that have connections on demand.
-    pub(crate) on_demand: HashMap<P::Key, OnDemandChannel<P>>,
+    pub(crate) on_demand: BTreeMap<P::Key, OnDemandChannel<P>>,
     /// Such channels that were closed. A peer that connects to one sees its end.
-    pub(crate) closed: HashSet<P::Key>,
+    pub(crate) closed: BTreeSet<P::Key>,
     /// Whether a dialer drives the acceptor.
     pub(crate) has_dialer: bool,
 }
@@ -52,10 +52,10 @@ impl<P: Protocol> AcceptQueue<P> {
         let epoll = acceptor.descriptor();
         let state = QueueState {
             acceptor,
-            accepted: HashMap::new(),
+            accepted: BTreeMap::new(),
             openers: Vec::new(),
-            on_demand: HashMap::new(),
-            closed: HashSet::new(),
+            on_demand: BTreeMap::new(),
+            closed: BTreeSet::new(),
             has_dialer: false,
         };
         Ok(Self { epoll, state: Mutex::new(state) })
@@ -158,7 +158,7 @@ impl<P: Protocol> Registration<P> {
             let is_added = |to: &Destination<P::Key>| {
                 to.key == self.key && (1..ASK_INDEX).contains(&to.index) && is_connected(&to.world_rank)
             };
-            accepted.extract_if(|to, _| is_added(to)).collect()
+            accepted.extract_if(.., |to, _| is_added(to)).collect()
         };
         let establish = |(to, accepted): (Destination<P::Key>, _)| {
             let Destination { world_rank, index, .. } = to;

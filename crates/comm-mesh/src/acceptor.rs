@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use comm_core::simulation;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -199,7 +200,7 @@ impl<A: Accept> Acceptor<A> {
     /// Closes connections whose deadline has passed, and watches the listeners again once a pause
     /// is over.
     fn expire(&mut self) {
-        let now = Instant::now();
+        let now = simulation::now();
         if self.paused_until.is_some_and(|until| until <= now) {
             self.watch_listeners(None);
         }
@@ -222,7 +223,7 @@ impl<A: Accept> Acceptor<A> {
     }
 
     fn pause(&mut self) {
-        self.watch_listeners(Instant::now().checked_add(ACCEPT_PAUSE));
+        self.watch_listeners(simulation::now().checked_add(ACCEPT_PAUSE));
     }
 
     /// Accepts a bounded number of connections, so that a flood of them does not delay other work.
@@ -247,7 +248,7 @@ impl<A: Accept> Acceptor<A> {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    if let Some(suppressed) = self.warnings.admit(Instant::now()) {
+                    if let Some(suppressed) = self.warnings.admit(simulation::now()) {
                         tracing::warn!(listener = A::NAME, %error, suppressed, "cannot accept a connection");
                     }
                     self.accept_error = Some(error);
@@ -266,7 +267,7 @@ impl<A: Accept> Acceptor<A> {
             Pending { id, source, since: pending.since, has_greeted: pending.conn.has_greeted() }
         };
         let pending: Vec<Pending> = self.pending.iter().map(describe).collect();
-        choose_victim(&pending, Instant::now())
+        choose_victim(&pending, simulation::now())
     }
 
     /// Closes a pending connection if one can be closed.
@@ -289,7 +290,7 @@ impl<A: Accept> Acceptor<A> {
         }
         let deadline = limits.handshake_timeout.map(deadline_after);
         self.next_id += 1;
-        self.handle_state(self.next_id, address, state, Instant::now(), deadline)
+        self.handle_state(self.next_id, address, state, simulation::now(), deadline)
     }
 
     /// Continues the handshake of a connection that is ready.
@@ -343,7 +344,7 @@ impl<A: Accept> AsFd for Acceptor<A> {
 }
 
 fn reject<A: Accept>(warnings: &mut RateLimit, address: Option<SocketAddr>, reason: &str) {
-    if let Some(suppressed) = warnings.admit(Instant::now()) {
+    if let Some(suppressed) = warnings.admit(simulation::now()) {
         let address = address.map(tracing::field::display);
         tracing::warn!(listener = A::NAME, address, reason, suppressed, "rejected a connection");
     }

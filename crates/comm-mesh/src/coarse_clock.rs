@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use comm_core::simulation;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// The kernel's coarse clock, which is read without the processor's counter. It advances at every
@@ -27,6 +28,9 @@ impl CoarseClock {
     /// Returns the time, at most a tick early or late.
     #[inline]
     pub fn now(&mut self) -> Instant {
+        if let Some(system) = simulation::simulated() {
+            return system.now();
+        }
         let tick = clock_gettime(ClockId::MonotonicCoarse);
         if tick != self.tick {
             self.tick = tick;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use comm_core::simulation::{self, ScheduledThread};
 use comm_core::{Error, Notify, Process, Result};
 use rustix::event::{PollFd, PollFlags};
 
@@ -25,6 +26,7 @@ pub(crate) struct DialerThread<P: Protocol> {
     shared: Arc<Shared>,
     queue: Arc<AcceptQueue<P>>,
     thread: Option<JoinHandle<()>>,
+    scheduled: ScheduledThread,
     /// The process to which the thread belongs.
     process: Process,
 }
@@ -42,10 +44,11 @@ impl<P: Protocol> DialerThread<P> {
         let attempts = Vec::new();
         let dialer =
             Dialer { own, shared: Arc::clone(&shared), queue: Arc::clone(&queue), protocol, attempts };
-        let thread = thread::Builder::new().name("comm-dialer".into()).spawn(move || dialer.run());
+        let (scheduled, body) = ScheduledThread::new(move || dialer.run());
+        let thread = thread::Builder::new().name("comm-dialer".into()).spawn(body);
         let thread = Some(thread.map_err(|error| Error::io("start a thread that connects ranks", error))?);
         queue.lock().has_dialer = true;
-        Ok(Self { shared, queue, thread, process: Process::current() })
+        Ok(Self { shared, queue, thread, scheduled, process: Process::current() })
     }
 
     /// Makes the thread look for work.
@@ -62,6 +65,7 @@ impl<P: Protocol> Drop for DialerThread<P> {
         }
         self.shared.is_stopped.store(true, Ordering::Release);
         self.wake();
+        self.scheduled.await_end();
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!("the thread that connects ranks panicked");
         }
@@ -147,7 +151,7 @@ impl<P: Protocol> Dialer<P> {
             Some(channel) => to.index == 0 && channel.peers.contains_key(&to.world_rank),
             None => to.index < ASK_INDEX && closed.contains(&to.key),
         };
-        let taken: Vec<_> = accepted.extract_if(|to, _| is_mine(to)).collect();
+        let taken: Vec<_> = accepted.extract_if(.., |to, _| is_mine(to)).collect();
         for (to, accepted) in taken {
             let established = self.protocol.establish(to.key, accepted);
             // Otherwise the channel is closed, and so is the connection.
@@ -217,7 +221,7 @@ impl<P: Protocol> Dialer<P> {
 
     /// Advances all attempts. Returns those that have ended.
     fn advance(&mut self) -> Vec<(P::Key, ConnId, Result<P::Connection>)> {
-        let now = Instant::now();
+        let now = simulation::now();
         let mut ended = Vec::new();
         self.attempts.retain_mut(|attempt| {
             let Some(outcome) = attempt.advance(now) else { return true };

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::hash::Hash;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -25,7 +24,7 @@ pub trait Protocol:
     + 'static
 {
     /// Identifies a channel on both sides of a connection.
-    type Key: Copy + Debug + Eq + Hash + Send;
+    type Key: Copy + Debug + Ord + Send;
     /// An established connection.
     type Connection: Debug + Send;
     /// Connects to a peer.
@@ -92,7 +91,7 @@ pub struct ConnectedChannel<P: Protocol> {
 }
 
 /// The channel and the peer to which a connection belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Destination<K> {
     /// The key of the channel.
     pub key: K,

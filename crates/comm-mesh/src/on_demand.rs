@@ -8,7 +8,7 @@
 //!
 //! The [dialer](crate::dialer) of each rank does the work, so a peer need not be in a call.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ type Outcomes<C> = Vec<(ConnId, Result<C>)>;
 #[derive(Debug)]
 pub(crate) struct OnDemandChannel<P: Protocol> {
     /// The peers by their ranks in the world.
-    pub(crate) peers: HashMap<usize, OnDemandPeer>,
+    pub(crate) peers: BTreeMap<usize, OnDemandPeer>,
     /// The number of peers that the channel connects, now or on demand.
     pub(crate) peers_max: usize,
     outcomes: Outcomes<P::Connection>,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use comm_core::{During, Error, Group, Result, Until};
+use comm_core::{During, Error, Group, Result, Until, simulation};
 use comm_rendezvous::{Watch, WatchGuard};
 use rustix::event::{PollFd, PollFlags};
 
@@ -91,7 +91,7 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
 pub fn complete<O: Opening>(mut opening: O, until: Until<'_>, watch: Option<&Watch>) -> Result<O::Channel> {
     let watch = watch.map(Watch::hold);
     while !opening.advance()? {
-        let now = Instant::now();
+        let now = simulation::now();
         if until.check_expired(now)? {
             return Err(opening.timeout());
         }
@@ -152,7 +152,7 @@ impl<P: Protocol> MeshOpening<P> {
         let (below, expected): (Vec<ConnId>, Vec<ConnId>) =
             now.into_iter().partition(|id| id.world_rank < own_rank);
         let connect = |id: ConnId| (id, protocol.connect(key, id, count));
-        let began = Instant::now();
+        let began = simulation::now();
         Self {
             key,
             group,
@@ -202,7 +202,7 @@ impl<P: Protocol> Opening for MeshOpening<P> {
     type Channel = P::Channel;
 
     fn advance(&mut self) -> Result<bool> {
-        let now = Instant::now();
+        let now = simulation::now();
         self.connect(now)?;
         self.accept()?;
         self.probe.check(now, &self.expected)?;
@@ -232,7 +232,11 @@ impl<P: Protocol> Opening for MeshOpening<P> {
         let connecting = self.connecting.iter().map(|(id, _)| id.rank);
         let mut waiting_for: Vec<usize> = connecting.chain(self.expected.iter().map(|id| id.rank)).collect();
         waiting_for.sort_unstable();
-        Error::Timeout { waiting_for, after: self.began.elapsed(), during: During::Connect }
+        Error::Timeout {
+            waiting_for,
+            after: simulation::now().saturating_duration_since(self.began),
+            during: During::Connect,
+        }
     }
 
     fn finish(mut self) -> Result<P::Channel> {

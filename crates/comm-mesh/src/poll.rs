@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use comm_core::simulation;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -14,8 +15,16 @@ use rustix::io::Errno;
 /// The error of `poll(2)`.
 pub fn wait(descriptors: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
     loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match rustix::event::poll(descriptors, left.and_then(timespec).as_ref()) {
+        let system = simulation::simulated();
+        let left = until.map(|until| until.saturating_duration_since(simulation::now()));
+        let timeout = if system.is_some() { Some(Timespec::default()) } else { left.and_then(timespec) };
+        match rustix::event::poll(descriptors, timeout.as_ref()) {
+            Ok(0)
+                if let Some(system) = system
+                    && left.is_none_or(|left| !left.is_zero()) =>
+            {
+                system.sleep(until).map_err(io::Error::other)?;
+            }
             Ok(0) if left.is_some_and(|left| !left.is_zero()) => {}
             Ok(ready) => return Ok(ready > 0),
             Err(Errno::INTR) => {}
@@ -37,7 +46,7 @@ pub fn wait_for(descriptor: impl AsFd, flags: PollFlags, until: Instant) -> io::
 #[must_use]
 pub fn deadline_after(timeout: Duration) -> Instant {
     const LATEST: Duration = Duration::from_secs(u32::MAX as u64);
-    let now = Instant::now();
+    let now = simulation::now();
     now.checked_add(timeout.min(LATEST)).unwrap_or(now)
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use comm_core::{ChannelId, ChannelKind, During, Error, Group, GroupId, Loss, Membership, Result};
+use comm_core::{
+    ChannelId, ChannelKind, During, Error, Group, GroupId, Loss, Membership, Result, simulation,
+};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::{
@@ -270,7 +272,7 @@ impl Connect for TestConnect {
     }
 
     fn next_attempt(&self) -> Option<Instant> {
-        self.stream.is_none().then(Instant::now)
+        self.stream.is_none().then(simulation::now)
     }
 }
 

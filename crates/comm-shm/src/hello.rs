@@ -12,7 +12,7 @@ pub(crate) const WELCOME: [u8; 8] = MAGIC;
 
 /// The channel that a connection is for. Two channels with the same id but different members are
 /// different channels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ChannelKey {
     pub(crate) channel: ChannelId,
     members: u64,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use comm_core::Result;
+use comm_core::{Result, simulation};
 use comm_mesh::{Added, Registration};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -123,7 +123,7 @@ impl AddedSockets {
         let Some(mut connector) = protocol.connector_of_added(self.registration.key(), to, socket) else {
             return false;
         };
-        let since = Instant::now();
+        let since = simulation::now();
         let is_pending = matches!(connector.advance(since), Connected::Pending);
         let watched = connector.socket().filter(|_| is_pending).is_some_and(|socket| {
             epoll::add(epoll, socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET).is_ok()
@@ -152,7 +152,7 @@ impl AddedSockets {
         let at = self.connecting.iter().position(is_it)?;
         let connector = &mut self.connecting[at].connector;
         let address = connector.address;
-        let connected = match connector.advance(Instant::now()) {
+        let connected = match connector.advance(simulation::now()) {
             Connected::Pending if connector.socket().is_some() => return None,
             Connected::Open(established) => {
                 Some(Connection::new(established, self.read_ahead).assume_ready())

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{During, Error, Loss, Refusal, Result};
+use comm_core::{During, Error, Loss, Refusal, Result, simulation};
 use comm_mesh::{Backoff, wait, wait_for};
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
@@ -148,7 +148,7 @@ impl Connector {
     }
 
     fn finish_connect(&mut self, socket: Socket, now: Instant) -> io::Result<Option<Connected>> {
-        if let Some(error) = socket.take_error()? {
+        if let Some(error) = socket::take_error(&socket)? {
             return Err(error);
         }
         if !wait_for(&socket, PollFlags::OUT, now)? {
@@ -156,7 +156,7 @@ impl Connector {
             return Ok(Some(Connected::Pending));
         }
         // The error may have occurred between the two checks.
-        if let Some(error) = socket.take_error()? {
+        if let Some(error) = socket::take_error(&socket)? {
             return Err(error);
         }
         if socket::is_connected_to_itself(&socket) {
@@ -207,7 +207,7 @@ impl Connector {
     /// not been advanced for a while.
     pub(crate) fn is_still_unanswered(&self) -> bool {
         let ConnectState::Connecting(socket) = &self.state else { return false };
-        matches!(wait_for(socket, PollFlags::OUT, Instant::now()), Ok(false))
+        matches!(wait_for(socket, PollFlags::OUT, simulation::now()), Ok(false))
     }
 
     /// Returns the reason why there is no connection yet.
@@ -225,7 +225,7 @@ impl Connector {
 /// given up.
 pub(crate) fn run_first(connectors: &mut [Connector], deadline: Instant) -> io::Result<(usize, Connected)> {
     loop {
-        let now = Instant::now();
+        let now = simulation::now();
         for (at, connector) in connectors.iter_mut().enumerate() {
             match connector.advance(now) {
                 Connected::Pending => {}

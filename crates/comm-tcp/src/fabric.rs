@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use comm_core::{
-    Allocation, ChannelId, Fabric, Group, GroupId, Link, LinkModel, Membership, Result, Store, Until,
+    Allocation, ChannelId, Fabric, Group, GroupId, Link, LinkModel, Membership, Result, Scheduler, Store,
+    Until, simulation,
 };
 use comm_mesh::{Mesh, Opening};
 use comm_rendezvous::{Rendezvous, Watch};
@@ -111,7 +112,7 @@ impl Fabric for TcpFabric {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        simulation::now()
     }
 
     /// Returns an estimate for loopback and ranks that poll instead of sleeping; measure a network
@@ -120,6 +121,10 @@ impl Fabric for TcpFabric {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
         LinkModel::on_hosts(&hosts, link, 1e-10, std::thread::available_parallelism().ok())
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        simulation::simulated().and_then(|system| system.scheduler())
     }
 
     /// Returns `None`: nothing is read in place.

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use comm_core::{Error, Result};
+use comm_core::{Error, Result, simulation};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
@@ -73,6 +74,9 @@ impl Options {
     /// probes of hundreds of ranks, which are due at the same times, overflow the kernel's queue,
     /// so that connections of live processes break.
     pub(crate) fn apply(&self, socket: &Socket) -> io::Result<()> {
+        if simulation::simulated().is_some() {
+            return Ok(());
+        }
         self.set_buffers(socket)?;
         socket.set_tcp_nodelay(true)?;
         if stays_on_this_machine(socket) { Ok(()) } else { self.probe(socket) }
@@ -98,6 +102,9 @@ impl Options {
 /// Listens on an address.
 pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
     let bound = || {
+        if let Some(system) = simulation::simulated() {
+            return system.listen(address).map(Socket::from);
+        }
         let socket = stream_socket(address)?;
         // On Linux this reuses ports of closed connections, but never those of live listeners.
         socket.set_reuse_address(true)?;
@@ -115,6 +122,9 @@ pub(crate) fn listen(address: SocketAddr, options: &Options) -> Result<Socket> {
 
 /// Begins to connect. The socket is connected once it is writable and has no error.
 pub(crate) fn start_connect(address: SocketAddr, options: &Options) -> io::Result<Socket> {
+    if let Some(system) = simulation::simulated() {
+        return system.connect(address).map(Socket::from);
+    }
     let socket = stream_socket(address)?;
     options.set_buffers(&socket)?;
     options.congestion.set(&socket, Some(address))?;
@@ -133,6 +143,10 @@ fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
 
 /// Accepts a connection, if there is one.
 pub(crate) fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr)>> {
+    if let Some(system) = simulation::simulated() {
+        let accepted = system.accept(listener.as_fd())?;
+        return Ok(accepted.map(|(socket, address)| (socket.into(), address)));
+    }
     match listener.accept() {
         Ok((socket, address)) => {
             socket.set_nonblocking(true)?;
@@ -147,7 +161,16 @@ pub(crate) fn accept(listener: &Socket) -> io::Result<Option<(Socket, SocketAddr
     }
 }
 
+/// Returns the reason why a connection broke or could not be made, if it was not returned before.
+pub(crate) fn take_error(socket: &Socket) -> io::Result<Option<io::Error>> {
+    let simulated = simulation::simulated().and_then(|system| system.take_error(socket.as_fd()));
+    simulated.map_or_else(|| socket.take_error(), |error| Ok(Some(error)))
+}
+
 pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
+    if let Some(system) = simulation::simulated() {
+        return Ok(system.local_address(socket.as_fd()).unwrap_or_else(unknown_address));
+    }
     let address = socket.local_addr().map_err(|e| Error::io("read a socket's own address", e))?;
     Ok(address.as_socket().unwrap_or_else(unknown_address))
 }
@@ -158,6 +181,10 @@ fn unknown_address() -> SocketAddr {
 
 /// Whether the packets of a connected socket stay on this machine.
 pub(crate) fn stays_on_this_machine(socket: &Socket) -> bool {
+    if simulation::simulated().is_some() {
+        // The simulation itself breaks connections to hosts that do not answer.
+        return true;
+    }
     let ip = |address: io::Result<SockAddr>| address.ok().and_then(|a| a.as_socket()).map(|a| a.ip());
     let local = ip(socket.local_addr());
     local.is_some_and(|local| local.to_canonical().is_loopback())

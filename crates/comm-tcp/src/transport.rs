@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use comm_core::{
     AbortHandle, AbortSignal, Armed, ChannelKind, Error, Group, Interest, Invalid, Process, RecvBuf, Result,
-    Transport,
+    Transport, simulation,
 };
 use comm_mesh::CoarseClock;
 use rustix::event::Timespec;
@@ -197,7 +197,7 @@ impl TcpTransport {
         let (Some(added), Some(Some(peer))) = (&mut self.added, self.peers.get_mut(to)) else {
             return Ok(());
         };
-        let now = Instant::now();
+        let now = simulation::now();
         let mut failed = added.give_up_unanswered(to, now);
         for socket in peer.grow(now) {
             if !added.connect(&self.epoll, (to, socket), Token::Connecting(to, socket.number).data()) {
@@ -237,7 +237,7 @@ impl TcpTransport {
                 outgoing.add(connection, socket.address);
             }
         }
-        outgoing.use_added(usize::MAX, Instant::now());
+        outgoing.use_added(usize::MAX, simulation::now());
         keepalive.map_or(Ok(()), |keepalive| self.detect_lost_host(rank, keepalive))
     }
 
@@ -374,7 +374,7 @@ impl Transport for TcpTransport {
     }
 
     fn now(&self) -> Instant {
-        Instant::now()
+        simulation::now()
     }
 
     fn now_roughly(&mut self) -> Instant {

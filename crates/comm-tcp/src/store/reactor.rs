@@ -6,8 +6,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use comm_core::simulation;
 use comm_mesh::{Acceptor, RateLimit, descriptor_limit, timespec};
 use comm_rendezvous::random_bytes;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use socket2::Socket;
@@ -162,9 +164,14 @@ impl Reactor {
     fn wait(&self, events: &mut Vec<Event>) -> rustix::io::Result<()> {
         let handshakes = self.acceptor.as_ref().and_then(Acceptor::next_deadline);
         let due = self.deadlines.first().map(|(at, _)| *at).into_iter().chain(handshakes).min();
-        let timeout = due.and_then(|due| timespec(due.saturating_duration_since(Instant::now())));
+        let system = simulation::simulated();
+        let timeout = match system {
+            Some(_) => Some(Timespec::default()),
+            None => due.and_then(|due| timespec(due.saturating_duration_since(simulation::now()))),
+        };
         events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(0) if let Some(system) = system => system.sleep(due).map_err(|_| Errno::IO),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -185,8 +192,9 @@ impl Reactor {
         drop(acceptor);
         self.deadlines.insert((until, STOP));
         let parked = |connection: &StoreConnection| matches!(connection.phase, Phase::Parked(_));
-        let ids: Vec<u64> =
+        let mut ids: Vec<u64> =
             self.connections.iter().filter(|(_, connection)| parked(connection)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
         for id in ids {
             self.serve(id, Self::respond_closing);
         }
@@ -196,7 +204,7 @@ impl Reactor {
     /// Whether a handshake has reached its deadline, or the listener is to be watched again.
     fn is_accept_due(&self) -> bool {
         let due = self.acceptor.as_ref().and_then(Acceptor::next_deadline);
-        due.is_some_and(|due| due <= Instant::now())
+        due.is_some_and(|due| due <= simulation::now())
     }
 
     /// Accepts connections and continues handshakes, a bounded number at a time.
@@ -285,7 +293,7 @@ impl Reactor {
             CloseReason::Corrupted(corruption) => corruption.to_string(),
             CloseReason::TimedOut => "it took too long".into(),
         };
-        if let Some(suppressed) = self.warnings.admit(Instant::now()) {
+        if let Some(suppressed) = self.warnings.admit(simulation::now()) {
             tracing::warn!(%address, reason, suppressed, "the store closed a connection");
         }
     }
@@ -308,12 +316,12 @@ impl Reactor {
 
     /// The deadline of a request or response that begins now.
     pub(super) fn operation_deadline(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.protocol.config.operation_timeout)
+        simulation::now().checked_add(self.protocol.config.operation_timeout)
     }
 
     /// Handles the deadlines that have passed. Returns whether the server is to stop.
     fn expire(&mut self) -> bool {
-        let now = Instant::now();
+        let now = simulation::now();
         while let Some(&(at, id)) = self.deadlines.first() {
             if at > now {
                 return false;

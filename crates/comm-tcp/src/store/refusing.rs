@@ -2,9 +2,9 @@
 //! deadlines.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::Refusal;
+use comm_core::{Refusal, simulation};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use socket2::Socket;
@@ -40,7 +40,7 @@ pub(super) fn refuse_clients(listener: &Socket, options: &Options, config: &Stor
 }
 
 fn refuse(client: &Socket, config: &StoreConfig, cause: Errno) -> io::Result<()> {
-    let until = Instant::now() + HANDSHAKE_MAX;
+    let until = simulation::now() + HANDSHAKE_MAX;
     let mut handshake = Handshake::accept(config.protection())?;
     loop {
         match handshake.advance(client)? {

@@ -1,7 +1,8 @@
 //! Executes requests.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use comm_core::simulation;
 use comm_core::wire::{self, Fixed};
 
 use super::budget::Value;
@@ -109,7 +110,7 @@ impl Reactor {
             return connection.respond(&Response::Full, self.operation_deadline());
         }
         connection.phase = Phase::Parked(Parked { keys, missing: 0, wants_value });
-        connection.deadline = Instant::now().checked_add(timeout);
+        connection.deadline = simulation::now().checked_add(timeout);
         if timeout.is_zero() { self.retry_once(id, connection) } else { self.retry(id, connection) }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use comm_core::simulation::ScheduledThread;
 use comm_core::{Error, Notify, Process, Result};
 use comm_mesh::deadline_after;
 use rustix::io::Errno;
@@ -30,6 +31,7 @@ pub struct TcpStoreServer {
     stop: Notify,
     status: Arc<Status>,
     thread: Option<JoinHandle<()>>,
+    scheduled: ScheduledThread,
     /// The process of the thread.
     process: Process,
 }
@@ -64,11 +66,12 @@ impl TcpStoreServer {
         let reactor =
             Reactor::new(listener, options.clone(), stop.as_fd(), config.clone(), Arc::clone(&status))
                 .map_err(failed)?;
+        let (scheduled, body) = ScheduledThread::new(move || reactor.run());
         let thread = std::thread::Builder::new()
             .name("comm-store".into())
-            .spawn(move || reactor.run())
+            .spawn(body)
             .map_err(|e| Error::io("start the thread of a store", e))?;
-        Ok(Self { local, stop, status, thread: Some(thread), process: Process::current() })
+        Ok(Self { local, stop, status, thread: Some(thread), scheduled, process: Process::current() })
     }
 
     /// The address on which the server listens.
@@ -112,6 +115,7 @@ impl Drop for TcpStoreServer {
             return;
         }
         self.stop.notify();
+        self.scheduled.await_end();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a store panicked");
         }
