@@ -1,7 +1,9 @@
 //! The program of a run whose group loses ranks, and admits processes that join it.
 
-mod connector;
+pub(super) mod connector;
+mod simulated;
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use comm_core::{Error, Membership, Refusal, Result};
@@ -11,7 +13,8 @@ use comm_sim::swarm::workload::{check_unusable, make_step};
 use comm_sim::swarm::{Changes, FaultKind, Knobs, Property, SwarmRank};
 
 use super::program::algorithms;
-use connector::{Connector, STORE_TIMEOUT};
+use connector::{Connector, Medium, STORE_TIMEOUT};
+use simulated::Simulated;
 
 /// The streams of random numbers.
 const FOUNDERS: u64 = 1;
@@ -53,20 +56,42 @@ pub(super) fn knobs() -> Knobs {
 pub(super) fn run(fabric: NetworkFabric, rank: &SwarmRank<'_>) -> Result<()> {
     // Each group has a fabric of its own.
     drop(fabric);
-    let founders = 1 + rank.random(FOUNDERS) as usize % rank.plan().ranks;
-    ElasticProcess { rank, founders, is_served: rank.random(SERVER).is_multiple_of(2) }.run()
+    let is_served = rank.random(SERVER).is_multiple_of(2);
+    run_over::<Simulated<'_>>(rank, None, is_served)
+}
+
+/// Runs the program on one of the processes, which reach each other by these means. If one of them
+/// does nothing but serve the store, it is the last one, `launcher`.
+pub(super) fn run_over<'a, M: Medium<'a>>(
+    rank: &'a SwarmRank<'a>,
+    launcher: Option<usize>,
+    is_served: bool,
+) -> Result<()> {
+    let founders = 1 + rank.random(FOUNDERS) as usize % launcher.unwrap_or(rank.plan().ranks);
+    let process = ElasticProcess::<M> { rank, founders, launcher, is_served, medium: PhantomData };
+    let group = if rank.number() < founders { process.found() } else { process.join() };
+    let ended = group.and_then(|group| process.run(group));
+    // A launcher starts a process again.
+    if launcher.is_some() && rank.restart() {
+        process.join().and_then(|group| process.run(group))
+    } else {
+        ended
+    }
 }
 
 /// A process of the run.
-struct ElasticProcess<'a, 'b> {
-    rank: &'a SwarmRank<'b>,
+struct ElasticProcess<'a, M> {
+    rank: &'a SwarmRank<'a>,
     /// The number of ranks of the first group.
     founders: usize,
+    /// The process that serves the store, if it is in no group.
+    launcher: Option<usize>,
     /// Whether rank 0 of the group serves the store.
     is_served: bool,
+    medium: PhantomData<M>,
 }
 
-type Group<'a, 'b> = ElasticGroup<Connector<'a, 'b>>;
+type Group<'a, M> = ElasticGroup<Connector<'a, M>>;
 
 /// The state that the ranks of a group share.
 struct State {
@@ -77,9 +102,9 @@ struct State {
     calls: usize,
 }
 
-impl<'a, 'b> ElasticProcess<'a, 'b> {
-    fn run(&self) -> Result<()> {
-        let mut group = if self.rank.number() < self.founders { self.found()? } else { self.join()? };
+impl<'a, M: Medium<'a>> ElasticProcess<'a, M> {
+    /// Makes steps in a group, and in those that follow it, to the end.
+    fn run(&self, mut group: Group<'a, M>) -> Result<()> {
         let mut state = State { step: 0, is_current: !group.is_newcomer(), calls: 0 };
         while let Err(error) = self.advance_to_end(&mut group, &mut state) {
             if self.rank.clock().is_dead() {
@@ -96,7 +121,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     }
 
     /// Creates the first group.
-    fn found(&self) -> Result<Group<'a, 'b>> {
+    fn found(&self) -> Result<Group<'a, M>> {
         let rank = self.rank.number();
         let mut connector = Connector::new(self.rank, self.is_served);
         let mut member = Member::new(Membership { rank, size: self.founders });
@@ -113,7 +138,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     }
 
     /// Joins the running group.
-    fn join(&self) -> Result<Group<'a, 'b>> {
+    fn join(&self) -> Result<Group<'a, M>> {
         self.pause(ARRIVAL + self.rank.number() as u64, ARRIVAL_MAX);
         let (connector, timeout) = (Connector::new(self.rank, self.is_served), JOIN_TIMEOUT);
         // At the end, the process waits for the decision of the members.
@@ -127,7 +152,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     }
 
     /// Makes the remaining steps, and leaves.
-    fn advance_to_end(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<()> {
+    fn advance_to_end(&self, group: &mut Group<'a, M>, state: &mut State) -> Result<()> {
         while !state.is_current || state.step < self.rank.steps() {
             self.pause(PAUSE + state.step as u64, PAUSE_MAX);
             self.check_transports();
@@ -143,7 +168,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     }
 
     /// Gives all ranks the state of rank 0.
-    fn share(&self, group: &Group<'_, '_>, state: &mut State) -> Result<()> {
+    fn share(&self, group: &Group<'a, M>, state: &mut State) -> Result<()> {
         let mut step = [state.step as u64];
         self.rank.call("share", self.rank.timeout(), || group.comm().broadcast(0, &mut step))?;
         (state.step, state.is_current) = (step[0] as usize, true);
@@ -151,7 +176,7 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
     }
 
     /// Admits processes that wait.
-    fn grow(&self, group: &mut Group<'_, '_>, state: &mut State) -> Result<usize> {
+    fn grow(&self, group: &mut Group<'a, M>, state: &mut State) -> Result<usize> {
         let timeout = self.rank.timeout();
         let most = 2 + self.rank.random(SIZE_MAX) as usize % self.rank.plan().ranks;
         let size_min = self.rank.size_min(group.comm().size());
@@ -217,19 +242,26 @@ impl<'a, 'b> ElasticProcess<'a, 'b> {
         let only_deaths = !self.rank.plan().can_split()
             && incidents.iter().all(|incident| matches!(incident, Incident::Death { .. }));
         let founder_lives = (0..self.founders).any(|rank| !incidents.contains(&Incident::Death { rank }));
+        let has_lost_store = self.launcher.is_some_and(|rank| incidents.contains(&Incident::Death { rank }));
         // The rank that serves the store leaves at the end of the group.
         let is_allowed = match error {
             Error::Timeout { .. } | Error::Io { .. } if only_deaths => {
-                has_lost_founder || !founder_lives || self.is_served
+                has_lost_founder || !founder_lives || self.is_served || has_lost_store
             }
             Error::Timeout { .. } | Error::Io { .. } => true,
             Error::PeerLost { .. } | Error::Aborted { .. } => !incidents.is_empty(),
+            // Bytes of a greeting, which comes first, have no checksum.
+            Error::Handshake { .. } if incidents.iter().any(alters_bytes) => true,
             _ => has_ended,
         };
         if !is_allowed && !clock.is_dead() {
             self.rank.violate(Property::RankAtFault, format!("a process could not join: {error}"));
         }
     }
+}
+
+const fn alters_bytes(incident: &Incident) -> bool {
+    matches!(incident, Incident::Corruption { .. } | Incident::Duplication { .. })
 }
 
 /// Returns the clock of all time limits.

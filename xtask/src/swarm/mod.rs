@@ -3,6 +3,7 @@
 mod elastic;
 mod program;
 mod rendezvous;
+mod sockets;
 mod summary;
 mod workers;
 
@@ -11,7 +12,7 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use comm_cli::__private::progress::Progress;
 use comm_core::Result as CommResult;
 use comm_sim::network::NetworkFabric;
@@ -24,10 +25,10 @@ use workers::run_seeds;
 
 /// Run random programs on faulty networks in virtual time, and check the properties of every run.
 ///
-/// A seed determines three runs, one of a communicator, one of a rendezvous through a store, and
-/// one of a group that shrinks and grows: the number of ranks, the network, the faults, the calls,
-/// and the order of threads. If a property does not hold, a smaller run is searched that fails in
-/// the same way, and its log is printed.
+/// A seed determines four runs: of a communicator, of a rendezvous through a store, of a group that
+/// shrinks and grows, and of such a group over sockets. It determines the number of ranks, the
+/// network, the faults, the calls, and the order of threads. If a property does not hold, a smaller
+/// run is searched that fails in the same way, and its log is printed.
 #[derive(Debug, Args)]
 pub(crate) struct Swarm {
     /// Run only this seed, and print its log
@@ -46,24 +47,48 @@ pub(crate) struct Swarm {
     #[arg(long, default_value_t = 20)]
     seconds: u64,
 
+    /// Run only this program
+    #[arg(long, value_enum)]
+    program: Option<ProgramName>,
+
     /// The number of seeds that run at the same time; by default one per processor
     #[arg(long, conflicts_with = "seed")]
     jobs: Option<usize>,
 }
 
+/// The name of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ProgramName {
+    Communicator,
+    Rendezvous,
+    Elastic,
+    Sockets,
+}
+
 /// A program that every seed runs, and the limits of its runs.
 struct Program {
+    name: ProgramName,
     knobs: Knobs,
     run: fn(NetworkFabric, &SwarmRank<'_>) -> CommResult<()>,
 }
 
 impl Program {
-    fn all() -> [Self; 3] {
+    fn all() -> [Self; 4] {
         [
-            Self { knobs: Knobs::default().changes(Changes::AfterFault), run: program::run },
-            Self { knobs: rendezvous::knobs(), run: rendezvous::run },
-            Self { knobs: elastic::knobs(), run: elastic::run },
+            Self {
+                name: ProgramName::Communicator,
+                knobs: Knobs::default().changes(Changes::AfterFault),
+                run: program::run,
+            },
+            Self { name: ProgramName::Rendezvous, knobs: rendezvous::knobs(), run: rendezvous::run },
+            Self { name: ProgramName::Elastic, knobs: elastic::knobs(), run: elastic::run },
+            Self { name: ProgramName::Sockets, knobs: sockets::knobs(), run: sockets::run },
         ]
+    }
+
+    /// Returns the programs with this name, or all.
+    fn named(name: Option<ProgramName>) -> Vec<Self> {
+        Self::all().into_iter().filter(|program| name.is_none_or(|name| program.name == name)).collect()
     }
 
     fn run(&self, seed: u64) -> Result<PassedRun> {
@@ -78,7 +103,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 impl Swarm {
     pub(crate) fn execute(&self, out: &mut impl Write) -> Result<()> {
         match self.seed {
-            Some(seed) => show(seed, out),
+            Some(seed) => show(seed, self.program, out),
             None => self.run_all(out),
         }
     }
@@ -90,7 +115,7 @@ impl Swarm {
         let steps = self.runs.unwrap_or(self.seconds);
         let progress = Progress::with_estimate(usize::try_from(steps).unwrap_or(usize::MAX));
         let (mut summary, mut steps_done) = (Summary::default(), 0);
-        run_seeds((first, self.jobs()), &exists, |runs| {
+        run_seeds((first, self.jobs()), self.program, &exists, |runs| {
             summary.add(runs);
             let next = self.runs.map_or_else(|| start.elapsed().as_secs(), |_| summary.seeds());
             (steps_done..next.min(steps)).for_each(|_| progress.done(|| ()));
@@ -108,9 +133,9 @@ impl Swarm {
 }
 
 /// Runs one seed, and prints its logs.
-fn show(seed: u64, out: &mut impl Write) -> Result<()> {
+fn show(seed: u64, name: Option<ProgramName>, out: &mut impl Write) -> Result<()> {
     let watchdog = Watchdog::new(HANGS_AFTER);
-    for program in Program::all() {
+    for program in Program::named(name) {
         watchdog.begin(seed);
         // Printed first, because the run may hang.
         write!(out, "{}", swarm::Plan::draw(seed, &program.knobs))?;

@@ -6,7 +6,7 @@ use comm_core::Result;
 use comm_sim::network::{Defect, NetworkFabric};
 use comm_sim::swarm::{self, FaultKind, Knobs, Plan, Property, SwarmRank};
 
-use super::{Program, program, rendezvous};
+use super::{Program, program, rendezvous, sockets};
 
 /// The number of runs in which every planted defect must be found.
 const BUDGET: u64 = 200;
@@ -56,6 +56,9 @@ fn corrupted_and_duplicated_bytes_without_checksums_are_found() {
         let knobs = Knobs::default().faults(vec![kind]).checksums(false);
         let (runs, property) = runs_until_found(&knobs, program::run);
         println!("{kind:?}: found in run {runs}, by {property:?}");
+        let knobs = sockets::knobs().faults(vec![kind]).checksums(false);
+        let (runs, property) = runs_until_found(&knobs, sockets::run);
+        println!("{kind:?} over sockets: found in run {runs}, by {property:?}");
     }
 }
 
@@ -101,7 +104,7 @@ fn a_rank_that_has_ended_its_messages_and_left_is_not_named_as_dead() {
 #[test]
 fn a_rank_that_serves_the_store_is_not_named_for_the_failure_of_another_one() {
     for seed in [4_900_008_283, 4_900_011_881, 6_700_005_276] {
-        let [_, rendezvous, _] = Program::all();
+        let [_, rendezvous, ..] = Program::all();
         let _ = rendezvous.run(seed).unwrap();
     }
 }
@@ -120,7 +123,7 @@ fn a_process_that_was_stopped_until_its_deadline_times_out() {
 /// new one. The others must not take it for the rank that was lost.
 #[test]
 fn a_member_that_leaves_a_new_group_is_not_named_in_place_of_the_cause() {
-    let [_, _, groups] = Program::all();
+    let [_, _, groups, _] = Program::all();
     let _ = groups.run(6_100_000_713).unwrap();
 }
 
@@ -128,7 +131,7 @@ fn a_member_that_leaves_a_new_group_is_not_named_in_place_of_the_cause() {
 /// time at which it arrived, and its will, which came with it, made it a rank that was lost.
 #[test]
 fn a_store_that_has_ended_executes_no_will() {
-    let [_, rendezvous, _] = Program::all();
+    let [_, rendezvous, ..] = Program::all();
     let _ = rendezvous.run(4_700_012_672).unwrap();
 }
 

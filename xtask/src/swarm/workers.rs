@@ -7,7 +7,7 @@ use std::thread;
 use comm_sim::swarm::{PassedRun, Watchdog};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{HANGS_AFTER, Program};
+use super::{HANGS_AFTER, Program, ProgramName};
 use crate::error::Result;
 
 /// The runs of one seed.
@@ -19,6 +19,8 @@ struct Seeds<'a> {
     /// The number of seeds that have begun.
     begun: AtomicU64,
     has_failed: AtomicBool,
+    /// The only program to run, if there is one.
+    program: Option<ProgramName>,
     /// Whether there is a seed with this number, counted from 0, to be asked when it is to begin.
     exists: &'a (dyn Fn(u64) -> bool + Sync),
 }
@@ -32,7 +34,7 @@ impl Seeds<'_> {
 
     /// Runs seeds on the calling thread, one after the other.
     fn run(&self, done: &Sender<Result<SeedRuns>>) {
-        let (programs, watchdog) = (Program::all(), Watchdog::new(HANGS_AFTER));
+        let (programs, watchdog) = (Program::named(self.program), Watchdog::new(HANGS_AFTER));
         while let Some(seed) = self.next() {
             let run = |program: &Program| {
                 watchdog.begin(seed);
@@ -51,10 +53,12 @@ impl Seeds<'_> {
 /// of the next one. Calls `done` with the runs of each seed.
 pub(super) fn run_seeds(
     (first, jobs): (u64, usize),
+    program: Option<ProgramName>,
     exists: &(dyn Fn(u64) -> bool + Sync),
     mut done: impl FnMut(&SeedRuns),
 ) -> Result<()> {
-    let seeds = Seeds { first, begun: AtomicU64::new(0), has_failed: AtomicBool::new(false), exists };
+    let seeds =
+        Seeds { first, begun: AtomicU64::new(0), has_failed: AtomicBool::new(false), program, exists };
     let (sender, outcomes) = mpsc::channel();
     thread::scope(|scope| {
         for job in 0..jobs {

@@ -143,8 +143,9 @@ const GRAPH: [Node; 28] = [
     },
     Node {
         name: "xtask",
-        may_use: &["comm-cli", "comm-core", "comm-rendezvous", "comm-ring", "comm-sim"],
-        why: "verifies every schedule, runs communicators and rendezvous in virtual time, and reports measurements",
+        may_use: &["comm-cli", "comm-core", "comm-rendezvous", "comm-ring", "comm-sim", "comm-tcp"],
+        why: "verifies every schedule, runs communicators, rendezvous and sockets in virtual time, and reports \
+              measurements",
     },
     Node {
         name: "benches",

@@ -1,6 +1,7 @@
 //! Fabrics of ranks that run as threads in virtual time.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use comm_core::{
     Membership, Result, Scheduler, Until,
 };
 
+use super::sockets::address_of;
 use super::turns::{Action, NetworkScheduler};
 use super::world::World;
 use super::{Incident, NetworkTransport, SharedWorld};
@@ -103,6 +105,19 @@ impl VirtualClock {
         self.world.lock().log.happened.clone()
     }
 
+    /// Returns the address of this rank, at which it can listen.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        address_of(self.rank)
+    }
+
+    /// Returns whether all other ranks have ended.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        let world = self.world.lock();
+        (0..world.ranks.len()).all(|rank| rank == self.rank || world.threads.is_finished(rank))
+    }
+
     /// Returns the virtual time since the start of the run.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -131,6 +146,13 @@ impl VirtualClock {
     /// Stops the calling thread for a duration in virtual time, or until this rank dies.
     pub fn sleep(&self, duration: Duration) {
         self.world.pause(self.rank, duration);
+    }
+
+    /// Starts this rank again after it has died, as another process on its host. What the former
+    /// process had must be dropped. Returns whether it could be started: not if it lives, or its
+    /// host has lost its power.
+    pub fn restart(&self) -> bool {
+        self.world.lock().restart(self.rank)
     }
 
     /// Kills this rank: bytes that have not left it are lost.

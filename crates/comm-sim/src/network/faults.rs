@@ -1,6 +1,6 @@
 //! The effects of faults, and of ranks that leave.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::world::{Event, Tampering, World};
 use super::{Defect, Incident};
 
 /// The end of a cut that lasts forever: after the longest run.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A direction of a link that delivers nothing until a certain time.
 #[derive(Debug, Clone, Copy)]
@@ -107,6 +107,7 @@ impl World {
         (state.dead, state.lost_at) = (true, lost_at);
         self.has_lost_ranks = true;
         self.leave_store(rank, lost_at.saturating_sub(self.now()));
+        self.kill_sockets(rank, lost_at > self.now());
         let member = |channel: usize| self.channels[channel].position(rank);
         let channels = 0..self.channels.len();
         let memberships: Vec<_> = channels.filter_map(|channel| Some((channel, member(channel)?))).collect();
@@ -143,6 +144,15 @@ impl World {
         self.threads.wake_all();
     }
 
+    /// Starts a rank again that has died. Returns false if it lives or its host has no power.
+    pub(super) fn restart(&mut self, rank: usize) -> bool {
+        let has_power = !self.log.happened.iter().any(|(_, incident)| *incident == Incident::Vanish { rank });
+        let state = &mut self.ranks[rank];
+        let restarts = state.dead && has_power;
+        state.dead &= !restarts;
+        restarts
+    }
+
     fn break_link(&mut self, a: usize, b: usize) {
         let now = self.now();
         for (channel, (a, b)) in self.channels_between(a, b) {
@@ -151,6 +161,7 @@ impl World {
                 self.disconnect(channel, from, to, true);
             }
         }
+        self.break_sockets(a, b, ErrorKind::ConnectionReset);
     }
 
     /// Returns the channels of which both ranks are members, with their numbers in each.
@@ -186,6 +197,14 @@ impl World {
         self.cuts.iter().any(|cut| cut.until > now && is_between(cut))
     }
 
+    /// Returns the time until which the link from one rank to another delivers nothing, if it does
+    /// not at present.
+    pub(super) fn cut_until(&self, from: usize, to: usize) -> Option<Duration> {
+        let now = self.now();
+        let cuts = self.cuts.iter().filter(|cut| (cut.from, cut.to) == (from, to) && cut.until > now);
+        cuts.map(|cut| cut.until).max()
+    }
+
     /// Breaks all streams between two ranks that cannot reach each other.
     pub(super) fn lose_contact(&mut self, a: usize, b: usize) {
         let loss = Loss::HostUnreachable { after: self.plan.keepalive };
@@ -195,6 +214,7 @@ impl World {
                 self.record_change(channel, to);
             }
         }
+        self.break_sockets(a, b, ErrorKind::TimedOut);
         self.threads.wake_all();
     }
 
@@ -240,11 +260,11 @@ impl World {
 }
 
 pub(super) fn reset() -> Loss {
-    Loss::Io(Arc::new(io::Error::from(io::ErrorKind::ConnectionReset)))
+    Loss::Io(Arc::new(io::Error::from(ErrorKind::ConnectionReset)))
 }
 
 /// The loss of a stream whose bytes were changed on the way.
 pub(super) fn tampered() -> Loss {
     let reason = "the bytes of a frame do not match its checksum";
-    Loss::Io(Arc::new(io::Error::new(io::ErrorKind::InvalidData, reason)))
+    Loss::Io(Arc::new(io::Error::new(ErrorKind::InvalidData, reason)))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use comm_core::{Group, GroupId, Membership};
 
 use super::fabric::{NetworkFabric, VirtualClock};
+use super::system::install;
 use super::turns::Turns;
 use super::{FaultPlan, Incident, SharedWorld};
 use crate::random::mix;
@@ -20,7 +21,7 @@ pub struct Simulation<T> {
     pub results: Vec<T>,
     /// The ranks that still waited after a week of virtual time, because they are deadlocked.
     pub deadlocked: Vec<usize>,
-    /// The number of transports that were not dropped.
+    /// The number of transports that were not dropped, and of sockets that were not closed.
     pub open_transports: usize,
     /// The faults, and their times after the start.
     pub incidents: Vec<(Duration, Incident)>,
@@ -104,6 +105,7 @@ fn simulate_any<T: Send>(
     plan: &FaultPlan,
     rank: &(dyn Fn(NetworkFabric, VirtualClock) -> T + Sync),
 ) -> Simulation<T> {
+    install();
     let world = SharedWorld::new(n, seed, plan);
     world.lock().turns = Some(Turns::new(seed));
     let group = |rank| Group::new(GroupId::WORLD, Membership { rank, size: n }).ok();
@@ -123,7 +125,8 @@ fn simulate_any<T: Send>(
     // The actions that did not run own the world.
     world.ranks.iter_mut().for_each(|rank| rank.operations.actions.clear());
     let deadlocked = world.turns.take().map(|turns| turns.deadlocked).unwrap_or_default();
-    let open_transports = world.ranks.iter().map(|rank| rank.open_transports).sum();
+    let transports: usize = world.ranks.iter().map(|rank| rank.open_transports).sum();
+    let open_transports = transports + world.settle_sockets();
     let log = std::mem::take(&mut world.log);
     let Log { entries, happened, digest } = log;
     Simulation { results, deadlocked, open_transports, incidents: happened, log: entries, digest }

@@ -38,6 +38,8 @@ struct Sleep {
     until: Option<Duration>,
     /// Whether it waits for other threads of its rank.
     parked: bool,
+    /// Whether it waits for descriptors of its process.
+    in_system: bool,
     /// The channels that wake it.
     armed: Vec<usize>,
     /// Whether an armed channel was notified before the thread slept.
@@ -151,6 +153,22 @@ impl ThreadTable {
         self.threads[thread].sleep.parked = true;
     }
 
+    /// Lets a thread sleep until a descriptor of its process may be ready.
+    pub(super) fn sleep_in_system(&mut self, thread: usize, until: Duration) {
+        self.sleep(thread, until);
+        self.threads[thread].sleep.in_system = true;
+    }
+
+    /// Wakes the threads of a rank that wait for descriptors.
+    pub(super) fn wake_system(&mut self, rank: usize) {
+        for at in 0..self.of_rank[rank].len() {
+            let thread = self.of_rank[rank][at];
+            if self.threads[thread].sleep.in_system {
+                self.wake(thread);
+            }
+        }
+    }
+
     pub(super) fn wake(&mut self, thread: usize) {
         let RankThread { sleep, finished, .. } = &mut self.threads[thread];
         (sleep.until, sleep.parked) = (None, false);
@@ -220,7 +238,7 @@ impl ThreadTable {
 
     /// Lets these channels wake a thread again. It may have missed a notification.
     pub(super) fn rearm(&mut self, thread: usize, armed: Vec<usize>) {
-        self.threads[thread].sleep = Sleep { until: None, parked: false, notified: !armed.is_empty(), armed };
+        self.threads[thread].sleep = Sleep { notified: !armed.is_empty(), armed, ..Sleep::default() };
     }
 
     /// Returns the earliest end of a sleep.

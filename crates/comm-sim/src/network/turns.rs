@@ -59,6 +59,18 @@ pub fn now() -> Instant {
     world.instant_of(world.threads.rank_of(thread))
 }
 
+/// Calls a function with the world and the rank of the calling thread, if it belongs to a run.
+pub(super) fn with_current<R>(f: impl FnOnce(&SharedWorld, usize) -> R) -> Option<R> {
+    let (world, thread) = CURRENT.with_borrow(Clone::clone)?;
+    let rank = world.lock().threads.rank_of(thread);
+    Some(f(&world, rank))
+}
+
+/// Returns whether the calling thread belongs to a run.
+pub(super) fn is_in_run() -> bool {
+    CURRENT.with_borrow(Option::is_some)
+}
+
 /// An action of a rank before one of its operations.
 pub(super) type Action = Box<dyn FnOnce() + Send>;
 
@@ -112,6 +124,7 @@ impl World {
     /// Lets time pass until a thread can run, and gives the turn to one that can. Returns `None` if
     /// all have ended.
     fn next_turn(&mut self) -> Option<usize> {
+        self.pump_sockets();
         loop {
             if let Some(thread) = self.draw_runnable() {
                 self.turns.as_mut()?.current = Some(thread);
@@ -306,6 +319,26 @@ impl SharedWorld {
         if world.is_dead(rank) {
             return Err(Error::Internal("a dead rank sleeps".into()));
         }
+        Ok(())
+    }
+
+    /// Sleeps until a descriptor of the process may be ready, or the timeout expires.
+    pub(super) fn sleep_in_system(&self, rank: usize, timeout: Duration) -> Result<()> {
+        let thread = self.thread(rank);
+        let mut world = self.lock();
+        if world.turns.is_none() {
+            return Err(Error::Internal("a rank sleeps outside of a run in virtual time".into()));
+        }
+        let until = world.now().saturating_add(timeout.max(Duration::from_nanos(1)));
+        world.threads.sleep_in_system(thread, until);
+        world.threads.unpark_others(thread);
+        world = self.pass_turn(world, thread);
+        world.threads.reset(thread);
+        if world.is_dead(rank) {
+            return Err(Error::Internal("a dead rank sleeps".into()));
+        }
+        drop(world);
+        self.begin_operation(rank);
         Ok(())
     }
 

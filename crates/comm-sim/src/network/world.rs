@@ -13,6 +13,7 @@ use super::fabric::Opening;
 use super::faults::{Cut, reset, tampered};
 use super::link::{Link, Packet, Payload};
 use super::simulation::Log;
+use super::sockets::Sockets;
 use super::store::StoreState;
 use super::thread_table::ThreadTable;
 use super::turns::{Operations, Turns};
@@ -34,10 +35,13 @@ pub(super) struct World {
     pub(super) tampering: Vec<Tampering>,
     pub(super) log: Log,
     pub(super) store: StoreState,
+    pub(super) sockets: Sockets,
     /// The channels that wait for members.
     pub(super) openings: Vec<Opening>,
     agenda: BinaryHeap<Reverse<(Duration, Event)>>,
     random: Random,
+    /// The random numbers of processes.
+    pub(super) system_random: Random,
     pub(super) ranks: Vec<RankState>,
     /// Whether a rank has died, or opens no more channels of some rendezvous.
     pub(super) has_lost_ranks: bool,
@@ -103,6 +107,8 @@ pub(super) enum Event {
     Unreachable { a: usize, b: usize },
     /// The store finds that it cannot reach a rank.
     LostClient { rank: usize },
+    /// A segment of a side of a connection arrives.
+    Segment { socket: usize },
 }
 
 /// The number of operations of all ranks from which a run is made to end soon.
@@ -128,6 +134,7 @@ impl Event {
             Self::Heal => [7, 0, 0, 0],
             Self::Unreachable { a, b } => [8, a, b, 0],
             Self::LostClient { rank } => [9, rank, 0, 0],
+            Self::Segment { socket } => [10, socket, 0, 0],
         }
     }
 }
@@ -145,9 +152,11 @@ impl World {
             tampering: Vec::new(),
             log: Log::default(),
             store: StoreState::default(),
+            sockets: Sockets::default(),
             openings: Vec::new(),
             agenda: incidents.map(|(at, &(after, _))| Reverse((after, Event::Incident(at)))).collect(),
             random: Random::new(seed, 0),
+            system_random: Random::new(seed, 3),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
             has_lost_ranks: false,
             stopped: Vec::new(),
@@ -216,6 +225,11 @@ impl World {
         self.threads.notify(rank, channel);
     }
 
+    /// Wakes the threads of a rank that sleep until a descriptor is ready.
+    pub(super) fn wake_system(&mut self, rank: usize) {
+        self.threads.wake_system(rank);
+    }
+
     pub(super) fn record_change(&mut self, channel: usize, member: usize) {
         self.channels[channel].changes[member] += 1;
         self.notify(channel, member);
@@ -276,6 +290,7 @@ impl World {
             Event::Heal => self.threads.wake_all(),
             Event::Unreachable { a, b } => self.lose_contact(a, b),
             Event::LostClient { rank } => self.reset_store_connections(rank),
+            Event::Segment { socket } => self.deliver_segment(socket),
         }
     }
 
@@ -307,17 +322,31 @@ impl World {
         portion
     }
 
+    /// Returns the time that a link takes to send bytes, which includes a stall by chance.
+    pub(super) fn delay_of(&mut self, bytes: usize) -> Duration {
+        let time = Duration::from_secs_f64(bytes as f64 / self.plan.bytes_per_second.max(1) as f64);
+        match self.plan.stalls {
+            Some((often, stall)) if self.random.one_in(often.max(1)) => stall + time,
+            _ => time,
+        }
+    }
+
+    /// Returns a random delay.
+    pub(super) fn jitter(&mut self) -> Duration {
+        self.plan.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0)
+    }
+
+    /// Returns the length of a piece of bytes that may arrive in pieces.
+    pub(super) fn piece(&mut self, bytes: usize) -> usize {
+        if self.plan.short && !self.is_long() { self.random.short(bytes).max(1) } else { bytes }
+    }
+
     /// Puts bytes on the link.
     pub(super) fn carry(&mut self, channel: usize, from: usize, to: usize, mut bytes: Vec<u8>) {
         self.log.mix(self.now, [channel, from, to, bytes.len()]);
-        let time = Duration::from_secs_f64(bytes.len() as f64 / self.plan.bytes_per_second.max(1) as f64);
-        let stall = match self.plan.stalls {
-            Some((often, stall)) if self.random.one_in(often.max(1)) => stall,
-            _ => Duration::ZERO,
-        };
-        let jitter = self.plan.jitter.mul_f64(self.random.below(1000) as f64 / 1000.0);
+        let (time, jitter) = (self.delay_of(bytes.len()), self.jitter());
         let (now, latency) = (self.now, self.plan.latency);
-        let departs = self.link(channel, from, to).occupy(now, stall + time);
+        let departs = self.link(channel, from, to).occupy(now, time);
         let arrives = departs + latency + jitter;
         if self.plan.defect == Some(Defect::FlippedByte) && self.random.one_in(FLIPPED) {
             self.flip(&mut bytes);
@@ -329,11 +358,9 @@ impl World {
     /// Changes or duplicates the bytes if they are the next ones after such a fault.
     fn tamper(&mut self, channel: usize, (from, to): (usize, usize), mut bytes: Vec<u8>) -> Payload {
         let members = &self.channels[channel].members;
-        let ends = (members[from], members[to]);
-        let Some(at) = self.tampering.iter().position(|next| (next.from, next.to) == ends) else {
+        let Some(duplicates) = self.take_tampering(members[from], members[to]) else {
             return Payload::Bytes(bytes);
         };
-        let Tampering { duplicates, .. } = self.tampering.remove(at);
         if self.plan.checksums {
             return Payload::End(tampered());
         }
@@ -345,7 +372,14 @@ impl World {
         Payload::Bytes(bytes)
     }
 
-    fn flip(&mut self, bytes: &mut [u8]) {
+    /// Returns whether the next bytes from one rank to another are duplicated, if they are to be
+    /// changed or duplicated.
+    pub(super) fn take_tampering(&mut self, from: usize, to: usize) -> Option<bool> {
+        let at = self.tampering.iter().position(|next| (next.from, next.to) == (from, to))?;
+        Some(self.tampering.remove(at).duplicates)
+    }
+
+    pub(super) fn flip(&mut self, bytes: &mut [u8]) {
         let at = self.random.below(bytes.len());
         if let Some(byte) = bytes.get_mut(at) {
             *byte ^= 1 << self.random.below(8);

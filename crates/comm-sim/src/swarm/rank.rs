@@ -38,6 +38,14 @@ pub(super) struct Record {
     pub(super) facts: Vec<(String, String)>,
 }
 
+impl Record {
+    /// Creates the record of a rank that is in the group of all ranks.
+    fn new(rank: usize, plan: &Plan) -> Self {
+        let group = GroupRecord { id: 0, members: (0..plan.ranks).collect(), completed: 0 };
+        Self { rank, groups: vec![group], ..Self::default() }
+    }
+}
+
 /// A violation that a program found.
 #[derive(Debug, Clone)]
 pub(super) struct Mistake {
@@ -93,9 +101,7 @@ impl<'a> SwarmRank<'a> {
                 schedule(&clock, operation, incidents);
             }
         }
-        let group = GroupRecord { id: 0, members: (0..plan.ranks).collect(), completed: 0 };
-        let record = Record { rank, groups: vec![group], ..Record::default() };
-        Self { rank, plan, clock, record: Mutex::new(record) }
+        Self { rank, plan, clock, record: Mutex::new(Record::new(rank, plan)) }
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -209,6 +215,19 @@ impl<'a> SwarmRank<'a> {
         let group = record.groups.len() - 1;
         record.calls.push(CallRecord { name, kind, ended, took, limit, error, group });
         result
+    }
+
+    /// Starts this rank again after it has died, as another process that joins a group; see
+    /// [`VirtualClock::restart`]. The calls of the former process are forgotten, because nobody has
+    /// their results. Returns whether it could be started.
+    pub fn restart(&self) -> bool {
+        let restarts = self.clock.restart();
+        if restarts {
+            self.clock.log("starts again");
+            let mut record = self.record();
+            *record = Record { changes: record.changes, ..Record::new(self.rank, self.plan) };
+        }
+        restarts
     }
 
     /// Records that the group of this rank begins to change, and schedules the faults of its

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Comm, Error, Result, Store};
-use comm_rendezvous::{Endpoint, GroupConnector, Member, Watch, connect};
+use comm_core::{Comm, Error, Fabric, Result, Store};
+use comm_rendezvous::{GroupConnector, Member, Rendezvous};
 use comm_ring::RingCommunicator;
-use comm_sim::network::{Incident, NetworkFabric, NetworkStore, VirtualClock};
+use comm_sim::network::Incident;
 use comm_sim::swarm::{Property, SwarmRank};
 
 use super::MEETING_MAX;
@@ -15,13 +15,36 @@ use crate::swarm::program::config;
 /// The time limit of a request to the store, and of a rendezvous in which the group grows.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The means by which the processes of a run reach each other.
+pub(in crate::swarm) trait Medium<'a>: Sized {
+    type Store: Store + 'static;
+    type Fabric: Fabric<Channel: Send> + 'static;
+
+    /// Creates the means of a process. If a rank serves the store, `is_served` is set.
+    fn new(rank: &'a SwarmRank<'a>, is_served: bool) -> Self;
+
+    /// Begins to serve an empty store in this process, and connects to it.
+    fn serve_store(&mut self, timeout: Duration) -> Result<Self::Store>;
+
+    /// Connects to the store.
+    fn connect_store(&self, timeout: Duration) -> Result<Self::Store>;
+
+    /// Meets the other ranks in the store, and connects to them.
+    fn join<'s>(
+        &self,
+        store: &'s Self::Store,
+        member: Member,
+    ) -> Result<(Rendezvous<'s>, (Self::Fabric, Met))>;
+}
+
 /// The connector of a process.
 #[derive(Debug)]
-pub(super) struct Connector<'a, 'b> {
-    rank: &'a SwarmRank<'b>,
+pub(super) struct Connector<'a, M: Medium<'a>> {
+    rank: &'a SwarmRank<'a>,
+    medium: M,
     /// Whether rank 0 of the group serves the store.
     is_served: bool,
-    store: Option<Arc<NetworkStore>>,
+    store: Option<Arc<M::Store>>,
     serves: bool,
     /// The last rendezvous.
     met: Met,
@@ -29,16 +52,17 @@ pub(super) struct Connector<'a, 'b> {
 
 /// A rendezvous that this process has completed.
 #[derive(Debug, Clone, Default)]
-struct Met {
+pub(in crate::swarm) struct Met {
     /// Its number.
-    meeting: u64,
+    pub(in crate::swarm) meeting: u64,
     /// The processes, in the order of their ranks.
-    processes: Vec<usize>,
+    pub(in crate::swarm) processes: Vec<usize>,
 }
 
-impl<'a, 'b> Connector<'a, 'b> {
-    pub(super) fn new(rank: &'a SwarmRank<'b>, is_served: bool) -> Self {
-        Self { rank, is_served, store: None, serves: false, met: Met::default() }
+impl<'a, M: Medium<'a>> Connector<'a, M> {
+    pub(super) fn new(rank: &'a SwarmRank<'a>, is_served: bool) -> Self {
+        let medium = M::new(rank, is_served);
+        Self { rank, medium, is_served, store: None, serves: false, met: Met::default() }
     }
 
     /// Records that this process is in the group that has met.
@@ -52,8 +76,7 @@ impl<'a, 'b> Connector<'a, 'b> {
         member.clock = self.clock();
         member.store_rank = self.is_served.then_some(0);
         let left = member.timeout;
-        let endpoint = ProcessEndpoint { clock: self.rank.clock(), process: self.rank.number() };
-        let (rendezvous, (fabric, met)) = connect(&*store, member, Ok(endpoint))?;
+        let (rendezvous, (fabric, met)) = self.medium.join(&store, member)?;
         match RingCommunicator::new(fabric, config(self.rank), left) {
             Ok(communicator) => {
                 rendezvous.finish()?;
@@ -65,21 +88,22 @@ impl<'a, 'b> Connector<'a, 'b> {
     }
 
     /// Connects to the store once more.
-    pub(super) fn reopen_store(&self) -> Result<NetworkStore> {
-        self.rank.clock().connect_store(self.is_served, STORE_TIMEOUT)
+    pub(super) fn reopen_store(&self) -> Result<M::Store> {
+        self.medium.connect_store(STORE_TIMEOUT)
     }
 }
 
-impl GroupConnector for Connector<'_, '_> {
+impl<'a, M: Medium<'a>> GroupConnector for Connector<'a, M> {
     fn open_store(&mut self, rank: Option<usize>, timeout: Duration) -> Result<Arc<dyn Store>> {
+        // A process that still lives would try again.
+        if self.rank.clock().is_dead() {
+            return Err(Error::Internal("a dead process opens the store".into()));
+        }
         if self.store.is_none() {
             self.serves = self.is_served && rank == Some(0);
-            let clock = self.rank.clock();
-            let opened = if self.serves {
-                clock.serve_store(timeout)
-            } else {
-                clock.connect_store(self.is_served, timeout)
-            };
+            let medium = &mut self.medium;
+            let opened =
+                if self.serves { medium.serve_store(timeout) } else { medium.connect_store(timeout) };
             self.store = Some(Arc::new(opened?));
         }
         let open = self.store.clone().ok_or_else(not_open)?;
@@ -110,31 +134,6 @@ impl GroupConnector for Connector<'_, '_> {
 
     fn sleep(&self, duration: Duration) {
         self.rank.clock().sleep(duration);
-    }
-}
-
-/// The endpoint of a process on the network of the run.
-struct ProcessEndpoint<'a> {
-    clock: &'a VirtualClock,
-    process: usize,
-}
-
-impl Endpoint for ProcessEndpoint<'_> {
-    type Fabric = (NetworkFabric, Met);
-
-    /// Returns the number of the process, and another one that makes each rendezvous unique.
-    fn record(&self) -> String {
-        format!("{} {}", self.process, self.clock.operations())
-    }
-
-    fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<(NetworkFabric, Met)> {
-        let parse = |record: &str| record.split_once(' ')?.0.parse().ok();
-        let processes = comm_rendezvous::parse_records(records, parse)?;
-        let bytes = records.iter().flat_map(|record| record.bytes().chain([b'\n']));
-        let meeting = bytes.fold(1, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        let watch = watch.map(|watch| Arc::new(move || watch.hold().check()) as Arc<_>);
-        let fabric = self.clock.fabric(processes.clone(), meeting, watch)?;
-        Ok((fabric, Met { meeting, processes }))
     }
 }
 
