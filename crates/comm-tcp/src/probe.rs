@@ -52,6 +52,9 @@ impl Probe {
 impl LivenessProbe for Probe {
     fn check(&mut self, now: Instant, expected: &[ConnId]) -> Result<()> {
         if expected.is_empty() {
+            // Its descriptor stays ready, and whoever waits for other ranks would wake again and
+            // again.
+            self.attempt = None;
             return Ok(());
         }
         while self.attempt.as_mut().is_none_or(|attempt| attempt.has_ended(now, expected)) {
@@ -91,5 +94,28 @@ impl Attempt {
         let is_alive = !matches!(self.connector.advance(now), Connected::Pending);
         let is_silent = now >= self.until && self.connector.refusals == 0;
         is_alive || is_silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use comm_core::simulation;
+    use comm_sim::network::{self, FaultPlan};
+
+    use super::*;
+
+    #[test]
+    fn an_attempt_wakes_nobody_once_no_rank_is_expected() {
+        network::run(1, 0, &FaultPlan::calm(), |_, clock| {
+            let (address, now) = (SocketAddr::new(clock.address(), 1), simulation::now());
+            let expected = ConnId { rank: 1, world_rank: 1 };
+            let mut probe = Probe::new(vec![(1, address)], Options::store_client(None), now);
+            probe.due = now;
+            // The attempt ends only when time passes.
+            probe.check(now, &[expected]).unwrap();
+            assert_eq!(probe.poll_fds().len(), 1);
+            probe.check(now, &[]).unwrap();
+            assert!(probe.poll_fds().is_empty());
+        });
     }
 }
