@@ -7,7 +7,8 @@
 //!
 //! If several networks lead to the peer, the first attempt has two sockets in each. If that is not
 //! faster, the next one has sockets in the first network alone, because a slow or faulty network
-//! may hide what more sockets in another one gain.
+//! may hide what more sockets in another one gain. If that is faster, later attempts are made in
+//! all networks again, because the first one may have failed only since the machine was busy.
 
 use std::time::{Duration, Instant};
 
@@ -125,8 +126,13 @@ pub(crate) struct Growth {
     limit: Sockets,
     /// The number of networks that lead to the peer, at least one.
     networks: usize,
-    /// Whether attempts use all networks, and not only the first one.
+    /// Whether the present attempt, or the stream if there is none, uses all networks, and not only
+    /// the first one.
     is_spread: bool,
+    /// Whether the stream does so without the attempt.
+    was_spread: bool,
+    /// Whether an attempt in the other way has just failed.
+    has_tried_other: bool,
     /// The number of sockets that carry the stream.
     sockets: usize,
     /// Its rate, once it is known.
@@ -164,8 +170,19 @@ impl Growth {
             Sockets::Fixed(_) => 1,
             Sockets::Tuned => LOOK_BYTES,
         };
-        let (networks, is_spread, retry) = (1, true, RETRY_MIN);
-        Self { limit, networks, is_spread, sockets: 1, rate: 0, phase, window: None, retry, look_at }
+        Self {
+            limit,
+            networks: 1,
+            is_spread: true,
+            was_spread: true,
+            has_tried_other: false,
+            sockets: 1,
+            rate: 0,
+            phase,
+            window: None,
+            retry: RETRY_MIN,
+            look_at,
+        }
     }
 
     /// Sets the number of networks that lead to the peer, at least one.
@@ -283,18 +300,21 @@ impl Growth {
     fn conclude(&mut self, now: Instant, attempt: usize, rate: u128) -> Option<usize> {
         let (more, than) = IMPROVEMENT;
         if rate * than < self.rate * more {
-            if self.sockets == 1 && self.networks > 1 {
-                self.is_spread = !self.is_spread;
-                if !self.is_spread {
-                    tracing::debug!(self.rate, rate, "a stream is not faster in several networks");
-                    return Some(self.attempt(self.next_sockets()));
-                }
+            // Sockets that are known to be faster in several networks stay there.
+            let may_change = self.networks > 1 && (self.sockets == 1 || !self.was_spread);
+            if may_change && !std::mem::replace(&mut self.has_tried_other, true) {
+                let is_spread = self.is_spread;
+                tracing::debug!(self.rate, rate, is_spread, "a stream is not faster over these networks");
+                self.is_spread = !is_spread;
+                return Some(self.attempt(self.next_sockets()));
             }
+            (self.is_spread, self.has_tried_other) = (self.was_spread, false);
             self.phase = self.settle(now);
             tracing::debug!(sockets = self.sockets, rate = self.rate, "more sockets are not faster");
             return Some(self.sockets);
         }
         (self.sockets, self.rate, self.retry) = (attempt, rate, RETRY_MIN);
+        (self.was_spread, self.has_tried_other) = (self.is_spread, false);
         tracing::debug!(sockets = attempt, rate, "a stream is faster over more sockets");
         if attempt >= TUNED_MAX {
             self.phase = self.settle(now);

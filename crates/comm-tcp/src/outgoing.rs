@@ -105,23 +105,33 @@ impl OutgoingSockets {
         sockets
     }
 
-    /// Returns the sockets that are missing to this many, with addresses in turn.
+    /// Returns the sockets that are missing to this many, each at the address that has the fewest.
     fn missing(&mut self, wanted: usize) -> Vec<NewSocket> {
         let present = self.eligible().count();
-        let mut addresses =
-            self.usable.iter().take(self.growth.networks_used()).copied().cycle().skip(present);
+        let at = |address: &usize| self.addresses.iter().filter(|other| *other == address).count();
+        let mut counts: Vec<(usize, usize)> = self.spread().iter().map(|it| (at(it), *it)).collect();
+        let mut fewest = || {
+            let (count, address) = counts.iter_mut().min()?;
+            *count += 1;
+            Some(*address)
+        };
         // It is at most `SOCKETS_MAX`, which is less than 255.
         let free = self.last_number + 1..TcpConfig::SOCKETS_MAX as u8 + 1;
         let numbers = free.take(wanted.saturating_sub(present));
         let sockets: Vec<NewSocket> =
-            numbers.filter_map(|number| Some(NewSocket { number, address: addresses.next()? })).collect();
+            numbers.filter_map(|number| Some(NewSocket { number, address: fewest()? })).collect();
         self.last_number = sockets.last().map_or(self.last_number, |socket| socket.number);
         sockets
     }
 
+    /// The addresses that the stream is to use.
+    fn spread(&self) -> &[usize] {
+        &self.usable[..self.growth.networks_used().min(self.usable.len())]
+    }
+
     /// The indices of the added sockets in the networks that the stream is to use.
     fn eligible(&self) -> impl Iterator<Item = usize> {
-        let spread = &self.usable[..self.growth.networks_used()];
+        let spread = self.spread();
         self.addresses.iter().enumerate().filter(|(_, address)| spread.contains(address)).map(|(at, _)| at)
     }
 

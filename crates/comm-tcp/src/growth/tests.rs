@@ -164,6 +164,34 @@ fn a_network_that_makes_a_stream_hardly_faster_is_left_out_of_the_next_attempt()
     assert_eq!(again[4..], [vec![2, 2], vec![2], vec![1]]);
 }
 
+/// The second network is so busy at first that a stream over both is slow.
+#[test]
+fn a_network_is_tried_again_after_the_first_one_has_got_more_sockets() {
+    let mut growth = Growth::new(Sockets::Tuned);
+    growth.set_networks(2);
+    let start = Instant::now();
+    let (mut elapsed, mut sent, mut used) = (0.0, 0_u64, vec![1]);
+    let mut sample = Sample { sockets: 1, ..Sample::default() };
+    while elapsed < 10.0 {
+        // Four sockets fill a network.
+        let full: f64 = used.iter().map(|&sockets: &usize| (sockets as f64 / 4.0).min(1.0)).sum();
+        let is_slow = used.len() == 2 && elapsed < 2.0;
+        let step = LOOK_BYTES as f64 / GIGABIT / if is_slow { 0.1 } else { full };
+        (elapsed, sent) = (elapsed + step, sent + LOOK_BYTES);
+        sample.acked += LOOK_BYTES;
+        sample.sockets = used.iter().sum::<usize>() as u32;
+        sample.busy += Duration::from_secs_f64(step) * sample.sockets;
+        let now = start + Duration::from_secs_f64(elapsed);
+        if let Some(wanted) = growth.look(now, sent, || sample)
+            && growth.end_connecting(now, wanted)
+        {
+            let networks = growth.networks_used().min(wanted);
+            used = vec![wanted / networks; networks];
+        }
+    }
+    assert_eq!(used, [4, 4]);
+}
+
 #[test]
 fn a_fixed_number_of_sockets_is_completed_in_the_networks_that_lead_to_the_peer() {
     let mut growth = Growth::new(Sockets::Fixed(4));
