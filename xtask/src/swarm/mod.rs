@@ -1,6 +1,8 @@
 //! Runs random programs of the communicator on faulty networks in virtual time.
 
 mod elastic;
+#[cfg(test)]
+mod every_moment;
 mod program;
 mod rendezvous;
 mod sockets;

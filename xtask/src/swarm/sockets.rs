@@ -141,3 +141,6 @@ fn met(addresses: &[SocketAddr]) -> Met {
     let meeting = text.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     Met { meeting, processes: addresses.iter().map(|address| number(address) - 1).collect() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use comm_sim::network::{FaultPlan, Incident};
-use comm_sim::swarm::{self, Moment, PassedRun, Plan, PlannedFault};
+use comm_sim::swarm::{self, Moment, PassedRun, Plan};
 
 use super::*;
+use crate::swarm::every_moment::{before_operations, with_fault_at};
 
 /// A plan with some founders, and one process that joins while they make steps.
 fn plan_with_founders(founders: usize) -> Plan {
@@ -25,28 +26,10 @@ fn plan_with_founders(founders: usize) -> Plan {
     plans.find(is_suitable).unwrap()
 }
 
-/// Runs the plan with this fault at each of the moments, until one of them does not come.
-fn with_fault_at(
-    calm: &Plan,
-    kind: FaultKind,
-    incident: Incident,
-    moments: impl Iterator<Item = Moment>,
-) -> Vec<PassedRun> {
-    let runs = moments.map(|moment| {
-        let mut plan = calm.clone();
-        plan.faults = vec![PlannedFault::new(kind, moment, vec![incident])];
-        swarm::run_plan(&plan, &run).unwrap_or_else(|failure| panic!("{failure}"))
-    });
-    runs.take_while(|run| !run.incidents.is_empty()).collect()
-}
-
 /// Runs a plan with each of these faults before each operation of each process.
 fn with_faults(kind: FaultKind, fault: impl Fn(usize) -> Incident) -> Vec<PassedRun> {
     let calm = plan_with_founders(2);
-    let of_rank = |rank| {
-        let moments = (1..).map(|operation| Moment::Operation { rank, operation });
-        with_fault_at(&calm, kind, fault(rank), moments)
-    };
+    let of_rank = |rank| with_fault_at(&run, &calm, (kind, fault(rank)), before_operations(rank, 1));
     let runs: Vec<PassedRun> = (0..calm.ranks).flat_map(of_rank).collect();
     assert!(runs.len() > 300, "{} runs with {kind:?}", runs.len());
     runs
@@ -87,7 +70,7 @@ fn a_group_goes_on_when_the_store_ends_or_stalls_while_it_grows() {
 fn with_fault_of_growth(calm: &Plan, rank: usize, kind: FaultKind, incident: Incident) -> Vec<PassedRun> {
     let operations = (1 + rank as u64..).step_by(3);
     let moments = operations.map(|operation| Moment::Change { rank, change: 1, operation });
-    let runs = with_fault_at(calm, kind, incident, moments);
+    let runs = with_fault_at(&run, calm, (kind, incident), moments);
     assert!(runs.len() > 30, "{} runs with {incident}", runs.len());
     runs
 }
