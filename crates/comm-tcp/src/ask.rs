@@ -5,12 +5,12 @@ use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
 use std::time::Instant;
 
-use comm_core::{Error, Result};
+use comm_core::Result;
 use comm_mesh::Connect;
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 
-use crate::connect::{Connected, Connector, lost};
+use crate::connect::{Connected, Connector, lost, refused};
 use crate::protection::Established;
 
 /// A connection by which this rank asks another one to connect, made again whenever it ends.
@@ -43,12 +43,7 @@ impl Connect for Asker {
         let Self { rank, connector, asked } = self;
         match connector.advance(now) {
             Connected::Open(established) => *asked = Some(established),
-            Connected::Refused(refusal) => {
-                return Err(Error::Handshake {
-                    with: format!("rank {rank} at {}", connector.address),
-                    refusal,
-                });
-            }
+            Connected::Refused(refusal) => return Err(refused(*rank, connector, refusal)),
             Connected::Pending if connector.has_given_up() => return Err(lost(*rank, connector)),
             Connected::Pending => {}
         }

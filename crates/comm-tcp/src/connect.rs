@@ -257,9 +257,7 @@ impl comm_mesh::Connect for ChannelConnector {
         let Self { rank, connector } = self;
         match connector.advance(now) {
             Connected::Open(socket) => Ok(Some(socket)),
-            Connected::Refused(refusal) => {
-                Err(Error::Handshake { with: format!("rank {rank} at {}", connector.address), refusal })
-            }
+            Connected::Refused(refusal) => Err(refused(*rank, connector, refusal)),
             Connected::Pending if connector.has_given_up() => Err(lost(*rank, connector)),
             Connected::Pending => Ok(None),
         }
@@ -281,6 +279,19 @@ impl comm_mesh::Connect for ChannelConnector {
         let is_specific = connector.last_error.is_some() || connector.is_unanswered();
         is_specific.then(|| lost(*rank, connector))
     }
+}
+
+/// The error for a rank at whose address a process has refused this one.
+pub(crate) fn refused(rank: usize, connector: &Connector, refusal: Refusal) -> Error {
+    let address = connector.address;
+    // The members of a world have compared these, so it is that of another world, which has got the
+    // port of one that has exited.
+    if !matches!(refusal, Refusal::Job | Refusal::WorldSize { .. } | Refusal::NotAPeer) {
+        return Error::Handshake { with: format!("rank {rank} at {address}"), refusal };
+    }
+    let message = format!("another process listens at {address}, so its own has exited");
+    let loss = Loss::Io(Arc::new(io::Error::new(io::ErrorKind::ConnectionRefused, message)));
+    Error::PeerLost { peer: rank, during: During::Connect, loss }
 }
 
 /// The error for a rank that cannot be reached.

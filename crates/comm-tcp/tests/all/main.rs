@@ -13,3 +13,4 @@ mod store;
 mod store_wills;
 mod stripes;
 mod torch;
+mod virtual_time;

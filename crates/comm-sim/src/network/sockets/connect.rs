@@ -21,6 +21,8 @@ const SEND_BUFFER_MAX: usize = 64 << 10;
 impl World {
     /// Listens on an address for a rank. Returns the process's end.
     pub(in crate::network) fn listen(&mut self, rank: usize, address: SocketAddr) -> io::Result<OwnedFd> {
+        // A process may have closed its listener just now.
+        self.pump_sockets();
         let sockets = &mut self.sockets;
         let number = sockets.listeners.len();
         let port = if address.port() == 0 { FIRST_PORT + number as u16 } else { address.port() };
