@@ -39,6 +39,9 @@ pub(crate) struct Probe {
 struct Attempt {
     rank: usize,
     connector: Connector,
+    /// The number of times that its machine has answered that nobody listens.
+    refusals: u32,
+    /// The time until which its machine must answer again.
     until: Instant,
 }
 
@@ -68,7 +71,7 @@ impl LivenessProbe for Probe {
             };
             self.probed += 1;
             let connector = Connector::bare(address, self.options.clone()).reached_before();
-            self.attempt = Some(Attempt { rank, connector, until: now + ANSWER_TIMEOUT });
+            self.attempt = Some(Attempt { rank, connector, refusals: 0, until: now + ANSWER_TIMEOUT });
         }
         let exited = self.attempt.as_ref().filter(|attempt| attempt.connector.has_given_up());
         exited.map_or(Ok(()), |attempt| Err(lost(attempt.rank, &attempt.connector)))
@@ -92,15 +95,17 @@ impl Attempt {
             return true;
         }
         let is_alive = !matches!(self.connector.advance(now), Connected::Pending);
-        let is_silent = now >= self.until && self.connector.refusals == 0;
-        is_alive || is_silent
+        if self.connector.refusals > self.refusals {
+            (self.refusals, self.until) = (self.connector.refusals, now + ANSWER_TIMEOUT);
+        }
+        is_alive || now >= self.until
     }
 }
 
 #[cfg(test)]
 mod tests {
     use comm_core::simulation;
-    use comm_sim::network::{self, FaultPlan};
+    use comm_sim::network::{self, FaultPlan, Incident};
 
     use super::*;
 
@@ -116,6 +121,33 @@ mod tests {
             assert_eq!(probe.poll_fds().len(), 1);
             probe.check(now, &[]).unwrap();
             assert!(probe.poll_fds().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_machine_that_refuses_and_then_answers_nothing_is_given_up() {
+        let lasting = Duration::from_secs(60);
+        network::run(2, 0, &FaultPlan::calm().keepalive(2 * lasting), |_, clock| {
+            let (address, began) = (SocketAddr::new([10, 0, 0, 2].into(), 1), simulation::now());
+            if clock.address() == address.ip() {
+                return;
+            }
+            let expected = ConnId { rank: 1, world_rank: 1 };
+            let mut probe = Probe::new(vec![(1, address)], Options::store_client(None), began);
+            let mut is_cut = false;
+            while simulation::now() < began + 10 * ANSWER_TIMEOUT {
+                let now = simulation::now();
+                probe.check(now, &[expected]).unwrap();
+                if !is_cut && probe.attempt.as_ref().is_some_and(|attempt| attempt.refusals == 1) {
+                    clock.inject(Incident::Cut { from: 0, to: 1, lasting });
+                    is_cut = true;
+                }
+                // Otherwise, whoever waits until then would wait for no time, again and again.
+                let due = probe.next_attempt().unwrap();
+                assert!(due > now, "after {:?}: {probe:?}", now - began);
+                clock.sleep((due - now).min(Duration::from_millis(1)));
+            }
+            assert!(is_cut);
         });
     }
 }

@@ -97,6 +97,12 @@ pub(super) fn address_of(rank: usize) -> IpAddr {
     Ipv4Addr::from_bits(FIRST_ADDRESS + rank as u32).into()
 }
 
+/// Returns the rank of the process with this address, if it can be that of one.
+fn rank_at(address: IpAddr) -> Option<usize> {
+    let IpAddr::V4(address) = address else { return None };
+    address.to_bits().checked_sub(FIRST_ADDRESS).map(|rank| rank as usize)
+}
+
 fn inode(descriptor: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstat(descriptor)?.st_ino)
 }

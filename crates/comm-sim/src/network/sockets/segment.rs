@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::PeerEnd;
+use super::{PeerEnd, rank_at};
 use crate::network::faults::FOREVER;
 use crate::network::world::{Event, World};
 
@@ -67,7 +67,8 @@ impl World {
         let to = match content {
             SegmentContent::Syn(address) => {
                 let address = *address;
-                self.sockets.listener_at(address).map(|at| self.sockets.listeners[at].rank)
+                let listener = self.sockets.listener_at(address);
+                listener.map(|at| self.sockets.listeners[at].rank).or_else(|| rank_at(address.ip()))
             }
             SegmentContent::Refusal => None,
             _ => socket.peer.map(|peer| self.sockets.sockets[peer].rank),
