@@ -4,16 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comm_core::simulation::{self, SimulatedSystem};
 use comm_core::{Error, Result, Scheduler};
 
+use super::faults::FOREVER;
 use super::turns::{self, NetworkScheduler, with_current};
 use super::world::World;
-
-/// The longest sleep, which is longer than a run.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// The system of all runs: each call acts for the rank of the calling thread.
 #[derive(Debug)]
