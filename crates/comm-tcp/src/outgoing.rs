@@ -228,6 +228,15 @@ mod tests {
     }
 
     #[test]
+    fn sockets_are_added_where_there_are_the_fewest() {
+        let mut outgoing = OutgoingSockets::new(1000);
+        outgoing.set_sockets(Sockets::Tuned, 2);
+        (0..4).for_each(|_| outgoing.add(connection(), 0));
+        let addresses: Vec<usize> = outgoing.missing(9).iter().map(|socket| socket.address).collect();
+        assert_eq!(addresses, [1, 1, 1, 1, 0]);
+    }
+
+    #[test]
     fn an_address_without_a_connection_is_replaced_by_the_others() {
         let (mut outgoing, first) = (OutgoingSockets::new(1000), connection());
         outgoing.set_sockets(Sockets::Fixed(6), 3);

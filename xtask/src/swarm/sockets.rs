@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use comm_core::Result;
 use comm_rendezvous::{Member, Rendezvous};
-use comm_sim::network::NetworkFabric;
+use comm_sim::network::{self, NetworkFabric};
 use comm_sim::swarm::{Changes, FaultKind, Knobs, SwarmRank};
 use comm_tcp::{RendezvousConfig, Secret, StoreConfig, TcpConfig, TcpFabric, TcpStore, TcpStoreServer};
 
@@ -126,20 +126,12 @@ impl<'a> Medium<'a> for Sockets<'a> {
         config.tcp = self.settings.tcp.clone();
         config.bind = Some(self.rank.clock().address());
         let (rendezvous, fabric) = TcpFabric::join(store, &config)?;
-        let met = met(&fabric.addresses());
+        let addresses = fabric.addresses();
+        let processes = addresses.iter().filter_map(|address| network::rank_at(address.ip())).collect();
+        let records: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let met = Met::new(records.iter().map(String::as_str), processes);
         Ok((rendezvous, (fabric, met)))
     }
-}
-
-/// Returns the rendezvous of processes with these addresses, of which no other one has all.
-fn met(addresses: &[SocketAddr]) -> Met {
-    let number = |address: &SocketAddr| match address.ip() {
-        IpAddr::V4(ip) => usize::from(ip.octets()[3]),
-        IpAddr::V6(_) => 0,
-    };
-    let text: String = addresses.iter().map(ToString::to_string).collect();
-    let meeting = text.bytes().fold(1, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-    Met { meeting, processes: addresses.iter().map(|address| number(address) - 1).collect() }
 }
 
 #[cfg(test)]

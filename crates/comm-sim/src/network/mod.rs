@@ -54,6 +54,7 @@ use crate::random::Random;
 pub use fabric::{NetworkFabric, VirtualClock};
 pub use incident::{Defect, Incident};
 pub use simulation::{LogEntry, Simulation, run, simulate};
+pub use sockets::rank_at;
 pub use store::NetworkStore;
 pub use transport::NetworkTransport;
 pub use turns::now;

@@ -33,7 +33,7 @@ fn open(fabric: &TcpFabric) -> Result<()> {
 #[test]
 fn a_rank_whose_port_another_process_has_got_is_lost() {
     let outcomes = network::run(3, 1, &FaultPlan::calm(), |_, clock| {
-        let process = (0..3).find(|rank| clock.address() == address(*rank)).unwrap();
+        let process = network::rank_at(clock.address()).unwrap();
         if process == 0 {
             drop(meet(&clock, 1, 0, 2).unwrap());
             return open(&meet(&clock, 2, 0, 2).unwrap());
@@ -51,8 +51,4 @@ fn a_rank_whose_port_another_process_has_got_is_lost() {
     assert!(matches!(error, Error::PeerLost { peer: 0, .. }), "{error}");
     assert!(error.to_string().contains("another process listens at 10.0.0.1:700"), "{error}");
     assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
-}
-
-fn address(rank: u8) -> std::net::IpAddr {
-    std::net::Ipv4Addr::new(10, 0, 0, rank + 1).into()
 }

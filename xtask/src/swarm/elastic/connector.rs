@@ -56,7 +56,16 @@ pub(in crate::swarm) struct Met {
     /// Its number.
     pub(in crate::swarm) meeting: u64,
     /// The processes, in the order of their ranks.
-    pub(in crate::swarm) processes: Vec<usize>,
+    processes: Vec<usize>,
+}
+
+impl Met {
+    /// Returns the rendezvous of these processes. No other one has these records.
+    pub(in crate::swarm) fn new<'r>(records: impl Iterator<Item = &'r str>, processes: Vec<usize>) -> Self {
+        let bytes = records.flat_map(|record| record.bytes().chain([b'\n']));
+        let meeting = bytes.fold(1, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        Self { meeting, processes }
+    }
 }
 
 impl<'a, M: Medium<'a>> Connector<'a, M> {

@@ -60,10 +60,9 @@ impl Endpoint for ProcessEndpoint<'_> {
     fn connect(self, records: &[String], watch: Option<Arc<Watch>>) -> Result<(NetworkFabric, Met)> {
         let parse = |record: &str| record.split_once(' ')?.0.parse().ok();
         let processes = comm_rendezvous::parse_records(records, parse)?;
-        let bytes = records.iter().flat_map(|record| record.bytes().chain([b'\n']));
-        let meeting = bytes.fold(1, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        let met = Met::new(records.iter().map(String::as_str), processes.clone());
         let watch = watch.map(|watch| Arc::new(move || watch.hold().check()) as Arc<_>);
-        let fabric = self.clock.fabric(processes.clone(), meeting, watch)?;
-        Ok((fabric, Met { meeting, processes }))
+        let fabric = self.clock.fabric(processes, met.meeting, watch)?;
+        Ok((fabric, met))
     }
 }

@@ -97,8 +97,10 @@ pub(super) fn address_of(rank: usize) -> IpAddr {
     Ipv4Addr::from_bits(FIRST_ADDRESS + rank as u32).into()
 }
 
-/// Returns the rank of the process with this address, if it can be that of one.
-fn rank_at(address: IpAddr) -> Option<usize> {
+/// Returns the rank whose [`address`](super::VirtualClock::address) this is, if it can be that of
+/// one.
+#[must_use]
+pub fn rank_at(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };
     address.to_bits().checked_sub(FIRST_ADDRESS).map(|rank| rank as usize)
 }
