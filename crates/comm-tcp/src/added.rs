@@ -124,10 +124,12 @@ impl AddedSockets {
             return false;
         };
         let since = simulation::now();
-        let is_pending = matches!(connector.advance(since), Connected::Pending);
-        let watched = connector.socket().filter(|_| is_pending).is_some_and(|socket| {
-            epoll::add(epoll, socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET).is_ok()
-        });
+        // The handshake follows once events are reported: it may end at once if the peer is fast.
+        let begun = connector.begin(since);
+        let watched = begun.is_ok()
+            && connector.socket().is_some_and(|socket| {
+                epoll::add(epoll, socket, data, EventFlags::IN | EventFlags::OUT | EventFlags::ET).is_ok()
+            });
         if watched {
             self.connecting.push(Connecting { rank, socket, connector, since });
         }

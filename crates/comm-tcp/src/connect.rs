@@ -105,6 +105,11 @@ impl Connector {
         self.state = ConnectState::Waiting(Some(now + self.backoff.next_delay()));
     }
 
+    /// Begins the first attempt, without the handshake, so that there is a socket to watch.
+    pub(crate) fn begin(&mut self, now: Instant) -> io::Result<()> {
+        self.step(now).map(drop)
+    }
+
     /// Makes progress without blocking. Once it has ended, must not be called again before
     /// [`Connector::try_again`].
     pub(crate) fn advance(&mut self, now: Instant) -> Connected {
@@ -308,4 +313,30 @@ pub(crate) fn lost(rank: usize, connector: &Connector) -> Error {
 
 fn timed_out(message: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Otherwise the handshake could end before its socket is watched, and nobody would notice.
+    #[test]
+    fn no_handshake_begins_before_its_socket_can_be_watched() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let options = Options::store_client(None);
+        let mut connector = Connector::new(address, Hello::store(0), ProtectionConfig::NONE, options);
+        connector.begin(Instant::now()).unwrap();
+        assert!(connector.socket().is_some());
+        let (mut accepted, _) = listener.accept().unwrap();
+        assert!(!connector.is_still_unanswered());
+        accepted.set_nonblocking(true).unwrap();
+        assert_eq!(accepted.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(matches!(connector.advance(Instant::now()), Connected::Pending));
+        accepted.set_nonblocking(false).unwrap();
+        assert_eq!(accepted.read(&mut [0]).unwrap(), 1);
+    }
 }
