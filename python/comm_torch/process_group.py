@@ -370,11 +370,11 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.AllgatherOptions)
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists], [inputs]
-        (outputs,), (input,) = output_lists, inputs
+        outputs, input = t.only(output_lists), t.only(inputs)
         self._check_number(outputs)
         flat, finish = t.receiving(outputs)
         operation = self._gather_to(flat, input, t.counts(outputs), opts, finish, "all_gather")
-        return self._work([operation], output_lists)
+        return self._work([operation], outputs)
 
     @or_on_device
     def allgather_coalesced(self, output_lists, inputs, opts=None):
@@ -424,7 +424,7 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.ReduceScatterOptions)
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists]
-        (output,), (inputs,) = outputs, input_lists
+        output, inputs = t.only(outputs), t.only(input_lists)
         self._check_number(inputs)
         operation = self._reduce_to(output, t.concatenated(inputs), t.counts(inputs), opts)
         return self._work([operation], outputs)
@@ -477,18 +477,18 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.GatherOptions)
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists], [inputs]
-        (input,) = inputs
+        input, outputs = t.only(inputs), []
         send, recv, flat, finish = t.plain(input), None, None, None
         code, width = t.to_move(input.dtype)
         if self._rank == opts.rootRank:
-            (outputs,) = output_lists
+            outputs = t.only(output_lists)
             self._check_number(outputs)
             flat, finish = t.receiving(outputs)
             t.check_same_type(flat, input)
             recv = t.span(flat, width)
         run = self._run(opts, (output_lists, input, send, flat), finish, "gather", input)
         operation = self._group.gather(t.span(send, width), recv, code, opts.rootRank, run)
-        return self._work([operation], output_lists)
+        return self._work([operation], outputs)
 
     @or_on_device
     def gather_single(self, output, input, opts=None):
@@ -511,11 +511,11 @@ class CommProcessGroup(dist.ProcessGroup):
         opts = t.options(opts, c10d.ScatterOptions)
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists]
-        (output,) = outputs
+        output = t.only(outputs)
         recv, send, flat = t.plain(output), None, None
         code, width = t.to_move(output.dtype)
         if self._rank == opts.rootRank:
-            (inputs,) = input_lists
+            inputs = t.only(input_lists)
             self._check_number(inputs)
             flat = t.concatenated(inputs)
             t.check_same_type(flat, output)

@@ -129,10 +129,14 @@ def options(given, kind):
 
 def single(tensors):
     """Returns the tensor of a call, for which its longer form has a list of one."""
-    if type(tensors) is not list and isinstance(tensors, torch.Tensor):
-        return tensors
-    (tensor,) = tensors
-    return tensor
+    return tensors if type(tensors) is not list and isinstance(tensors, torch.Tensor) else only(tensors)
+
+
+def only(tensors):
+    """Returns the tensor, or the list of tensors, of a list that may have no other."""
+    if len(tensors) != 1:
+        raise ValueError(f"a call has one tensor per rank, not {len(tensors)}")
+    return tensors[0]
 
 
 def is_plain(tensor):

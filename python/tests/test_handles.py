@@ -62,6 +62,32 @@ def results_of_handles():
         dist.distributed_c10d._get_default_store().wait(["late"])
 
 
+def results_are_lists_of_tensors():
+    """The same ones with every backend."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    own, numbers = torch.tensor([rank]), list(map(torch.tensor, [[number] for number in range(size)]))
+    outputs = [torch.empty_like(own) for _ in range(size)]
+
+    def results(work):
+        work.wait()
+        return work.get_future().value(), work.result()
+
+    assert results(group.allgather([outputs], [own])) == (outputs, outputs) and outputs == numbers
+    output_lists, outputs = ([outputs], outputs) if rank == 1 else ([], [])
+    options = dist.GatherOptions()
+    options.rootRank = 1
+    future, result = results(group.gather(output_lists, [own], options))
+    assert future == outputs and (rank != 1 or result == outputs == numbers)
+    # Gloo takes several tensors in some of its calls, of which comm takes one.
+    if group._get_backend_name() == "comm":
+        try:
+            group.allreduce([own, own], dist.AllreduceOptions())
+        except ValueError as error:
+            assert str(error) == "a call has one tensor per rank, not 2"
+            return
+        raise AssertionError("two tensors have no sum")
+
+
 def an_abort_of_its_own_is_no_failure():
     dist.barrier()
     if dist.get_rank() == 0:
@@ -135,6 +161,10 @@ def tensors_with_gaps_are_refused():
 
 
 class Handles(unittest.TestCase):
+    def test_results_are_lists_of_tensors(self):
+        for backend in ("comm", "gloo"):
+            ranks.run(results_are_lists_of_tensors, 2, backend=backend)
+
     def test_calls_on_a_device_get_one_handle(self):
         ranks.run(calls_on_a_device_get_one_handle, 2)
 
