@@ -42,8 +42,8 @@ pub(crate) struct QueueState<P: Protocol> {
     pub(crate) on_demand: BTreeMap<P::Key, OnDemandChannel<P>>,
     /// Such channels that were closed. A peer that connects to one sees its end.
     pub(crate) closed: BTreeSet<P::Key>,
-    /// Whether a dialer drives the acceptor.
-    pub(crate) has_dialer: bool,
+    /// Wakes the dialer, if there is one.
+    pub(crate) dialer: Option<Arc<Notify>>,
 }
 
 impl<P: Protocol> AcceptQueue<P> {
@@ -56,7 +56,7 @@ impl<P: Protocol> AcceptQueue<P> {
             openers: Vec::new(),
             on_demand: BTreeMap::new(),
             closed: BTreeSet::new(),
-            has_dialer: false,
+            dialer: None,
         };
         Ok(Self { epoll, state: Mutex::new(state) })
     }
@@ -179,7 +179,13 @@ impl<P: Protocol> Registration<P> {
         // lost.
         self.notify.clear();
         let mut state = self.queue.lock();
-        state.turn(&self.protocol).map_err(|error| Error::io("accept a connection", error))?;
+        let has_accepted =
+            state.turn(&self.protocol).map_err(|error| Error::io("accept a connection", error))?;
+        // The connections may be made on demand, and the listener has nothing left that would wake
+        // the dialer.
+        if let (true, Some(dialer)) = (has_accepted, &state.dialer) {
+            dialer.notify();
+        }
         Ok(state)
     }
 
@@ -219,7 +225,7 @@ impl<P: Protocol> Drop for Registration<P> {
             return;
         }
         state.accepted.retain(|destination, _| destination.key != self.key);
-        if state.openers.is_empty() && !state.has_dialer {
+        if state.openers.is_empty() && state.dialer.is_none() {
             // No thread drives their handshakes until the next channel is opened.
             state.acceptor.close_pending();
         }
@@ -228,18 +234,21 @@ impl<P: Protocol> Drop for Registration<P> {
 
 impl<P: Protocol> QueueState<P> {
     /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
-    /// an earlier one with the same destination, which the peer has abandoned.
-    pub(crate) fn turn(&mut self, protocol: &P) -> io::Result<()> {
+    /// an earlier one with the same destination, which the peer has abandoned. Returns whether any
+    /// connection was accepted.
+    pub(crate) fn turn(&mut self, protocol: &P) -> io::Result<bool> {
         let max = UNOPENED_MAX.max(protocol.connections_max() * UNOPENED_PER_CONNECTION);
         let capacity = max.saturating_sub(self.accepted.len());
-        for accepted in self.acceptor.turn(protocol, capacity)? {
+        let accepted = self.acceptor.turn(protocol, capacity)?;
+        let has_accepted = !accepted.is_empty();
+        for accepted in accepted {
             let destination = protocol.destination(&accepted);
             for (_, notify) in self.openers.iter().filter(|(key, _)| *key == destination.key) {
                 notify.notify();
             }
             self.accepted.insert(destination, accepted);
         }
-        Ok(())
+        Ok(has_accepted)
     }
 }
 

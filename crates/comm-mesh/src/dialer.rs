@@ -33,22 +33,26 @@ pub(crate) struct DialerThread<P: Protocol> {
 
 #[derive(Debug)]
 struct Shared {
-    wake: Notify,
+    wake: Arc<Notify>,
     is_stopped: AtomicBool,
 }
 
 impl<P: Protocol> DialerThread<P> {
     /// Starts the thread of the rank `own` of the world.
     pub(crate) fn start(own: usize, queue: Arc<AcceptQueue<P>>, protocol: Arc<P>) -> Result<Self> {
-        let shared = Arc::new(Shared { wake: Notify::new()?, is_stopped: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { wake: Arc::new(Notify::new()?), is_stopped: AtomicBool::new(false) });
         let attempts = Vec::new();
         let dialer =
             Dialer { own, shared: Arc::clone(&shared), queue: Arc::clone(&queue), protocol, attempts };
         let (scheduled, body) = ScheduledThread::new(move || dialer.run());
+        // From its first turn on, the thread must be notified of what others accept.
+        queue.lock().dialer = Some(Arc::clone(&shared.wake));
         let thread = thread::Builder::new().name("comm-dialer".into()).spawn(body);
-        let thread = Some(thread.map_err(|error| Error::io("start a thread that connects ranks", error))?);
-        queue.lock().has_dialer = true;
-        Ok(Self { shared, queue, thread, scheduled, process: Process::current() })
+        let thread = thread.map_err(|error| {
+            queue.lock().dialer = None;
+            Error::io("start a thread that connects ranks", error)
+        })?;
+        Ok(Self { shared, queue, thread: Some(thread), scheduled, process: Process::current() })
     }
 
     /// Makes the thread look for work.
@@ -69,7 +73,7 @@ impl<P: Protocol> Drop for DialerThread<P> {
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!("the thread that connects ranks panicked");
         }
-        self.queue.lock().has_dialer = false;
+        self.queue.lock().dialer = None;
     }
 }
 

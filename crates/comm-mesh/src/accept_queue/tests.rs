@@ -57,6 +57,21 @@ fn a_thread_is_notified_of_a_connection_that_another_one_accepted_for_it() {
 }
 
 #[test]
+fn the_dialer_is_notified_of_connections_that_others_accept() {
+    let (queue, connect) = queue();
+    let dialer = Arc::new(Notify::new().unwrap());
+    queue.lock().dialer = Some(Arc::clone(&dialer));
+    let is_woken = || wait_for(&*dialer, PollFlags::IN, Instant::now()).unwrap();
+    let channel = register(&queue, 1);
+    assert!(accept(&channel, &[]).is_empty() && !is_woken());
+    // Of a channel that nobody opens at present, and for which the dialer may be responsible.
+    let _peer = connect(&[GREETING, 2, 5, 0]);
+    assert!(accept(&channel, &[]).is_empty() && is_woken());
+    dialer.clear();
+    assert!(channel.accept_added().unwrap().is_empty() && !is_woken());
+}
+
+#[test]
 fn a_later_connection_replaces_an_earlier_one() {
     let (queue, connect) = queue();
     let channel = register(&queue, 1);
