@@ -242,6 +242,8 @@ class CommProcessGroup(dist.ProcessGroup):
         return ENDED if operation is None else self._handle_of([operation], tensors)
 
     def _handle_of(self, operations, tensors):
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
         if self._coalesced is not None:
             self._coalesced[0].extend(operations)
             self._coalesced[1].extend(tensors or ())
@@ -251,7 +253,12 @@ class CommProcessGroup(dist.ProcessGroup):
 
     # A method of the group in Rust reads the usual calls itself, and returns NotImplemented for others.
 
-    def allreduce(self, tensors, opts=None):
+    # Some of these methods have a shorter form, for one tensor of each rank: instead of options, they
+    # have a root, an operator and a timeout.
+
+    def allreduce(self, tensors, opts=None, timeout=None, op=None):
+        if timeout is not None or op is not None:
+            opts = t.options(opts, c10d.AllreduceOptions, timeout, op)
         operation = self._group.quick_all_reduce(tensors, opts, self._timeout)
         return self._allreduce(tensors, opts) if operation is NotImplemented else self._started(operation, tensors)
 
@@ -307,7 +314,9 @@ class CommProcessGroup(dist.ProcessGroup):
         self._work([operation], None).wait()
         return gathered
 
-    def broadcast(self, tensors, opts=None):
+    def broadcast(self, tensors, opts=None, timeout=None, root=None):
+        if timeout is not None or root is not None:
+            opts = t.options(opts, c10d.BroadcastOptions, timeout, root)
         operation = self._group.quick_broadcast(tensors, opts, self._timeout)
         return self._broadcast(tensors, opts) if operation is NotImplemented else self._started(operation, tensors)
 
@@ -322,10 +331,8 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], tensors)
 
     @or_on_device
-    def reduce(self, tensors, opts=None, op=None):
-        opts = t.options(opts, c10d.ReduceOptions)
-        if op is not None:
-            opts.reduceOp = op
+    def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
+        opts = t.options(opts, c10d.ReduceOptions, op, timeout, root)
         tensor = t.single(tensors)
         memory = t.plain(tensor)
         code, width, op = t.to_reduce(tensor.dtype, opts.reduceOp)
@@ -366,8 +373,8 @@ class CommProcessGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     @or_on_device
-    def allgather(self, output_lists, inputs, opts=None):
-        opts = t.options(opts, c10d.AllgatherOptions)
+    def allgather(self, output_lists, inputs, opts=None, timeout=None):
+        opts = t.options(opts, c10d.AllgatherOptions, timeout)
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists], [inputs]
         outputs, input = t.only(output_lists), t.only(inputs)
@@ -420,8 +427,8 @@ class CommProcessGroup(dist.ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
     @or_on_device
-    def reduce_scatter(self, outputs, input_lists, opts=None):
-        opts = t.options(opts, c10d.ReduceScatterOptions)
+    def reduce_scatter(self, outputs, input_lists, opts=None, timeout=None, op=None):
+        opts = t.options(opts, c10d.ReduceScatterOptions, timeout, op)
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists]
         output, inputs = t.only(outputs), t.only(input_lists)
@@ -430,8 +437,8 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], outputs)
 
     @or_on_device
-    def alltoall_base(self, output, input, output_splits, input_splits, opts=None):
-        opts = t.options(opts, c10d.AllToAllOptions)
+    def alltoall_base(self, output, input, output_splits, input_splits, opts=None, timeout=None):
+        opts = t.options(opts, c10d.AllToAllOptions, timeout)
         t.check_same_type(output, input)
         send, recv = t.plain(input), t.plain(output)
         if not (input.is_contiguous() and output.is_contiguous()):
@@ -473,8 +480,8 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], outputs)
 
     @or_on_device
-    def gather(self, output_lists, inputs, opts=None):
-        opts = t.options(opts, c10d.GatherOptions)
+    def gather(self, output_lists, inputs, opts=None, timeout=None, root=None):
+        opts = t.options(opts, c10d.GatherOptions, timeout, root)
         if isinstance(inputs, torch.Tensor):
             output_lists, inputs = [output_lists], [inputs]
         input, outputs = t.only(inputs), []
@@ -507,8 +514,8 @@ class CommProcessGroup(dist.ProcessGroup):
         return self._work([operation], [output])
 
     @or_on_device
-    def scatter(self, outputs, input_lists, opts=None):
-        opts = t.options(opts, c10d.ScatterOptions)
+    def scatter(self, outputs, input_lists, opts=None, timeout=None, root=None):
+        opts = t.options(opts, c10d.ScatterOptions, timeout, root)
         if isinstance(outputs, torch.Tensor):
             outputs, input_lists = [outputs], [input_lists]
         output = t.only(outputs)
@@ -525,7 +532,9 @@ class CommProcessGroup(dist.ProcessGroup):
         operation = self._group.scatter(send, t.span(recv, width), code, opts.rootRank, run)
         return self._work([operation], outputs)
 
-    def barrier(self, opts=None):
+    def barrier(self, opts=None, timeout=None):
+        if timeout is not None:
+            opts = t.options(opts, c10d.BarrierOptions, timeout)
         operation = self._group.quick_barrier(opts, self._timeout)
         return self._barrier(opts) if operation is NotImplemented else self._started(operation, [])
 

@@ -1,6 +1,7 @@
 """Tensors as memory."""
 
 import ctypes
+import datetime
 import math
 
 import torch
@@ -113,17 +114,21 @@ def check(tensor):
         raise RuntimeError(f"the backend comm moves dense tensors, not a {tensor.layout} tensor")
 
 
-def options(given, kind):
-    """Returns the options of a call, for which its shorter form has a root or an operator."""
+def options(given, kind, *others):
+    """Returns the options of a call, or makes them of the root, the operator and the timeout of its
+    shorter form."""
     if type(given) is kind:
         return given
     made = kind()
-    if isinstance(given, int):
-        made.rootRank = given
-    elif isinstance(given, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
-        made.reduceOp = given
-    elif given is not None:
-        raise TypeError(f"{kind.__name__} is expected, not {given!r}")
+    for value in (given, *others):
+        if isinstance(value, int):
+            made.rootRank = value
+        elif isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            made.reduceOp = value
+        elif isinstance(value, datetime.timedelta):
+            made.timeout = value
+        elif value is not None:
+            raise TypeError(f"{kind.__name__} is expected, not {value!r}")
     return made
 
 

@@ -88,6 +88,45 @@ def results_are_lists_of_tensors():
         raise AssertionError("two tensors have no sum")
 
 
+def calls_have_a_shorter_form():
+    """For one tensor of each rank, with a root, an operator and a timeout instead of options."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    limit, largest = datetime.timedelta(seconds=30), dist.ReduceOp.MAX
+    numbers = [torch.tensor([number]) for number in range(size)]
+
+    def check(work, *expected):
+        work.wait()
+        assert work.get_future().value() == list(expected)
+
+    # On tensors that are read in place, and on copies.
+    for own in (torch.tensor([rank]), torch.tensor([rank, 0])[::2]):
+        check(group.allreduce(own.clone(), largest, limit), numbers[-1])
+        check(group.allreduce([own.clone()], op=largest, timeout=limit), numbers[-1])
+        check(group.broadcast(own.clone(), 1, limit), numbers[1])
+        check(group.broadcast(own.clone(), root=1, timeout=limit), numbers[1])
+        reductions = [
+            group.reduce(own.clone(), 1, largest, limit),
+            group.reduce(own.clone(), root=1, op=largest, timeout=limit),
+        ]
+        for reduced in reductions:
+            # The others get no result.
+            reduced.wait() if rank != 1 else check(reduced, numbers[-1])
+        received = [torch.empty_like(own) for _ in numbers]
+        check(group.allgather(received, own, timeout=limit), *numbers)
+        received = received if rank == 1 else []
+        check(group.gather(received, own, 1, limit), *received)
+        check(group.gather(received, own, root=1, timeout=limit), *received)
+        given = [number + 7 for number in numbers] if rank == 1 else []
+        check(group.scatter(own.clone(), given, 1, limit), own + 7)
+        check(group.scatter(own.clone(), given, root=1, timeout=limit), own + 7)
+        exchanged = torch.empty(size, dtype=own.dtype)
+        group.alltoall_base(exchanged, own.repeat(size), [], [], limit).wait()
+        assert exchanged.equal(torch.cat(numbers))
+        group.barrier(timeout=limit).wait()
+    if group._get_backend_name() == "comm":
+        check(group.reduce_scatter(own.clone(), list(map(torch.clone, numbers)), op=dist.ReduceOp.SUM), own * size)
+
+
 def an_abort_of_its_own_is_no_failure():
     dist.barrier()
     if dist.get_rank() == 0:
@@ -161,6 +200,11 @@ def tensors_with_gaps_are_refused():
 
 
 class Handles(unittest.TestCase):
+    def test_calls_have_a_shorter_form(self):
+        # The other backends of older versions have no timeout here.
+        for backend in ("comm", "gloo")[: 2 if ranks.VERSION >= (2, 15) else 1]:
+            ranks.run(calls_have_a_shorter_form, 2, backend=backend)
+
     def test_results_are_lists_of_tensors(self):
         for backend in ("comm", "gloo"):
             ranks.run(results_are_lists_of_tensors, 2, backend=backend)
