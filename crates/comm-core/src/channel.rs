@@ -120,6 +120,21 @@ pub trait Fabric: Send + Sync {
     /// both name ranks within the channel. The error of the check of `until`, unchanged.
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel>;
 
+    /// Opens several channels between the same ranks, as [`Fabric::open_among`] opens each of them.
+    /// The default opens one after the other; transports that need round trips open all at the same
+    /// time.
+    ///
+    /// # Errors
+    /// As [`Fabric::open_among`].
+    fn open_all(
+        &self,
+        channels: &[ChannelId],
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Vec<Self::Channel>> {
+        channels.iter().map(|channel| self.open_among(*channel, members, until)).collect()
+    }
+
     /// Allocates zeroed memory for a buffer: memory that the ranks on this host can read in place
     /// if these channels support that, otherwise on the heap, which is the default. It may outlive
     /// the channels.
@@ -169,6 +184,15 @@ impl<L: Fabric + ?Sized> Fabric for Arc<L> {
 
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel> {
         (**self).open_among(channel, members, until)
+    }
+
+    fn open_all(
+        &self,
+        channels: &[ChannelId],
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Vec<Self::Channel>> {
+        (**self).open_all(channels, members, until)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {

@@ -76,21 +76,25 @@ impl HybridFabric {
         self.connected.memory.obstacle()
     }
 
-    /// Opens a channel over both transports concurrently, so that a loss on either is detected
+    /// Opens channels over both transports concurrently, so that a loss on either is detected
     /// immediately.
     fn open_both(
         &self,
         tcp: &TcpFabric,
-        channel: ChannelId,
+        channels: &[ChannelId],
         members: &[usize],
         until: Until<'_>,
-    ) -> Result<HybridTransport> {
+    ) -> Result<Vec<HybridTransport>> {
         let is_over_tcp = |rank: usize| self.paths().to(rank) == Some(Path::Tcp);
-        let both =
-            (self.connected.memory.begin(channel, members)?, tcp.begin(channel, members, &is_over_tcp)?);
-        let (shm, tcp) = comm_mesh::complete(both, until, self.connected.watch.as_deref())?;
-        let is_over_tcp = members.iter().map(|rank| is_over_tcp(*rank)).collect();
-        Ok(Both::new(shm, tcp, is_over_tcp)?.into())
+        let begin = |channel: &ChannelId| {
+            let memory = self.connected.memory.begin(*channel, members)?;
+            Ok((memory, tcp.begin(*channel, members, &is_over_tcp)?))
+        };
+        let openings = channels.iter().map(begin).collect::<Result<Vec<_>>>()?;
+        let opened = comm_mesh::complete(openings, until, self.connected.watch.as_deref())?;
+        let is_over_tcp: Box<[bool]> = members.iter().map(|rank| is_over_tcp(*rank)).collect();
+        let both = |(shm, tcp)| Ok(Both::new(shm, tcp, is_over_tcp.clone())?.into());
+        opened.into_iter().map(both).collect()
     }
 }
 
@@ -120,15 +124,25 @@ impl Fabric for HybridFabric {
     }
 
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<HybridTransport> {
-        // Returns an error for an invalid channel before any peer is looked up.
-        self.group.subgroup(channel.group, members)?;
+        let opened = self.open_all(&[channel], members, until)?.pop();
+        opened.ok_or_else(|| Error::Internal("no channel was opened".into()))
+    }
+
+    fn open_all(
+        &self,
+        channels: &[ChannelId],
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Vec<HybridTransport>> {
+        // Returns an error for an invalid list of members before any peer is looked up.
+        self.group.subgroup(self.group.id(), members)?;
         let any = |path| members.iter().any(|rank| self.paths().to(*rank) == Some(path));
         match &self.connected.tcp {
             Some(tcp) if any(Path::Tcp) && any(Path::SharedMemory) => {
-                self.open_both(tcp, channel, members, until)
+                self.open_both(tcp, channels, members, until)
             }
-            Some(tcp) if any(Path::Tcp) => Ok(tcp.open_among(channel, members, until)?.into()),
-            _ => Ok(self.connected.memory.open_among(channel, members, until)?.into()),
+            Some(tcp) if any(Path::Tcp) => Ok(into_each(tcp.open_all(channels, members, until)?)),
+            _ => Ok(into_each(self.connected.memory.open_all(channels, members, until)?)),
         }
     }
 
@@ -142,4 +156,8 @@ impl Fabric for HybridFabric {
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         self.connected.memory.shared_buffer(bytes)
     }
+}
+
+fn into_each<T: Into<HybridTransport>>(opened: Vec<T>) -> Vec<HybridTransport> {
+    opened.into_iter().map(T::into).collect()
 }

@@ -67,19 +67,56 @@ impl<A: Opening, B: Opening> Opening for (A, B) {
     }
 
     fn timeout(&self) -> Error {
-        match (self.0.timeout(), self.1.timeout()) {
-            (Error::Timeout { waiting_for: a, .. }, Error::Timeout { waiting_for: b, after, during }) => {
-                let mut waiting_for = [a, b].concat();
-                waiting_for.sort_unstable();
-                Error::Timeout { waiting_for, after, during }
-            }
-            // The reason why a rank could not be reached is more specific than a timeout.
-            (Error::Timeout { .. }, error) | (error, _) => error,
-        }
+        merge(self.0.timeout(), self.1.timeout())
     }
 
     fn finish(self) -> Result<Self::Channel> {
         Ok((self.0.finish()?, self.1.finish()?))
+    }
+}
+
+/// Opens several channels between the same ranks concurrently, so that this takes as many round
+/// trips as to open one of them.
+impl<O: Opening> Opening for Vec<O> {
+    type Channel = Vec<O::Channel>;
+
+    fn advance(&mut self) -> Result<bool> {
+        let mut all_connected = true;
+        for opening in self {
+            all_connected &= opening.advance()?;
+        }
+        Ok(all_connected)
+    }
+
+    fn poll_fds(&self) -> Vec<PollFd<'_>> {
+        self.iter().flat_map(O::poll_fds).collect()
+    }
+
+    fn next_attempt(&self) -> Option<Instant> {
+        self.iter().filter_map(O::next_attempt).min()
+    }
+
+    fn timeout(&self) -> Error {
+        let errors = self.iter().map(O::timeout).reduce(merge);
+        errors.unwrap_or_else(|| Error::Internal("there is no channel to wait for".into()))
+    }
+
+    fn finish(self) -> Result<Self::Channel> {
+        self.into_iter().map(O::finish).collect()
+    }
+}
+
+/// Returns the error for two channels that are not open at the deadline.
+fn merge(first: Error, second: Error) -> Error {
+    match (first, second) {
+        (Error::Timeout { waiting_for: a, .. }, Error::Timeout { waiting_for: b, after, during }) => {
+            let mut waiting_for = [a, b].concat();
+            waiting_for.sort_unstable();
+            waiting_for.dedup();
+            Error::Timeout { waiting_for, after, during }
+        }
+        // The reason why a rank could not be reached is more specific than a timeout.
+        (Error::Timeout { .. }, error) | (error, _) => error,
     }
 }
 

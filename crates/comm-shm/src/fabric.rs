@@ -182,6 +182,17 @@ impl Fabric for SharedMemoryFabric {
         comm_mesh::complete(self.begin(channel, members)?, until, self.watch.as_deref())
     }
 
+    fn open_all(
+        &self,
+        channels: &[ChannelId],
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Vec<SharedMemoryTransport>> {
+        let begin = |channel: &ChannelId| self.begin(*channel, members);
+        let openings = channels.iter().map(begin).collect::<Result<Vec<_>>>()?;
+        comm_mesh::complete(openings, until, self.watch.as_deref())
+    }
+
     /// Allocates memory that neighbours read in place, or memory on the heap if `bytes` is too
     /// small for that or the kernel is older than 5.1. Channels of this fabric read it in place;
     /// others copy it. It takes a file descriptor.

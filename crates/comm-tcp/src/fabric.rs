@@ -135,4 +135,15 @@ impl Fabric for TcpFabric {
     fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<TcpTransport> {
         comm_mesh::complete(self.begin(channel, members, &|_| true)?, until, self.watch.as_deref())
     }
+
+    fn open_all(
+        &self,
+        channels: &[ChannelId],
+        members: &[usize],
+        until: Until<'_>,
+    ) -> Result<Vec<TcpTransport>> {
+        let begin = |channel: &ChannelId| self.begin(*channel, members, &|_| true);
+        let openings = channels.iter().map(begin).collect::<Result<Vec<_>>>()?;
+        comm_mesh::complete(openings, until, self.watch.as_deref())
+    }
 }

@@ -75,6 +75,63 @@ fn every_pair_of_members_is_connected() {
     }
 }
 
+const KINDS: [ChannelKind; 3] = [ChannelKind::Control, ChannelKind::Collective, ChannelKind::PointToPoint];
+
+/// Begins to open channels of these kinds between all ranks, on each of them.
+fn begin_all<'m>(
+    meshes: &'m [Mesh<TestProtocol>],
+    kinds: &'m [ChannelKind],
+) -> Vec<Vec<impl Opening<Channel = TestChannel> + use<'m>>> {
+    let members: Vec<usize> = (0..meshes.len()).collect();
+    let begin = |mesh: &'m Mesh<TestProtocol>| {
+        kinds.iter().map(|kind| mesh.begin(channel(*kind), &members, &any_rank).unwrap()).collect()
+    };
+    meshes.iter().map(begin).collect()
+}
+
+/// Returns how many times every rank makes progress until all channels of these kinds are open.
+fn turns(meshes: &[Mesh<TestProtocol>], kinds: &[ChannelKind]) -> usize {
+    let mut openings = begin_all(meshes, kinds);
+    let mut turns = 1;
+    while openings.iter_mut().map(|opening| opening.advance().unwrap()).filter(|is_open| !is_open).count() > 0
+    {
+        turns += 1;
+        assert!(turns < 1000);
+    }
+    turns
+}
+
+#[test]
+fn several_channels_are_open_after_as_many_turns_as_one() {
+    for size in [2, 3, 5] {
+        assert_eq!(turns(&meshes(size), &KINDS), turns(&meshes(size), &KINDS[1..2]));
+    }
+}
+
+#[test]
+fn each_of_several_channels_connects_every_pair() {
+    for size in [1, 2, 3, 5] {
+        let (meshes, members): (_, Vec<usize>) = (meshes(size), (0..size).collect());
+        let mut openings = begin_all(&meshes, &KINDS);
+        drive(&mut openings);
+        let mut opened: Vec<_> = openings.into_iter().map(|opening| opening.finish().unwrap()).collect();
+        for _ in KINDS {
+            let mut channels: Vec<_> =
+                opened.iter_mut().map(|channels: &mut Vec<TestChannel>| channels.remove(0)).collect();
+            check(&mut channels, &members);
+        }
+    }
+}
+
+#[test]
+fn a_timeout_of_several_channels_names_each_awaited_member_once() {
+    let meshes = meshes(4);
+    let openings = begin_all(&meshes, &KINDS).swap_remove(1);
+    let outcome = complete(openings, Until::from(deadline_after(Duration::from_millis(20))), None);
+    let Err(Error::Timeout { waiting_for, .. }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(waiting_for, [0, 2, 3]);
+}
+
 #[test]
 fn a_member_adds_connections_to_an_open_channel() {
     let meshes = meshes(2);

@@ -10,13 +10,13 @@ use comm_core::{Allocation, ChannelId, Fabric, LinkModel, Result, Scheduler, Tra
 pub(super) trait DynFabric: Send + Sync {
     fn now(&self) -> Instant;
     fn links(&self) -> LinkModel;
-    fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Box<dyn Transport>>;
-    fn open_among(
+    fn size(&self) -> usize;
+    fn open_all(
         &self,
-        channel: ChannelId,
+        channels: &[ChannelId],
         members: &[usize],
         until: Until<'_>,
-    ) -> Result<Box<dyn Transport>>;
+    ) -> Result<Vec<Box<dyn Transport>>>;
     fn allocate(&self, bytes: usize) -> Result<Allocation>;
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation>;
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>>;
@@ -31,17 +31,18 @@ impl<F: Fabric> DynFabric for F {
         Fabric::links(self)
     }
 
-    fn open(&self, channel: ChannelId, deadline: Instant) -> Result<Box<dyn Transport>> {
-        Ok(Box::new(Fabric::open(self, channel, deadline)?))
+    fn size(&self) -> usize {
+        self.group().size()
     }
 
-    fn open_among(
+    fn open_all(
         &self,
-        channel: ChannelId,
+        channels: &[ChannelId],
         members: &[usize],
         until: Until<'_>,
-    ) -> Result<Box<dyn Transport>> {
-        Ok(Box::new(Fabric::open_among(self, channel, members, until)?))
+    ) -> Result<Vec<Box<dyn Transport>>> {
+        let opened = Fabric::open_all(self, channels, members, until)?;
+        Ok(opened.into_iter().map(|channel| Box::new(channel) as Box<dyn Transport>).collect())
     }
 
     fn allocate(&self, bytes: usize) -> Result<Allocation> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    Allocation, ChannelId, ChannelKind, Collective, Element, GroupId, HostViewMut, LinkModel, Observe,
+    Allocation, ChannelId, ChannelKind, Collective, Element, Error, GroupId, HostViewMut, LinkModel, Observe,
     Result, Scheduler, Signature, Transport, Until,
 };
 
@@ -28,26 +28,14 @@ struct GroupChannels {
 }
 
 impl GroupChannels {
-    /// Opens every channel of the group of all ranks of the world.
-    fn open(fabric: &dyn DynFabric, deadline: Instant) -> Result<Self> {
-        Self::open_each(|kind| fabric.open(ChannelId { group: GroupId::WORLD, kind }, deadline))
-    }
-
-    /// Opens every channel of a group between these ranks of the world.
-    fn open_among(
-        fabric: &dyn DynFabric,
-        group: GroupId,
-        members: &[usize],
-        until: Until<'_>,
-    ) -> Result<Self> {
-        Self::open_each(|kind| fabric.open_among(ChannelId { group, kind }, members, until))
-    }
-
-    fn open_each(channel: impl Fn(ChannelKind) -> Result<Box<dyn Transport>>) -> Result<Self> {
-        let (control, data) = (channel(ChannelKind::Control)?, channel(ChannelKind::Collective)?);
-        // Opened eagerly: opening a channel needs all members, but the first message may involve
-        // only two.
-        Ok(Self { control, data, messages: channel(ChannelKind::PointToPoint)? })
+    /// Opens every channel of a group between these ranks of the world. That of messages is opened
+    /// now, because opening it needs all members, but the first message may involve only two.
+    fn open(fabric: &dyn DynFabric, group: GroupId, members: &[usize], until: Until<'_>) -> Result<Self> {
+        let kinds = [ChannelKind::Control, ChannelKind::Collective, ChannelKind::PointToPoint];
+        let opened = fabric.open_all(&kinds.map(|kind| ChannelId { group, kind }), members, until)?;
+        let opened = <[_; 3]>::try_from(opened);
+        let opened = opened.map_err(|_| Error::Internal("not every channel of a group was opened".into()));
+        opened.map(|[control, data, messages]| Self { control, data, messages })
     }
 }
 
@@ -76,7 +64,8 @@ impl GroupContext {
         let tuning = config.tuning(fabric.links());
         let mut context = Self { fabric, config, links: tuning.links };
         let deadline = context.deadline(timeout);
-        let channels = GroupChannels::open(&*context.fabric, deadline)?;
+        let all: Vec<usize> = (0..context.fabric.size()).collect();
+        let channels = GroupChannels::open(&*context.fabric, GroupId::WORLD, &all, deadline.into())?;
         let connected = context.start(channels, None, &tuning, deadline)?;
         context.links = connected.engine.tuning().links;
         Ok((context, connected))
@@ -100,7 +89,7 @@ impl GroupContext {
         alive: Option<&dyn Fn() -> Result<()>>,
     ) -> Result<Connected> {
         let until = alive.map_or(Until::from(deadline), |alive| Until::from(deadline).while_ok(alive));
-        let channels = GroupChannels::open_among(&*self.fabric, group, members, until)?;
+        let channels = GroupChannels::open(&*self.fabric, group, members, until)?;
         self.start(channels, Some(members), proposal, deadline)
     }
 
