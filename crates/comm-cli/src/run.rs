@@ -79,7 +79,7 @@ pub(crate) struct Run {
     tee: bool,
 
     /// Bind each rank to its own share of the cores (core), or to one NUMA node (numa), of those
-    /// that commctl may use
+    /// that commctl may use. If there are more ranks, they share them
     #[arg(long, value_name = "core|numa|none", default_value = "none", hide_default_value = true)]
     bind_to: BindTo,
 

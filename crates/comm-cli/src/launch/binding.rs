@@ -17,7 +17,8 @@ pub enum BindTo {
     /// Ranks may use all processors of the launcher.
     #[default]
     None,
-    /// Each rank gets its own share of the cores, with all hardware threads of each.
+    /// Each rank gets its own share of the cores, with all hardware threads of each. Consecutive
+    /// ranks share a core if there are more of them.
     Core,
     /// Each rank gets one NUMA node. Consecutive ranks share a node if there are more of them.
     Numa,
@@ -30,16 +31,6 @@ pub enum BindingError {
     /// The text is not a binding.
     #[error("expected core, numa or none")]
     Unknown,
-    /// There are fewer cores than ranks.
-    #[error(
-        "cannot bind {ranks} ranks to their own cores: commctl may use {cores}; take fewer ranks, or --bind-to numa or none"
-    )]
-    TooFewCores {
-        /// The number of ranks on this host.
-        ranks: usize,
-        /// The number of cores that the launcher may use.
-        cores: usize,
-    },
     /// The system does not tell its processors.
     #[error("cannot bind ranks: cannot read {}; pass --bind-to none", path.display())]
     Topology {
@@ -74,14 +65,10 @@ pub(super) struct RankCpus {
 impl BindTo {
     /// Returns the processors of each rank, or none if ranks are not bound.
     pub(super) fn assign(self, ranks: usize) -> Result<Option<Vec<RankCpus>>, BindingError> {
-        let groups = match self {
-            Self::None => return Ok(None),
-            Self::Core => cores(Path::new("/sys/devices/system/cpu"), &allowed()?)?,
-            Self::Numa => numa_nodes(Path::new("/sys/devices/system/node"), &allowed()?)?,
-        };
         let shares = match self {
-            Self::Core => own_cores(&groups, ranks)?,
-            _ => shared_nodes(&groups, ranks),
+            Self::None => return Ok(None),
+            Self::Core => shares(&cores(Path::new("/sys/devices/system/cpu"), &allowed()?)?, ranks),
+            Self::Numa => one_each(&numa_nodes(Path::new("/sys/devices/system/node"), &allowed()?)?, ranks),
         };
         let sharing = |share: &Vec<usize>| shares.iter().filter(|other| *other == share).count();
         let cpus = shares.iter().map(|share| {
@@ -103,17 +90,14 @@ fn allowed() -> Result<Vec<usize>, BindingError> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Divides cores evenly, in order: each rank gets at least one.
-fn own_cores(cores: &[Vec<usize>], ranks: usize) -> Result<Vec<Vec<usize>>, BindingError> {
-    if cores.len() < ranks {
-        return Err(BindingError::TooFewCores { ranks, cores: cores.len() });
-    }
+/// Divides cores evenly, in order. Each rank gets at least one, which it may share.
+fn shares(cores: &[Vec<usize>], ranks: usize) -> Vec<Vec<usize>> {
     let first = |rank: usize| rank * cores.len() / ranks;
-    Ok((0..ranks).map(|rank| cores[first(rank)..first(rank + 1)].concat()).collect())
+    (0..ranks).map(|rank| cores[first(rank)..first(rank + 1).max(first(rank) + 1)].concat()).collect()
 }
 
 /// Gives each rank a node, in order, with as equal numbers of ranks as possible.
-fn shared_nodes(nodes: &[Vec<usize>], ranks: usize) -> Vec<Vec<usize>> {
+fn one_each(nodes: &[Vec<usize>], ranks: usize) -> Vec<Vec<usize>> {
     (0..ranks).map(|rank| nodes[rank * nodes.len() / ranks].clone()).collect()
 }
 
@@ -207,20 +191,20 @@ mod tests {
         let all: Vec<usize> = (0..8).collect();
         let bound = |allowed: &[usize], ranks| {
             let cores = cores(host.path(), allowed).expect("files");
-            own_cores(&cores, ranks)
+            shares(&cores, ranks)
         };
-        assert_eq!(bound(&all, 2).expect("cores"), [vec![0, 4, 1, 5], vec![2, 6, 3, 7]]);
-        assert_eq!(bound(&all, 3).expect("cores"), [vec![0, 4], vec![1, 5], vec![2, 6, 3, 7]]);
-        assert_eq!(bound(&[1, 3, 7], 2).expect("cores"), [vec![1], vec![3, 7]]);
-        let few = bound(&[1, 3, 7], 3);
-        assert!(matches!(few, Err(BindingError::TooFewCores { ranks: 3, cores: 2 })), "{few:?}");
+        assert_eq!(bound(&all, 2), [vec![0, 4, 1, 5], vec![2, 6, 3, 7]]);
+        assert_eq!(bound(&all, 3), [vec![0, 4], vec![1, 5], vec![2, 6, 3, 7]]);
+        assert_eq!(bound(&[1, 3, 7], 2), [vec![1], vec![3, 7]]);
+        assert_eq!(bound(&[1, 3, 7], 3), [vec![1], vec![1], vec![3, 7]]);
+        assert_eq!(bound(&[1, 3], 5), [vec![1], vec![1], vec![1], vec![3], vec![3]]);
     }
 
     #[test]
     fn ranks_are_spread_over_the_nodes_that_are_allowed() {
         let host = host();
         let bound =
-            |allowed: &[usize], ranks| shared_nodes(&numa_nodes(host.path(), allowed).expect("files"), ranks);
+            |allowed: &[usize], ranks| one_each(&numa_nodes(host.path(), allowed).expect("files"), ranks);
         let (first, second) = (vec![0, 1, 4, 5], vec![2, 3, 6, 7]);
         let all: Vec<usize> = (0..8).collect();
         assert_eq!(bound(&all, 1), std::slice::from_ref(&first));
