@@ -3,9 +3,13 @@
 import atexit
 import datetime
 
+import torch
 import torch.distributed as dist
 
 from .process_group import CommProcessGroup, groups
+
+# The backends of PyTorch itself.
+_BUILT_IN = {name.upper() for name in dist.Backend.backend_list}
 
 
 class _Creator:
@@ -28,9 +32,12 @@ class _Creator:
 def register(name="comm"):
     """Registers the backend, if it has not been.
 
-    Importing `comm_torch` does this; so does PyTorch from 2.15 on. Under the name of another
-    backend, such as "gloo", it takes the place of that one in programs that cannot be changed.
+    Importing `comm_torch` does this; so does PyTorch from 2.15 on. From then on, it can also get the
+    name of another backend, such as "gloo", whose place it takes in programs that cannot be changed.
     """
+    if name.upper() in _BUILT_IN and not hasattr(dist.Backend, "_ensure_backend_registered"):
+        version = torch.__version__
+        raise RuntimeError(f"PyTorch {version} does not let others be {name}: ask for comm, or use PyTorch 2.15 or later")
     # comm records its calls itself, and PyTorch's recorder needs a backend written in C++.
     getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add(name)
     plugin = dist.Backend._plugins.get(name.upper())

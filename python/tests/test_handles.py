@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+import comm_torch
 import ranks
 
 CPU = torch.device("cpu")
@@ -127,6 +128,19 @@ def calls_have_a_shorter_form():
         check(group.reduce_scatter(own.clone(), list(map(torch.clone, numbers)), op=dist.ReduceOp.SUM), own * size)
 
 
+def it_takes_the_name_of_another_backend():
+    if ranks.VERSION >= (2, 15):
+        comm_torch.register("gloo")
+        assert type(dist.new_group(backend="gloo")) is type(dist.group.WORLD)
+        return
+    try:
+        comm_torch.register("gloo")
+    except RuntimeError as error:
+        assert "use PyTorch 2.15 or later" in str(error)
+        return
+    raise AssertionError("older versions create gloo without asking")
+
+
 def an_abort_of_its_own_is_no_failure():
     dist.barrier()
     if dist.get_rank() == 0:
@@ -200,6 +214,9 @@ def tensors_with_gaps_are_refused():
 
 
 class Handles(unittest.TestCase):
+    def test_it_takes_the_name_of_another_backend(self):
+        ranks.run(it_takes_the_name_of_another_backend, 2)
+
     def test_calls_have_a_shorter_form(self):
         # The other backends of older versions have no timeout here.
         for backend in ("comm", "gloo")[: 2 if ranks.VERSION >= (2, 15) else 1]:
