@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::host::HostId;
 
-/// The first field of every record: the version of the format and of the messages on a connection.
+/// The first field of every record: the version of the format.
 const VERSION: &str = "7";
 
 /// The address of a rank.
