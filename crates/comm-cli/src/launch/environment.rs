@@ -53,6 +53,8 @@ const RESERVED: [&str; 15] = [
     JOIN_ID,
 ];
 
+/// The folder in which ranks record their last calls.
+pub(super) const FLIGHT_DIR: &str = "COMM_FLIGHT_DIR";
 /// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 

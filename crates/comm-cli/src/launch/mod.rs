@@ -299,6 +299,7 @@ impl Launch {
     ///
     /// - [`LaunchError::RankFailed`] names the rank that failed first, after the last restart, or
     ///   after which too few were left. The others got SIGTERM, and SIGKILL after the grace period.
+    ///   With `COMM_FLIGHT_DIR`, SIGTERM came a second later, for them to record their calls.
     /// - [`LaunchError::Interrupted`] if a signal stopped the launcher.
     /// - [`LaunchError::Agents`] if the launchers of several hosts did not meet, or one of them was
     ///   lost, was stopped or could not start its ranks.

@@ -76,7 +76,9 @@ impl Launch {
         ids: Option<Vec<u64>>,
         signals: StopSignals,
     ) -> Result<(), LaunchError> {
-        let mut supervisor = Supervisor::new(signals, self.grace).map_err(system("watch the ranks"))?;
+        let records = self.given_env(environment::FLIGHT_DIR).is_some();
+        let mut supervisor =
+            Supervisor::new(signals, self.grace, records).map_err(system("watch the ranks"))?;
         let ids = ids.map_or_else(|| vec![None; self.ranks], |ids| ids.into_iter().map(Some).collect());
         let outputs = self.start_all(running.job, &mut supervisor, &ids)?;
         running.relay(outputs)?;

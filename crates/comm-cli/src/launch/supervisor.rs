@@ -19,6 +19,8 @@ use super::signals::StopSignals;
 const LEFTOVERS_POLL: Duration = Duration::from_millis(10);
 /// The longest grace period, so that adding it to an instant does not overflow.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// The time after a failure in which the other ranks may record their last calls.
+const RECORDING: Duration = Duration::from_secs(1);
 const SIGNALS: u64 = u64::MAX;
 const OTHERS: u64 = u64::MAX - 1;
 
@@ -31,6 +33,8 @@ pub(super) struct Supervisor {
     signals: StopSignals,
     epoll: OwnedFd,
     grace: Duration,
+    /// The time between the failure of a rank and the signals to the others.
+    pause: Duration,
     /// Whether a rank has exited with code 0.
     has_succeeded: bool,
     ending: Option<Termination>,
@@ -73,12 +77,15 @@ enum Agreement {
 /// The state of a launch that is being terminated.
 struct Termination {
     cause: LaunchError,
+    /// When the ranks get SIGTERM, if they have not got it yet.
+    term_at: Option<Instant>,
     kill_at: Instant,
     killed: bool,
 }
 
 impl Supervisor {
-    pub(super) fn new(signals: StopSignals, grace: Duration) -> io::Result<Self> {
+    /// `records` is whether ranks record their last calls when another one has failed.
+    pub(super) fn new(signals: StopSignals, grace: Duration, records: bool) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &signals, EventData::new_u64(SIGNALS), EventFlags::IN)?;
         Ok(Self {
@@ -86,6 +93,7 @@ impl Supervisor {
             signals,
             epoll,
             grace: grace.min(GRACE_MAX),
+            pause: if records { RECORDING } else { Duration::ZERO },
             has_succeeded: false,
             ending: None,
             agreement: Agreement::Open,
@@ -260,14 +268,26 @@ impl Supervisor {
 
     /// Terminates all ranks, unless that has already begun.
     fn end(&mut self, signal: Signal, cause: LaunchError) {
-        if self.ending.is_none() {
-            self.ending = Some(Termination { cause, kill_at: Instant::now() + self.grace, killed: false });
+        if self.ending.is_some() {
+            return;
+        }
+        let is_failure = matches!(cause, LaunchError::RankFailed(_));
+        let pause = if is_failure { self.pause } else { Duration::ZERO };
+        let term_at = (!pause.is_zero()).then(|| Instant::now() + pause);
+        let kill_at = Instant::now() + pause + self.grace;
+        self.ending = Some(Termination { cause, term_at, kill_at, killed: false });
+        if term_at.is_none() {
             self.signal_all(signal);
         }
     }
 
     fn on_clock(&mut self) {
         let now = Instant::now();
+        if let Some(ending) = &mut self.ending
+            && ending.term_at.take_if(|term_at| *term_at <= now).is_some()
+        {
+            self.signal_all(Signal::TERM);
+        }
         if self.ending.as_ref().is_some_and(|ending| !ending.killed && now >= ending.kill_at) {
             self.kill_all();
         }
@@ -289,7 +309,7 @@ impl Supervisor {
     fn kill_all(&mut self) {
         self.signal_all(Signal::KILL);
         if let Some(ending) = &mut self.ending {
-            ending.killed = true;
+            (ending.term_at, ending.killed) = (None, true);
             ending.kill_at = Instant::now();
         }
     }
@@ -313,6 +333,7 @@ impl Supervisor {
         }
         let Some(ending) = &self.ending else { return launch.next_check() };
         let is_due = !ending.killed && self.is_running();
-        is_due.then(|| ending.kill_at.saturating_duration_since(Instant::now()))
+        let next = ending.term_at.unwrap_or(ending.kill_at);
+        is_due.then(|| next.saturating_duration_since(Instant::now()))
     }
 }

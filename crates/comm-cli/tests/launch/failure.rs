@@ -57,6 +57,20 @@ fn a_killed_rank_terminates_the_others_and_its_signal_is_reported() {
 }
 
 #[test]
+fn the_others_have_a_second_to_record_their_calls() {
+    let script = r#"trap 'report "term" $(date +%s%3N); exit 1' TERM; report "ready.$RANK" x
+        [ $RANK = 1 ] && while [ ! -e "$DIR/ready.0" ]; do sleep 0.01; done && report "failed" $(date +%s%3N) && exit 7
+        while :; do sleep 0.01; done"#;
+    let mut launched = launch(&["-n", "2", "--env", "COMM_FLIGHT_DIR=/tmp"], script);
+    let cause = Instant::now();
+    let ended = launched.end();
+    assert!(cause.elapsed() < PROMISED, "{:?}", cause.elapsed());
+    assert_eq!(ended.status.code(), Some(7));
+    let [failed, term] = ["failed", "term"].map(|name| launched.report(name).parse::<u64>().expect("a time"));
+    assert!(term - failed >= 1000, "SIGTERM came after {} ms", term - failed);
+}
+
+#[test]
 fn the_others_of_an_elastic_launch_go_on_until_too_few_are_left() {
     let killed = |rank: usize, pids: &[Pid]| {
         format!("commctl: rank {rank} (pid {}) was killed by SIGKILL", pids[rank])
