@@ -174,8 +174,8 @@ fn ranks_of_open_mpi_on_two_hosts_find_each_other_without_any_setting() {
     assert_sums(&launcher.0, 4, &job.output().unwrap());
 }
 
-/// Open MPI ends the job. MPICH lets the others wait for a process that has not used its process
-/// manager.
+/// Open MPI ends the job, so a rank may see rank 0 end before it is ended itself. MPICH lets the
+/// others wait for a process that has not used its process manager.
 #[test]
 fn nobody_waits_longer_than_configured_for_a_rank_that_exits_before_it_comes() {
     for launcher in installed() {
@@ -187,10 +187,12 @@ fn nobody_waits_longer_than_configured_for_a_rank_that_exits_before_it_comes() {
             !output.status.success() && started.elapsed() < Duration::from_secs(100),
             "{launcher:?}: {text}"
         );
-        for report in text.lines().filter_map(|line| line.split_once("report: ")) {
+        for (_, report) in text.lines().filter_map(|line| line.split_once("report: ")) {
             let has_timed_out =
-                report.1.starts_with("timed out after") && report.1.contains(" during rendezvous");
-            assert!(has_timed_out, "{launcher:?}: {text}");
+                report.starts_with("timed out after") && report.contains(" during rendezvous");
+            let sees_the_end =
+                launcher.1 == OPEN_MPI && report.starts_with("rank 0 was lost during rendezvous");
+            assert!(has_timed_out || sees_the_end, "{launcher:?}: {text}");
         }
     }
 }
