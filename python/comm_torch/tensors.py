@@ -118,6 +118,8 @@ def options(given, kind, *others):
     """Returns the options of a call, or makes them of the root, the operator and the timeout of its
     shorter form."""
     if type(given) is kind:
+        if any(value is not None for value in others):
+            raise TypeError(f"{kind.__name__} and a root, an operator or a timeout in one call")
         return given
     made = kind()
     for value in (given, *others):

@@ -93,14 +93,15 @@ def calls_have_a_shorter_form():
     """For one tensor of each rank, with a root, an operator and a timeout instead of options."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
     limit, largest = datetime.timedelta(seconds=30), dist.ReduceOp.MAX
-    numbers = [torch.tensor([number]) for number in range(size)]
+    # Their sum is not the largest.
+    numbers = [torch.tensor([number + 1]) for number in range(size)]
 
     def check(work, *expected):
         work.wait()
         assert work.get_future().value() == list(expected)
 
     # On tensors that are read in place, and on copies.
-    for own in (torch.tensor([rank]), torch.tensor([rank, 0])[::2]):
+    for own in (torch.tensor([rank + 1]), torch.tensor([rank + 1, 0])[::2]):
         check(group.allreduce(own.clone(), largest, limit), numbers[-1])
         check(group.allreduce([own.clone()], op=largest, timeout=limit), numbers[-1])
         check(group.broadcast(own.clone(), 1, limit), numbers[1])
@@ -124,8 +125,24 @@ def calls_have_a_shorter_form():
         group.alltoall_base(exchanged, own.repeat(size), [], [], limit).wait()
         assert exchanged.equal(torch.cat(numbers))
         group.barrier(timeout=limit).wait()
+    # Nothing that a caller asks for is ignored.
+    try:
+        group.reduce([own.clone()], dist.ReduceOptions(), op=largest)
+    except TypeError:
+        pass
+    else:
+        raise AssertionError("options have an operator already")
     if group._get_backend_name() == "comm":
-        check(group.reduce_scatter(own.clone(), list(map(torch.clone, numbers)), op=dist.ReduceOp.SUM), own * size)
+        check(group.reduce_scatter(own.clone(), list(map(torch.clone, numbers)), op=largest), own)
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 0:
+            try:
+                group.allreduce(own.clone(), timeout=datetime.timedelta(milliseconds=300)).wait()
+            except RuntimeError as error:
+                assert "timed out after 300ms" in str(error), error
+                return store.set("late", "")
+            raise AssertionError("the other rank makes no call")
+        store.wait(["late"])
 
 
 def it_takes_the_name_of_another_backend():

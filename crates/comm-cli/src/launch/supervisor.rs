@@ -273,8 +273,8 @@ impl Supervisor {
         }
         let is_failure = matches!(cause, LaunchError::RankFailed(_));
         let pause = if is_failure { self.pause } else { Duration::ZERO };
-        let term_at = (!pause.is_zero()).then(|| Instant::now() + pause);
-        let kill_at = Instant::now() + pause + self.grace;
+        let ends = Instant::now() + pause;
+        let (term_at, kill_at) = ((!pause.is_zero()).then_some(ends), ends + self.grace);
         self.ending = Some(Termination { cause, term_at, kill_at, killed: false });
         if term_at.is_none() {
             self.signal_all(signal);
