@@ -80,6 +80,13 @@ pub trait Transport: Send {
         RegistrationSizes::any()
     }
 
+    /// Returns whether peers on this host can map this memory, and read large pieces in place. The
+    /// default is `false`.
+    fn is_read_in_place(&self, memory: &[u8]) -> bool {
+        let _ = memory;
+        false
+    }
+
     /// Returns the number of bytes of a result that stay in the caches of the host, if every rank
     /// receives as many. Longer ones that this rank does not read again are best received with
     /// [`RecvBuf::copy_to_non_temporal`]. A transport whose received bytes the kernel copies has no

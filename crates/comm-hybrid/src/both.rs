@@ -42,6 +42,10 @@ impl Both {
         self.is_over_tcp.get(peer).copied().unwrap_or(false)
     }
 
+    pub(crate) fn is_read_in_place(&self, memory: &[u8]) -> bool {
+        self.shm.is_read_in_place(memory)
+    }
+
     pub(crate) fn cached_bytes(&self) -> usize {
         self.shm.cached_bytes()
     }

@@ -122,6 +122,10 @@ impl Transport for HybridTransport {
         SharedMemoryTransport::REGISTRATION_SIZES
     }
 
+    fn is_read_in_place(&self, memory: &[u8]) -> bool {
+        whole!(&self.inner, channel => channel.is_read_in_place(memory))
+    }
+
     fn cached_bytes(&self) -> usize {
         whole!(&self.inner, channel => channel.cached_bytes())
     }

@@ -8,7 +8,7 @@ use comm_core::{
     ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Executor, Job, Progress, Regions, lower};
+use comm_ring::__private::{Executor, Job, Progress, ReadInPlace, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -38,7 +38,15 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
     // Miri has no non-temporal stores.
     let bypasses_caches = ranks <= row.traits.final_ranks_max && params.rank % 2 == 1 && !cfg!(miri);
-    let job = Job { reduction, ranks, sequence: 1, fingerprint: 0xfeed, bypasses_caches };
+    let job = Job {
+        reduction,
+        ranks,
+        sequence: 1,
+        fingerprint: 0xfeed,
+        bypasses_caches,
+        // Where others read results changes how they are computed, not what they are.
+        read_in_place: ReadInPlace { output: params.rank % 2 == 1, scratch: params.rank.is_multiple_of(2) },
+    };
     let mut executor = Executor::new(ranks, 4);
     let mut steps = lower((row.steps)(params), &layout, reduction);
     let mut buffers = Regions { input: &input, output: &mut output, scratch: &mut scratch };

@@ -317,6 +317,10 @@ impl Transport for SharedMemoryTransport {
         Self::REGISTRATION_SIZES
     }
 
+    fn is_read_in_place(&self, memory: &[u8]) -> bool {
+        self.export.as_ref().is_some_and(|export| export.regions.find(memory).is_some())
+    }
+
     fn cached_bytes(&self) -> usize {
         let connected = 1 + self.peers.iter().flatten().count();
         // All others may be connected later.

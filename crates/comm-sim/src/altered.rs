@@ -103,6 +103,10 @@ where
         self.transport.registration_sizes()
     }
 
+    fn is_read_in_place(&self, memory: &[u8]) -> bool {
+        self.transport.is_read_in_place(memory)
+    }
+
     fn cached_bytes(&self) -> usize {
         self.transport.cached_bytes()
     }

@@ -9,11 +9,15 @@ use super::program::Programs;
 use super::scratch::{Scratch, SharedBufferSource};
 use super::session::Session;
 use super::wide::Wide;
-use crate::executor::{Job, Regions};
+use crate::executor::{Job, ReadInPlace, Regions};
 use crate::{RingConfig, Tuning};
 
 /// The longest buffer of a call that is not timed, unless it waits or is sampled.
 const SHORT_BYTES_MAX: usize = 64 << 10;
+
+/// Calls with shorter results do not ask which memory is read in place: that would take longer than
+/// it saves.
+const READ_IN_PLACE_MIN: usize = 16 << 10;
 
 /// The target of the spans of calls.
 const CALL_TARGET: &str = "comm_ring::call";
@@ -187,11 +191,16 @@ impl Runner {
         let _span = tracing::enabled!(target: CALL_TARGET, tracing::Level::TRACE)
             .then(|| call_span(&program.signature, session.group, sequence).entered());
         let bypasses_caches = program.has_final_receives() && output.len() > session.cached_bytes;
-        let job = Job { reduction, ranks: session.group.size(), sequence, fingerprint, bypasses_caches };
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
         let mut buffers = Regions { input, output, scratch };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         session.data.register(if program.registers { &memory } else { &[] });
+        let may_be_read = reduction.is_some() && buffers.output.len() >= READ_IN_PLACE_MIN;
+        let is_read = |memory: &[u8]| may_be_read && session.data.is_read_in_place(memory);
+        let read_in_place =
+            ReadInPlace { output: is_read(buffers.output), scratch: is_read(buffers.scratch) };
+        let ranks = session.group.size();
+        let job = Job { reduction, ranks, sequence, fingerprint, bypasses_caches, read_in_place };
         match program.kept() {
             Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, now, timeout),
             None => session.run(&mut *program.steps(), &job, &mut buffers, now, timeout),

@@ -10,6 +10,7 @@ mod partial_element;
 mod recv;
 mod regions;
 mod start;
+mod stores;
 mod window;
 
 use std::borrow::Borrow;
@@ -24,6 +25,8 @@ use recv::{
     recv_available, recv_bypassing, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements,
 };
 pub use regions::Regions;
+pub use stores::ReadInPlace;
+use stores::SharedStores;
 use window::{EntryState, Window};
 
 use crate::message::Header;
@@ -51,6 +54,8 @@ pub struct Job {
     /// Whether the output is too large for the caches, and what is received or copied into it is
     /// not read again.
     pub bypasses_caches: bool,
+    /// The memory that other ranks read in place.
+    pub read_in_place: ReadInPlace,
 }
 
 impl Job {
@@ -116,6 +121,7 @@ pub struct Executor {
     streams: PeerTable<PeerStreams>,
     /// The number of passes so far, including the current one.
     passes: u64,
+    stores: SharedStores,
 }
 
 /// The state of the streams to and from a peer.
@@ -140,6 +146,7 @@ impl Executor {
             interest: Interest::with_capacity(ranks.min(Window::CAPACITY_MAX)),
             streams: PeerTable::new(ranks, PeerStreams::default()),
             passes: 0,
+            stores: SharedStores::default(),
         }
     }
 
@@ -370,7 +377,15 @@ impl Executor {
                 }
                 (Some(reduction), addend) => {
                     let (turn, addend) = (&mut payload[done..end], addend.map(|addend| &addend[done..]));
-                    recv_reduce_available(transport, from, turn, addend, reduction, &mut entry.partial)?
+                    let partial = &mut entry.partial;
+                    let mut receive = |transport: &mut dyn Transport, reduction| {
+                        recv_reduce_available(transport, from, turn, addend, reduction, partial)
+                    };
+                    if job.read_in_place.includes(entry.lowered.place) {
+                        self.stores.time(transport, reduction, receive)?
+                    } else {
+                        receive(transport, reduction)?
+                    }
                 }
             };
         }

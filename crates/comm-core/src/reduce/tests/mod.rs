@@ -2,7 +2,7 @@ mod reference;
 
 use super::convert::{Narrow, Widen};
 use super::float::Float;
-use super::{DType, Isa, PassBuffers, RecvBuf, ReduceOp, Reduction, convert, dispatch};
+use super::{BLOCK_BYTES, DType, Isa, PassBuffers, RecvBuf, ReduceOp, Reduction, convert, dispatch};
 use half::{bf16, f16};
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -281,6 +281,29 @@ fn combining_and_finishing_in_one_pass_is_bit_identical_to_two_passes() {
             assert_eq!(last.combine(&mut in_place, None, RecvBuf::from_slice(&from)), from.len());
             last.combine(&mut apart, Some(&left), RecvBuf::from_slice(&from));
             assert!(in_place == expected && apart == expected, "{reduction:?}, {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "about values, not memory")]
+fn results_in_shared_memory_are_bit_identical_and_no_other_byte_is_written() {
+    let lens =
+        [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 8, 3 * BLOCK_BYTES - 7];
+    let bytes = |reduction: Reduction, seed| to_bytes(reduction.dtype, Random(seed).take(4 * BLOCK_BYTES));
+    for reduction in every_reduction().flat_map(|reduction| [reduction, reduction.completing(3)]) {
+        let [left, right] = [11, 12].map(|seed| bytes(reduction, seed));
+        for (len, spare) in lens.iter().flat_map(|len| [(*len, 0), (*len, 100)]) {
+            let from = RecvBuf::from_slice(&right[..len]);
+            let (mut expected, mut in_place) = (left[..len + spare].to_vec(), left[..len + spare].to_vec());
+            let mut apart = vec![GUARD; len + spare];
+            let used = reduction.combine(&mut expected, None, from);
+            let shared = reduction.into_shared(true);
+            assert_eq!(shared.combine(&mut in_place, None, from), used, "{reduction:?}, {len} bytes");
+            assert_eq!(shared.combine(&mut apart, Some(&left), from), used, "{reduction:?}, {len} bytes");
+            assert!(in_place == expected, "{reduction:?}, {len} bytes in place");
+            assert!(apart[..used] == expected[..used], "{reduction:?}, {len} bytes");
+            assert!(apart[used..].iter().all(|byte| *byte == GUARD), "{reduction:?}, {len} bytes");
         }
     }
 }

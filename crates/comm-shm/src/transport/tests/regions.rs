@@ -44,6 +44,14 @@ fn interest(peer: usize, send: bool) -> Interest {
 }
 
 #[test]
+fn memory_of_regions_is_read_in_place_and_no_other() {
+    let (near, regions, far) = exporter(1);
+    let (memory, private) = (filled(&regions, LARGE), vec![0; LARGE]);
+    assert!(near.is_read_in_place(memory.bytes()) && near.is_read_in_place(&memory.bytes()[5..]));
+    assert!(!near.is_read_in_place(&private) && !far.is_read_in_place(memory.bytes()));
+}
+
+#[test]
 fn a_large_piece_is_sent_at_once_and_released_when_it_was_read() {
     let (mut near, regions, mut far) = exporter(1);
     let memory = filled(&regions, LARGE);
