@@ -61,9 +61,16 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     let is_read_in_place =
         algorithm.traits.staged && links.reads_in_place(params.ranks, chunk_bytes / segments);
     let is_free = |step: &Step| is_read_in_place && matches!(step.place, Place::Scratch { .. });
+    let per_byte = links.within.per_byte;
+    // What reading in place takes more than a receiver's half of the time per byte.
+    let reading =
+        |step: &Step| step.blocks.count as f64 * chunk_bytes * per_byte * (LinkModel::READ_IN_PLACE - 0.5);
     steps
         .map(|step| match step.action {
             Action::Send { .. } if is_free(&step) => segments * links.within.overhead,
+            Action::Recv { .. } | Action::RecvReduce { .. } if is_read_in_place => {
+                effort(&step, segments, links, chunk_bytes) + reading(&step)
+            }
             _ => effort(&step, segments, links, chunk_bytes),
         })
         .sum()

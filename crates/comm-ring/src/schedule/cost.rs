@@ -116,8 +116,7 @@ impl Pacing {
     #[must_use]
     pub fn new(links: &LinkModel, block_bytes: f64) -> Self {
         let is_staged = links.reads_in_place(1, block_bytes);
-        // Bytes are copied once instead of twice.
-        let staged = is_staged.then_some(links.within.per_byte * block_bytes / 2.0);
+        let staged = is_staged.then_some(links.within.per_byte * block_bytes * LinkModel::READ_IN_PLACE);
         Self {
             within: Pace { staged, ..Pace::new(&links.within, links.reduce, block_bytes) },
             between: Pace::new(&links.between, links.reduce, block_bytes),
