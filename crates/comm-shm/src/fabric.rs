@@ -20,8 +20,8 @@ use crate::rendezvous::RendezvousConfig;
 use crate::transport::SharedMemoryTransport;
 
 /// The usual costs of a message, and of combining two blocks, among ranks that poll.
-const LINK: Link = Link { latency: 1e-7, overhead: 2e-7, per_byte: 1e-10 };
-const REDUCE: f64 = 3.3e-11;
+const LINK: Link = Link { latency: 1e-7, overhead: 2e-7, per_byte: 5e-11 };
+const REDUCE: f64 = 2.5e-11;
 
 /// Opens channels of shared memory between the ranks of a host.
 ///
