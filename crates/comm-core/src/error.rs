@@ -417,9 +417,11 @@ impl Error {
     }
 }
 
+/// Prints the `Display` text, for programs whose `main` returns this error. It is written at once,
+/// so that the errors of several processes do not mix within a line.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
+        f.write_str(&self.to_string())
     }
 }
 

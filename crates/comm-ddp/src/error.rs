@@ -201,10 +201,10 @@ pub enum Error {
     Poisoned(Arc<Error>),
 }
 
-/// Prints the `Display` text, for programs whose `main` returns this error.
+/// Prints the `Display` text in one piece, for programs whose `main` returns this error.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
+        f.write_str(&self.to_string())
     }
 }
 

@@ -77,6 +77,25 @@ fn debug_is_the_text_that_users_read() {
     );
 }
 
+/// Collects the pieces that are written: each is a system call of standard error.
+#[derive(Default)]
+struct Pieces(Vec<String>);
+
+impl std::fmt::Write for Pieces {
+    fn write_str(&mut self, piece: &str) -> std::fmt::Result {
+        self.0.push(piece.to_owned());
+        Ok(())
+    }
+}
+
+#[test]
+fn debug_is_written_in_one_piece() {
+    let error = Error::PeerLost { peer: 3, during: During::Connect, loss: Loss::Closed };
+    let mut pieces = Pieces::default();
+    std::fmt::write(&mut pieces, format_args!("{error:?}")).unwrap();
+    assert_eq!(pieces.0, [error.to_string()]);
+}
+
 #[test]
 fn only_the_callers_own_mistakes_are_not_fatal() {
     assert!(!Error::from(Invalid::Root { root: 5, size: 2 }).is_fatal());
