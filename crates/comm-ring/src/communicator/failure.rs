@@ -248,9 +248,7 @@ impl Session {
             Cause::Lost { peer, detail } if peer != self.group.rank() => {
                 self.lost(peer, Loss::Reported { by, detail })
             }
-            Cause::Lost { detail, .. } => {
-                Error::Aborted { by, reason: format!("it lost the connection to this rank: {detail}") }
-            }
+            Cause::Lost { detail, .. } => Error::Aborted { by, reason: about_this_rank(&detail) },
             Cause::Timeout { millis, waiting_for } => {
                 Error::Timeout { waiting_for, after: Duration::from_millis(millis), during: self.during() }
             }
@@ -398,5 +396,15 @@ impl Session {
             },
             other => Cause::Aborted { by: self.group.rank(), reason: other.to_string() },
         }
+    }
+}
+
+/// Makes this rank the subject of what another one says about it: a [`Loss`] begins with "it" or
+/// "its", which would be the other rank in the error of this one.
+fn about_this_rank(detail: &str) -> String {
+    match detail.split_once(' ') {
+        Some(("it", rest)) => format!("this rank {rest}"),
+        Some(("its", rest)) => format!("this rank's {rest}"),
+        _ => format!("it lost the connection to this rank: {detail}"),
     }
 }

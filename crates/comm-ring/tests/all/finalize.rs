@@ -63,6 +63,22 @@ fn ranks_that_gather_at_different_roots_all_get_the_mismatch() {
 }
 
 #[test]
+fn a_rank_that_finalizes_a_call_too_early_reads_that_it_left() {
+    let errors = run(2, |comm, _| {
+        comm.barrier().unwrap();
+        match comm.rank() {
+            0 => comm.all_reduce(&mut [1_u32; 4], ReduceOp::Sum).unwrap_err(),
+            _ => comm.finalize().unwrap_err(),
+        }
+    });
+    let [stayed, left] = &errors[..] else { panic!("two ranks") };
+    let stayed = stayed.to_string();
+    assert!(stayed.starts_with("rank 1 was lost during all_reduce(sum, 4 x u32,"), "{stayed}");
+    assert!(stayed.ends_with("call 2: it closed its communicator after call 1"), "{stayed}");
+    assert_eq!(left.to_string(), "aborted by rank 0: this rank closed its communicator after call 1");
+}
+
+#[test]
 fn finalizing_ends_a_group_whose_ranks_made_the_same_calls() {
     for ranks in [1, 2, 3, 5, 8] {
         world(ranks, &InProcessConfig::default(), &RingConfig::default(), |comm| {
