@@ -1,5 +1,6 @@
 //! The rendezvous with the other ranks.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -264,6 +265,17 @@ pub(crate) fn store_config(config: &Config) -> StoreConfig {
     store
 }
 
+/// Adds the remedy to the error that no process listens where rank 0 should serve the store.
+fn without_rank_0(error: Error) -> Error {
+    match error {
+        Error::Io { doing, source } if source.kind() == ErrorKind::ConnectionRefused => {
+            let remedy = "start rank 0, which serves the store, or correct MASTER_ADDR and MASTER_PORT";
+            Error::io(doing, io::Error::new(source.kind(), format!("{source}; {remedy}")))
+        }
+        other => other,
+    }
+}
+
 /// A check that fails when a rendezvous can no longer succeed.
 pub(crate) type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
@@ -292,7 +304,12 @@ impl<'a> Begun<'a> {
             let address = store.server_addr();
             return Ok((Arc::new(store), address));
         }
-        let store = TcpStore::connect_first(master.addresses(), store, self.left())?;
+        let store = TcpStore::connect_first(master.addresses(), store, self.left()).map_err(|error| {
+            match self.config.store {
+                StoreHost::RankZero if !self.config.join => without_rank_0(error),
+                _ => error,
+            }
+        })?;
         let address = store.server_addr();
         Ok((Arc::new(store), address))
     }

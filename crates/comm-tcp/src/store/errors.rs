@@ -34,23 +34,36 @@ pub(super) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant)
     }
 }
 
-/// Returns the error if no address has answered.
+/// Returns the error if no address has answered. It is of the kind that all reasons have in common.
 pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error {
     let addresses: Vec<String> = connectors.iter().map(|connector| connector.address.to_string()).collect();
     let attempts: u32 = connectors.iter().map(|connector| connector.attempts).sum();
     let addresses = addresses.join(" or ");
-    let doing = format!("reach the store at {addresses} within {timeout:?} (attempts: {attempts})");
+    let within = to_millis(timeout);
+    let doing = format!("reach the store at {addresses} within {within:?} (attempts: {attempts})");
     let reason = match connectors {
         [connector] => connector.reason(),
         _ => {
-            let reasons: Vec<String> = connectors
+            let reasons: Vec<io::Error> = connectors.iter().map(Connector::reason).collect();
+            let kind = match &reasons[..] {
+                [first, rest @ ..] if rest.iter().all(|other| other.kind() == first.kind()) => first.kind(),
+                _ => io::ErrorKind::TimedOut,
+            };
+            let texts: Vec<String> = connectors
                 .iter()
-                .map(|connector| format!("{}: {}", connector.address, connector.reason()))
+                .zip(&reasons)
+                .map(|(connector, reason)| format!("{}: {reason}", connector.address))
                 .collect();
-            io::Error::new(io::ErrorKind::TimedOut, reasons.join("; "))
+            io::Error::new(kind, texts.join("; "))
         }
     };
     Error::io(doing, reason)
+}
+
+/// Rounds a time to milliseconds, because what is left of a timeout is rarely a round number.
+fn to_millis(time: Duration) -> Duration {
+    let millis = time.saturating_add(Duration::from_micros(500)).as_millis();
+    u64::try_from(millis).map_or(time, Duration::from_millis)
 }
 
 pub(super) fn timed_out(key: &str, after: Duration) -> Error {
@@ -112,6 +125,14 @@ pub(super) fn malformed_response() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rest_of_a_timeout_is_rounded() {
+        for (nanos, expected) in [(4_999_992_088, "5s"), (299_400_000, "299ms"), (1_999_499_999, "1.999s")] {
+            let error = unreachable(&[], Duration::from_nanos(nanos)).to_string();
+            assert!(error.contains(&format!("within {expected} ")), "{error}");
+        }
+    }
 
     #[test]
     fn text_of_other_processes_cannot_write_control_characters_to_a_terminal() {

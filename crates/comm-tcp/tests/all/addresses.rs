@@ -1,6 +1,7 @@
 //! A client of a store that has several addresses of its server.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
@@ -63,10 +64,13 @@ fn a_server_of_both_families_is_reached_by_each() {
 fn an_error_names_every_address_that_was_tried() {
     let silent = [silent(), silent()];
     let short = Duration::from_millis(300);
-    let ours = TcpStore::connect_first(&silent, StoreConfig::job(1), short).unwrap_err().to_string();
-    let torch = TorchStore::connect_first(&silent, StoreConfig::job(1), short).unwrap_err().to_string();
-    for text in [ours, torch] {
+    let ours = TcpStore::connect_first(&silent, StoreConfig::job(1), short).unwrap_err();
+    let torch = TorchStore::connect_first(&silent, StoreConfig::job(1), short).unwrap_err();
+    for error in [ours, torch] {
+        let text = error.to_string();
         assert!(silent.iter().all(|address| text.contains(&address.to_string())), "{text}");
+        let is_refused = |source: &std::io::Error| source.kind() == ErrorKind::ConnectionRefused;
+        assert!(matches!(&error, Error::Io { source, .. } if is_refused(source)), "{error}");
     }
     assert!(matches!(TcpStore::connect_first(&[], StoreConfig::job(1), LONG), Err(Error::Invalid(_))));
     assert!(matches!(TorchStore::connect_first(&[], StoreConfig::job(1), LONG), Err(Error::Invalid(_))));
