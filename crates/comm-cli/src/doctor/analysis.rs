@@ -18,6 +18,8 @@ pub(crate) struct GroupRecords<'a> {
     pub(crate) records: BTreeMap<usize, &'a FlightDump>,
     /// The predicate of a rank without a record, as in "wrote no record".
     pub(crate) missing_verb: &'static str,
+    /// The calls of other groups in which members are, by their ranks in the group.
+    elsewhere: BTreeMap<usize, String>,
 }
 
 /// The kind of a [`Finding`].
@@ -79,6 +81,15 @@ impl<'a> GroupRecords<'a> {
             groups.entry(record.group).or_insert_with(empty).records.insert(record.rank, record);
         }
         let mut groups: Vec<Self> = groups.into_values().collect();
+        let places: Vec<(u64, usize, String)> = groups.iter().flat_map(Self::places).collect();
+        for group in &mut groups {
+            let members = group.members.iter().enumerate();
+            let found = members.filter_map(|(rank, member)| {
+                let (.., place) = places.iter().find(|(id, of, _)| *id != group.id && of == member)?;
+                Some((rank, place.clone()))
+            });
+            group.elsewhere = found.collect();
+        }
         let time = |group: &Self| group.records.values().map(|record| record.written_ns).min();
         groups.sort_by_key(|group| (Finding::of(group).kind == FindingKind::Healthy, time(group)));
         groups
@@ -86,7 +97,25 @@ impl<'a> GroupRecords<'a> {
 
     fn empty(record: &'a FlightDump) -> Self {
         let missing_verb = "wrote no record";
-        Self { id: record.group, members: &record.members, records: BTreeMap::new(), missing_verb }
+        let (records, elsewhere) = (BTreeMap::new(), BTreeMap::new());
+        Self { id: record.group, members: &record.members, records, missing_verb, elsewhere }
+    }
+
+    /// Returns this group, the rank in the world and the call of each member that is in one, as in
+    /// "call 40 all_reduce of the world".
+    fn places(&self) -> impl Iterator<Item = (u64, usize, String)> {
+        let name = if self.id == 0 { "the world".to_owned() } else { format!("group {:x}", self.id) };
+        self.positions().filter(|(_, (_, has_started))| *has_started).map(move |(rank, (sequence, _))| {
+            (self.id, self.world_rank(rank), format!("{} of {name}", self.call_name(sequence)))
+        })
+    }
+
+    /// Says in which call of another group these members are, if all are in the same.
+    fn elsewhere(&self, ranks: &[usize]) -> Option<String> {
+        let place = self.elsewhere.get(ranks.first()?)?;
+        let is_common = ranks.iter().all(|rank| self.elsewhere.get(rank) == Some(place));
+        let verb = if ranks.len() == 1 { "is" } else { "are" };
+        is_common.then(|| format!("{} {verb} in {place}", self.names(ranks)))
     }
 
     /// Returns the members without a record.
@@ -220,8 +249,10 @@ fn missing(group: &GroupRecords<'_>) -> Option<Finding> {
     let them = if named.len() == 1 { "it" } else { "them" };
     let place =
         if last.1 { format!("in {}", group.call_name(last.0)) } else { format!("before call {}", last.0) };
-    let (names, did) = (group.names(&named), group.missing_verb);
-    let summary = format!("{names} {did}; {others} {verb} {them} {place}");
+    // A rank that was lost is in no call any more.
+    let elsewhere = group.elsewhere(&named).filter(|_| !is_lost);
+    let at_fault = elsewhere.unwrap_or_else(|| format!("{} {}", group.names(&named), group.missing_verb));
+    let summary = format!("{at_fault}; {others} {verb} {them} {place}");
     Some(Finding::new(FindingKind::Missing, named, summary))
 }
 
@@ -300,11 +331,13 @@ fn behind(group: &GroupRecords<'_>) -> Option<Finding> {
     };
     let theirs = match last {
         (_, false) => format!("{others} completed {}", group.call_name(last.0.saturating_sub(1))),
+        (sequence, true) if sequence == first.0 && ahead.len() == 1 => format!("{others} waits in it"),
         (sequence, true) if sequence == first.0 => format!("{others} wait in it"),
         (sequence, true) if first.1 => format!("{others} in {}", group.call_name(sequence)),
         (sequence, true) => format!("{others} reached {}", group.call_name(sequence)),
     };
-    let summary = format!("{ours}, {theirs}");
+    let elsewhere = group.elsewhere(&late).map_or_else(String::new, |place| format!("; {place}"));
+    let summary = format!("{ours}, {theirs}{elsewhere}");
     Some(Finding::new(FindingKind::Behind, late, summary))
 }
 

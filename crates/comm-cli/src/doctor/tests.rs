@@ -69,6 +69,62 @@ fn a_rank_that_has_not_made_a_call_is_named() {
 }
 
 #[test]
+fn a_single_other_rank_waits() {
+    let ahead = record(1, 2, &HISTORY, "failed", failure(813, "timeout", &[0]));
+    let late = record(0, 2, &HISTORY[..1], "completed", failure(813, "timeout", &[0]));
+    let (.., summary) = find(&[late, ahead]);
+    assert_eq!(summary, "rank 0 has not made call 813 all_reduce, rank 1 waits in it");
+}
+
+/// Returns the summaries of the world and of a group, in which rank 1 and rank 0 are blocked.
+fn crosswise(world: [Option<FlightDump>; 2], group: [Option<FlightDump>; 2]) -> Vec<String> {
+    let group = group.into_iter().flatten().map(|mut record| {
+        record.group = 9;
+        record
+    });
+    let records: Vec<FlightDump> = world.into_iter().flatten().chain(group).collect();
+    let mut groups = GroupRecords::of(&records);
+    groups.sort_by_key(|group| group.id);
+    groups.iter().map(|group| Finding::of(group).summary).collect()
+}
+
+#[test]
+fn a_rank_that_is_blocked_in_another_group_is_named_with_that_call() {
+    let blocked = |rank: usize, call: Call| {
+        Some(record(rank, 2, &[call], "failed", failure(call.0, "timeout", &[1 - rank])))
+    };
+    let (check, step) = ((2, "all_gather"), (208, "all_reduce"));
+    // Only the communicators that failed have written a record.
+    let summaries = crosswise([None, blocked(1, check)], [blocked(0, step), None]);
+    assert_eq!(
+        summaries,
+        [
+            "rank 0 is in call 208 all_reduce of group 9; rank 1 waits for it in call 2 all_gather",
+            "rank 1 is in call 2 all_gather of the world; rank 0 waits for it in call 208 all_reduce",
+        ]
+    );
+    let lost = record(1, 2, &[check], "failed", failure(2, "peer_lost", &[0]));
+    let summaries = crosswise([None, Some(lost)], [blocked(0, step), None]);
+    assert_eq!(summaries[0], "rank 0 wrote no record; rank 1 lost it in call 2 all_gather");
+    // All have answered.
+    let idle = |rank: usize, last: Call| Some(record(rank, 2, &[last], "completed", Value::Null));
+    let started = |rank: usize, call: Call| Some(record(rank, 2, &[call], "started", Value::Null));
+    let summaries = crosswise(
+        [idle(0, (1, "barrier")), started(1, check)],
+        [started(0, step), idle(1, (207, "all_reduce"))],
+    );
+    assert_eq!(
+        summaries,
+        [
+            "rank 0 has not made call 2 all_gather, rank 1 waits in it; \
+             rank 0 is in call 208 all_reduce of group 9",
+            "rank 1 has not made call 208 all_reduce, rank 0 waits in it; \
+             rank 1 is in call 2 all_gather of the world",
+        ]
+    );
+}
+
+#[test]
 fn a_rank_without_a_record_is_named() {
     let waits = |rank| record(rank, 3, &[(40, "all_reduce")], "failed", failure(40, "timeout", &[2]));
     let (kind, ranks, summary) = find(&[waits(0), waits(1)]);
