@@ -310,6 +310,24 @@ fn viewers_show_each_group_of_each_rank_in_a_track_of_its_own() {
 }
 
 #[test]
+fn a_trace_names_the_ranks_of_a_group_and_for_whom_a_call_waits() {
+    let records = [0, 1, 2].map(|rank| {
+        let mut record = timed(rank, ("a", 0), &[("barrier", 9_000)]);
+        (record.group, record.exact_times) = (9, true);
+        record.calls[0].started_ns = if rank == 1 { 8_000 } else { 5_000 };
+        record
+    });
+    let events = trace_events(&records);
+    let names = |kind: &str| -> Vec<&str> {
+        let of_kind = events.iter().filter(|event| event["ph"] == kind);
+        of_kind.filter_map(|event| event["name"].as_str()).collect()
+    };
+    assert_eq!(names("X"), ["barrier", "wait for rank 1", "barrier", "barrier", "wait for rank 1"]);
+    let threads = events.iter().filter(|event| event["name"] == "thread_name");
+    threads.for_each(|thread| assert_eq!(thread["args"]["name"], "ranks 0, 1 and 2 (group 9)"));
+}
+
+#[test]
 fn no_call_is_shown_inside_of_another_one() {
     let nanos = |event: &Value, key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as u64;
     let events = trace_events(&[0, 1, 2].map(in_one_tick).concat());

@@ -1,5 +1,6 @@
 //! Writes records as a trace in Chrome's JSON format, which Perfetto and `chrome://tracing` show.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -29,7 +30,7 @@ struct Trace<'a> {
 /// An event, with times in microseconds.
 #[derive(Debug, Serialize)]
 struct Event<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     /// `X` for an event with a duration, `M` for the name of a process or thread.
     ph: &'static str,
     /// The rank in the world.
@@ -125,10 +126,24 @@ impl Timeline<'_> {
     /// Returns the names of the process and the thread of a record.
     fn names<'b>(&self, track: &Track<'_>) -> [Event<'b>; 4] {
         let (record, pid) = (track.record, track.record.world_rank());
-        let meta =
-            |name, args| Event { name, ph: "M", pid, tid: track.tid, ts: None, dur: None, cat: "", args };
+        let meta = |name: &'static str, args| Event {
+            name: name.into(),
+            ph: "M",
+            pid,
+            tid: track.tid,
+            ts: None,
+            dur: None,
+            cat: "",
+            args,
+        };
         let host = if record.host.is_empty() { String::new() } else { format!(" on {}", record.host) };
-        let group = if record.group == 0 { "world".to_owned() } else { format!("group {:x}", record.group) };
+        let group = match record.group {
+            0 => "world".to_owned(),
+            id => {
+                let members: Vec<usize> = (0..track.group.members.len()).collect();
+                format!("{} (group {id:x})", track.group.names(&members))
+            }
+        };
         [
             meta("process_name", json!({ "name": format!("rank {pid}{host}, process {}", record.pid) })),
             meta("process_sort_index", json!({ "sort_index": pid })),
@@ -173,11 +188,12 @@ impl Timeline<'_> {
             let arrivals = self.arrivals.get(&(track.record.group, call.sequence)).copied();
             let arrivals = arrivals.unwrap_or(Arrivals { first: start, last: start, late: 0 });
             let args = arguments(track.group, call, start.saturating_sub(arrivals.first));
-            events.push(self.event(track, &call.collective, (start, end), args));
+            events.push(self.event(track, &call.collective[..], (start, end), args));
             let shown_from = if track.record.exact_times { 0 } else { COARSE_NS };
             if synchronizes(call) && arrivals.last.saturating_sub(start) > shown_from {
-                let args = json!({ "rank": arrivals.late });
-                events.push(self.event(track, "wait", (start, arrivals.last.min(end)), args));
+                let (name, args) =
+                    (format!("wait for rank {}", arrivals.late), json!({ "rank": arrivals.late }));
+                events.push(self.event(track, name, (start, arrivals.last.min(end)), args));
             }
         }
     }
@@ -185,13 +201,13 @@ impl Timeline<'_> {
     fn event<'b>(
         &self,
         track: &Track<'b>,
-        name: &'b str,
+        name: impl Into<Cow<'b, str>>,
         (start, end): (i64, i64),
         args: Value,
     ) -> Event<'b> {
         let micros = |ns: i64| ns as f64 / 1000.0;
         Event {
-            name,
+            name: name.into(),
             ph: "X",
             pid: track.record.world_rank(),
             tid: track.tid,

@@ -71,8 +71,9 @@ fn shows_the_late_rank(times: &str) {
         };
         let barriers: Vec<&Value> = of_rank("barrier").collect();
         assert_eq!(barriers.len(), BARRIERS);
-        let long_waits =
-            of_rank("wait").filter(|wait| number(wait, "dur") > SEEN_US && wait["args"]["rank"] == 1).count();
+        let long_waits = of_rank("wait for rank 1")
+            .filter(|wait| number(wait, "dur") > SEEN_US && wait["args"]["rank"] == 1)
+            .count();
         let late = barriers.iter().filter(|barrier| number(&barrier["args"], "late_us") > SEEN_US).count();
         if rank == 1 {
             assert_eq!((long_waits, late), (0, BARRIERS));
