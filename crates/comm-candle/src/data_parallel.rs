@@ -12,7 +12,7 @@ use crate::host::Buckets;
 use crate::lost::trained;
 use crate::place::Average;
 use crate::variables::Variables;
-use crate::{LostGradients, Options, Place, Report, Result, Segments};
+use crate::{LostGradients, Options, Place, Report, Result, Segments, compare_replicas};
 
 /// A replica of a model that is trained together with those of all other ranks.
 ///
@@ -106,6 +106,21 @@ impl DataParallel<Host> {
         let options = options.agree(&comm, 0)?;
         let averager = Buckets::new(&comm, variables.sorted(), options)?;
         Ok(Self { comm, variables, averager, lost_gradients: options.lost_gradients })
+    }
+
+    /// Does the same as [`check_replicas`](crate::check_replicas), over the communicator of the
+    /// replicas. This is a collective.
+    ///
+    /// So if a rank makes more steps than the others, every rank gets an error that names the two
+    /// calls. Over another communicator, the ranks would wait for each other until the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Ranks`](crate::Error::Ranks) with [`comm_ddp::Error::Diverged`], the same on every
+    /// rank, which names the first variable that differs; otherwise as
+    /// [`DataParallel::sync_model`], with the variables unchanged.
+    pub fn check_replicas(&mut self) -> Result<()> {
+        agree_to_continue(&self.comm, self.variables.check_unchanged(), &mut Vec::new())?;
+        compare_replicas(&self.variables, &self.comm)
     }
 
     /// Runs backward in segments and averages gradients over all ranks while it runs. This is a

@@ -137,7 +137,8 @@ pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
 
 /// Returns an error if the ranks have different bits in a variable, for example because one of them
 /// skipped a step of its optimizer. This is a collective: every rank calls it with the same model,
-/// at any time between other calls.
+/// at any time between other calls. After a training loop, [`DataParallel::check_replicas`] also
+/// finds ranks that made another number of steps.
 ///
 /// Variables that no optimizer updates are also compared. The running means of a batch norm, for
 /// example, are those of each rank's samples until [`sync_model`] copies them.
@@ -165,7 +166,11 @@ pub fn sync_model<M: Place>(variables: &VarMap, comm: &Comm<M>) -> Result<()> {
 /// [`Error::Ranks`] with [`comm_ddp::Error::Diverged`], the same on every rank, which names the
 /// first variable that differs; otherwise as [`DataParallel::new`].
 pub fn check_replicas(variables: &VarMap, comm: &Comm) -> Result<()> {
-    let variables = variables::Variables::agree(variables, comm)?;
+    compare_replicas(&variables::Variables::agree(variables, comm)?, comm)
+}
+
+/// Returns an error if the ranks have different bits in a variable, of those that they agreed on.
+fn compare_replicas(variables: &variables::Variables, comm: &Comm) -> Result<()> {
     let values = variables.sorted().iter().map(|variable| variable.var.contiguous());
     let values: Vec<Tensor> = or_abort(comm, collect(values))?;
     let elements = or_abort(comm, collect(values.iter().map(memory::elements)))?;

@@ -131,3 +131,41 @@ fn a_variable_of_any_type_that_differs_is_named_with_its_rank() {
         });
     }
 }
+
+#[test]
+fn replicas_are_compared_over_the_communicator_that_averages() {
+    on_ranks(3, |comm| {
+        let variables = map(comm.rank(), &model(0));
+        let mut replicas = DataParallel::new(&variables, &comm).unwrap();
+        replicas.check_replicas().unwrap();
+        if comm.rank() == 1 {
+            let value = var(&variables, "f64");
+            value.set(&value.ones_like().unwrap()).unwrap();
+        }
+        let outcome = replicas.check_replicas();
+        let Err(Error::Ranks(comm_ddp::Error::Diverged { name, ranks })) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!((name.as_str(), ranks), ("f64", vec![1]));
+    });
+}
+
+#[test]
+fn another_number_of_steps_is_found_when_the_replicas_are_compared() {
+    let weight = [("w", numbers(1, &[3], DType::F32))];
+    let errors = on_ranks(3, |comm| {
+        let variables = map(comm.rank(), &weight);
+        let mut replicas = DataParallel::new(&variables, &comm).unwrap();
+        let steps = if comm.rank() == 2 { 2 } else { 1 };
+        for _ in 0..steps {
+            if let Err(error) = replicas.sync_gradients(&mut store(&variables, &weight)) {
+                return error.to_string();
+            }
+        }
+        replicas.check_replicas().unwrap_err().to_string()
+    });
+    for error in errors {
+        assert!(error.starts_with("ranks made different calls"), "{error}");
+        assert!(error.contains("rank 2 in all_reduce(max, 2 x u8"), "{error}");
+    }
+}
