@@ -128,6 +128,7 @@ pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
         pass: tuning.segments_per_pass,
         in_place: true,
         ranks_per_host: tuning.links.ranks_per_host,
+        exposed: false,
     }
 }
 

@@ -103,8 +103,13 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
         let mut transport = fabric.open(CHANNEL, fabric.now() + TIMEOUT).unwrap();
         let rank = fabric.group().rank();
         let root = ranks / 2;
-        let params =
-            Params::new(ranks).rank(rank).root(root).segments(segments).ranks_per_host(2).in_place(in_place);
+        let params = Params::new(ranks)
+            .rank(rank)
+            .root(root)
+            .segments(segments)
+            .ranks_per_host(2)
+            .in_place(in_place)
+            .exposed(rank % 3 == 1);
         for (at, found) in carry_out(row, &params, &mut transport).into_iter().enumerate() {
             if let Some(expected) = expected(row, &params, at) {
                 assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);

@@ -56,6 +56,48 @@ where
     }
 }
 
+/// A fabric whose [`Fabric::shared_buffer`] is replaced with `share`, which is passed the inner
+/// fabric.
+#[derive(Debug)]
+pub struct SharingFabric<L, F> {
+    /// The inner fabric.
+    pub fabric: L,
+    /// Allocates memory that other ranks read in place.
+    pub share: F,
+}
+
+impl<L, F> Fabric for SharingFabric<L, F>
+where
+    L: Fabric,
+    F: Fn(&L, usize) -> Option<Allocation> + Send + Sync,
+{
+    type Channel = L::Channel;
+
+    fn group(&self) -> Group {
+        self.fabric.group()
+    }
+
+    fn now(&self) -> Instant {
+        self.fabric.now()
+    }
+
+    fn links(&self) -> LinkModel {
+        self.fabric.links()
+    }
+
+    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<L::Channel> {
+        self.fabric.open_among(channel, members, until)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Allocation> {
+        self.fabric.allocate(bytes)
+    }
+
+    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
+        (self.share)(&self.fabric, bytes)
+    }
+}
+
 /// A transport whose [`Transport::try_send`] is replaced with `send`, which is passed the inner
 /// transport.
 #[derive(Debug)]

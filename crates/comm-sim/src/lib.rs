@@ -16,8 +16,8 @@
 //! - [`hostile_input!`]: a test of what has a state against the decisions of a hostile peer;
 //! - [`exact`]: elements of every type whose reductions are exact;
 //! - [`MemoryStore`]: a store within one process, which executes last wills;
-//! - [`AlteredFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that replace one
-//!   operation.
+//! - [`AlteredFabric`], [`SharingFabric`], [`AlteredTransport`], [`AlteredStore`]: wrappers that
+//!   replace one operation.
 //!
 //! No algorithm is defined here: a collective is an iterator of [`Step`](comm_core::Step)s from any
 //! source.
@@ -43,7 +43,7 @@ pub mod swarm;
 mod threads;
 pub mod verify;
 
-pub use altered::{AlteredFabric, AlteredStore, AlteredTransport};
+pub use altered::{AlteredFabric, AlteredStore, AlteredTransport, SharingFabric};
 pub use memory_store::MemoryStore;
 pub use release::Release;
 pub use threads::run_each;

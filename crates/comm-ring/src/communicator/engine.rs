@@ -5,7 +5,7 @@ use std::time::Duration;
 use comm_core::{Call, Group, InputCopy, Reduction, Result, Signature, Transport};
 
 use super::checked_call::{Bytes, CheckedCall};
-use super::program::Programs;
+use super::program::{Buffers, Programs};
 use super::scratch::{Scratch, SharedBufferSource};
 use super::session::Session;
 use super::wide::Wide;
@@ -180,7 +180,9 @@ impl Runner {
         timeout: Duration,
     ) -> Result<()> {
         let Self { programs, scratch, session } = self;
-        let program = programs.get(call, in_place)?;
+        let own = if in_place { &*output } else { input };
+        let exposed = own.len() >= READ_IN_PLACE_MIN && session.exposes(call.signature.collective, own);
+        let program = programs.get(call, Buffers { in_place, exposed })?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         // The exact clock takes a measurable part of the time of a small call.
         let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX

@@ -40,15 +40,24 @@ pub(super) struct Program {
 #[derive(Debug, Clone)]
 struct Key {
     signature: Signature,
-    in_place: bool,
+    buffers: Buffers,
+}
+
+/// The properties of a call's buffers on which schedules depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Buffers {
+    /// Whether the output holds this rank's contribution. Otherwise the input does.
+    pub(super) in_place: bool,
+    /// Whether other ranks can read the contribution where it is.
+    pub(super) exposed: bool,
 }
 
 impl Key {
     /// Ranks compare user-defined operators by name, but a cached program must have the same
     /// function.
     #[inline]
-    fn matches(&self, signature: &Signature, in_place: bool) -> bool {
-        self.in_place == in_place
+    fn matches(&self, signature: &Signature, buffers: Buffers) -> bool {
+        self.buffers == buffers
             && self.signature == *signature
             && match (self.signature.op, signature.op) {
                 (Some(ReduceOp::User(kept)), Some(ReduceOp::User(operator))) => kept == operator,
@@ -134,14 +143,14 @@ impl Programs {
 
     /// Returns the program for a call, from the cache if possible.
     #[inline]
-    pub(super) fn get(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<&Program> {
+    pub(super) fn get(&mut self, call: &CheckedCall<'_>, buffers: Buffers) -> Result<&Program> {
         if !call.has_equal_blocks() {
-            let program = self.compile(call, in_place)?;
+            let program = self.compile(call, buffers)?;
             return Ok(self.single.insert(program));
         }
-        let at = match self.position(call.signature, in_place) {
+        let at = match self.position(call.signature, buffers) {
             Some(at) => at,
-            None => self.insert(call, in_place)?,
+            None => self.insert(call, buffers)?,
         };
         (self.last, self.uses) = (at, self.uses + 1);
         let program = &mut self.kept[at];
@@ -152,9 +161,9 @@ impl Programs {
     /// Returns the index of the cached program for a call. Calls repeat, so the last one is tried
     /// first.
     #[inline]
-    fn position(&self, signature: &Signature, in_place: bool) -> Option<usize> {
+    fn position(&self, signature: &Signature, buffers: Buffers) -> Option<usize> {
         let serves =
-            |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(signature, in_place));
+            |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(signature, buffers));
         if self.kept.get(self.last).is_some_and(serves) {
             return Some(self.last);
         }
@@ -163,9 +172,9 @@ impl Programs {
 
     /// Compiles and caches a program, and evicts the least recently used ones if necessary.
     #[cold]
-    fn insert(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<usize> {
-        let mut program = self.compile(call, in_place)?;
-        program.key = Some(Key { signature: call.signature.clone(), in_place });
+    fn insert(&mut self, call: &CheckedCall<'_>, buffers: Buffers) -> Result<usize> {
+        let mut program = self.compile(call, buffers)?;
+        program.key = Some(Key { signature: call.signature.clone(), buffers });
         let added = program.keep(STEPS_MAX);
         let steps = |kept: &[Program]| kept.iter().map(Program::kept_steps).sum::<usize>();
         while self.kept.len() >= KEPT_MAX || steps(&self.kept) + added > STEPS_MAX {
@@ -178,13 +187,14 @@ impl Programs {
     }
 
     #[cold]
-    fn compile(&mut self, call: &CheckedCall<'_>, in_place: bool) -> Result<Program> {
+    fn compile(&mut self, call: &CheckedCall<'_>, buffers: Buffers) -> Result<Program> {
         let (shape, selection) = (call.shape(self.group), self.choose(call)?);
         let algorithm = selection.algorithm;
         let params = Params {
             rank: self.group.rank(),
             root: call.signature.root.unwrap_or(0),
-            in_place,
+            in_place: buffers.in_place,
+            exposed: buffers.exposed,
             ..choose::params(&shape, selection.segments, &self.tuning)
         };
         let layout = call.layout(self.group, algorithm, &params);

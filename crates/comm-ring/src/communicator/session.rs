@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm_core::{Armed, During, Error, Group, Idle, Result, Transport, Waiter};
+use comm_core::{Armed, Collective, During, Error, Group, Idle, Result, Transport, Waiter};
 
 use super::clock::Clock;
 use super::failure::{LossOfSelf, PendingAbort};
@@ -72,6 +72,19 @@ impl Session {
             announced: None,
             has_shrunk: false,
         }
+    }
+
+    /// Returns whether the other ranks are to read this rank's contribution where it is, so that it
+    /// need not be staged.
+    pub(super) fn exposes(&self, collective: Collective, contribution: &[u8]) -> bool {
+        let ranks = self.group.size();
+        // The readers of a broadcast are not in step, and each would get long data from memory; of
+        // staged data, only as much is out at once as stays in the cache.
+        let is_too_long = collective.base() == Collective::Broadcast
+            && contribution.len() > self.cached_bytes.saturating_mul(ranks);
+        // Short pieces are not read in place.
+        let piece = &contribution[..contribution.len() / ranks];
+        !is_too_long && self.data.is_read_in_place(contribution) && self.data.is_read_in_place(piece)
     }
 
     /// Runs the steps of a call. If they cannot be completed, the group fails with the cause.

@@ -74,6 +74,9 @@ pub struct Params {
     /// The number of consecutive ranks on each host, at least 1; the last host may hold fewer. Only
     /// hierarchical algorithms use it.
     pub ranks_per_host: usize,
+    /// Whether other ranks read this rank's input and output in place, so that a staged algorithm
+    /// stages nothing. It may differ between ranks, because it changes no message.
+    pub exposed: bool,
 }
 
 /// Setters, as in `Params::new(8).rank(3).segments(4)`.
@@ -82,16 +85,34 @@ impl Params {
     /// in one segment, with root 0.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
-        Self { ranks, rank: 0, root: 0, segments: 1, pass: 1, in_place: true, ranks_per_host: 1 }
+        Self {
+            ranks,
+            rank: 0,
+            root: 0,
+            segments: 1,
+            pass: 1,
+            in_place: true,
+            ranks_per_host: 1,
+            exposed: false,
+        }
     }
 
-    comm_core::setters!(rank: usize, root: usize, segments: usize, pass: usize, in_place: bool, ranks_per_host: usize);
+    comm_core::setters!(rank: usize, root: usize, segments: usize, pass: usize, in_place: bool, ranks_per_host: usize, exposed: bool);
 }
 
 impl Params {
     /// Returns the place of this rank's contribution.
     const fn own(&self) -> Place {
         if self.in_place { Place::Output } else { Place::Input }
+    }
+
+    /// Returns the place from which other ranks read what is at `place`, and the step that copies
+    /// it there, if that is a slot and there are other ranks.
+    fn stage(&self, slot: Place, place: Place, block: Blocks) -> (Place, Option<Step>) {
+        if self.exposed {
+            return (place, None);
+        }
+        (slot, (self.ranks > 1).then_some(Step::copy(slot, place, block)))
     }
 
     /// Returns the block of a segment of a chunk.

@@ -13,7 +13,7 @@ use comm_core::{Place, Step};
 use super::{Cost, Pacing, Params, Steps};
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 { p.slots(1) } else { 0 }
+    if p.ranks > 1 && !p.exposed { p.slots(1) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -34,8 +34,8 @@ pub(super) fn steps(params: &Params) -> Steps {
     let p = *params;
     let own = p.own();
     Box::new((0..p.segments).flat_map(move |segment| {
-        let (staged, block) = (p.slot(0, segment), p.block(p.rank, segment));
-        let stage = (p.ranks > 1).then_some(Step::copy(staged, own, block));
+        let block = p.block(p.rank, segment);
+        let (staged, stage) = p.stage(p.slot(0, segment), own, block);
         let copy = (!p.in_place).then_some(Step::copy(Place::Output, Place::Input, block));
         stage.into_iter().chain(exchange(&p, segment, staged, 0)).chain(copy)
     }))

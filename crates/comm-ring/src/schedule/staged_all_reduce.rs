@@ -18,7 +18,7 @@ use super::{Cost, Pacing, Params, Steps, ring_all_reduce, ring_reduce_scatter, s
 const SETS: usize = 2;
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 { p.slots(SETS) } else { 0 }
+    if p.ranks > 1 && !p.exposed { p.slots(SETS) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -48,7 +48,7 @@ fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> +
     let all = segments.clone();
     let reducing =
         (0..=last).flat_map(move |round| all.clone().flat_map(move |segment| reduce(&p, round, segment)));
-    let gathering = segments.flat_map(move |segment| exchange(&p, segment, p.slot(last % SETS, segment), 1));
+    let gathering = segments.flat_map(move |segment| exchange(&p, segment, partial(&p, last, segment), 1));
     reducing.chain(gathering)
 }
 
@@ -57,17 +57,20 @@ fn pass(params: &Params, segments: Range<usize>) -> impl Iterator<Item = Step> +
 fn reduce(params: &Params, round: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
     let (given, taken) = (p.block(p.behind(round), segment), p.block(p.behind(round + 1), segment));
-    let from = match round.checked_sub(1) {
-        Some(before) => p.slot(before % SETS, segment),
-        None => Place::Output,
-    };
-    let staged = p.slot(round % SETS, segment);
+    let from = round.checked_sub(1).map_or(Place::Output, |before| partial(&p, before, segment));
+    let staged = partial(&p, round, segment);
     let is_whole = round + 2 == p.ranks;
+    let is_elsewhere = is_whole && !p.exposed;
     let steps = [
         Some(Step::recv_reduce(p.prev(), staged, Place::Output, taken)),
         Some(Step::send(p.next(), from, given)),
         is_whole.then_some(Step::finish(staged, taken)),
-        is_whole.then_some(Step::copy(Place::Output, staged, taken)),
+        is_elsewhere.then_some(Step::copy(Place::Output, staged, taken)),
     ];
     steps.into_iter().flatten()
+}
+
+/// Returns the place of the partial sum of a round, where the next rank reads it.
+fn partial(params: &Params, round: usize, segment: usize) -> Place {
+    if params.exposed { Place::Output } else { params.slot(round % SETS, segment) }
 }

@@ -40,9 +40,9 @@ pub(super) fn steps(params: &Params) -> Steps {
         return Box::new((0..p.segments).map(receive));
     }
     Box::new((0..p.segments).flat_map(move |segment| {
-        let (staged, block) = (p.slot(0, segment), p.block(0, segment));
+        let block = p.block(0, segment);
+        let (staged, stage) = p.stage(p.slot(0, segment), Place::Output, block);
         let sends = (1..p.ranks).map(move |distance| Step::send(p.ahead(distance), staged, block));
-        let stage = (p.ranks > 1).then_some(Step::copy(staged, Place::Output, block));
         stage.into_iter().chain(sends)
     }))
 }

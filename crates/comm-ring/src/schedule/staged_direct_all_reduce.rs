@@ -21,7 +21,7 @@ fn in_short_passes(p: &Params) -> Params {
 }
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 { in_short_passes(p).slots(p.ranks) } else { 0 }
+    if p.ranks > 1 && !p.exposed { in_short_passes(p).slots(p.ranks) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -57,12 +57,11 @@ fn reduce(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<>
     let own = p.block(p.rank, segment);
     let exchanges = (1..p.ranks).flat_map(move |distance| {
         let (to, from) = (p.ahead(distance), p.behind(distance));
-        let (staged, theirs) = (p.slot(distance, segment), p.block(to, segment));
-        [
-            Step::copy(staged, Place::Output, theirs),
-            Step::send(to, staged, theirs),
-            Step::recv_reduce(from, Place::Output, Place::Output, own),
-        ]
+        let theirs = p.block(to, segment);
+        let (staged, stage) = p.stage(p.slot(distance, segment), Place::Output, theirs);
+        let exchange =
+            [Step::send(to, staged, theirs), Step::recv_reduce(from, Place::Output, Place::Output, own)];
+        stage.into_iter().chain(exchange)
     });
     exchanges.chain([Step::finish(Place::Output, own)])
 }
@@ -70,7 +69,7 @@ fn reduce(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<>
 /// Lets all ranks read the complete segment of this one, and reads theirs.
 fn gather(params: &Params, segment: usize) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
-    let (own, staged) = (p.block(p.rank, segment), p.slot(0, segment));
-    let stage = (p.ranks > 1).then_some(Step::copy(staged, Place::Output, own));
+    let own = p.block(p.rank, segment);
+    let (staged, stage) = p.stage(p.slot(0, segment), Place::Output, own);
     stage.into_iter().chain(staged_all_gather::exchange(&p, segment, staged, 0))
 }

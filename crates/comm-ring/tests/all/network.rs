@@ -124,7 +124,7 @@ fn run(
         .map(|(rank, transport)| {
             let params =
                 Params::new(ranks).rank(rank).root(root).segments(segments).pass(2).ranks_per_host(2);
-            let params = params.in_place(in_place);
+            let params = params.in_place(in_place).exposed(rank % 3 == 1);
             (params, Rank::new(transport, row, &params, window))
         })
         .collect();

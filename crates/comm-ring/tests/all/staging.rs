@@ -2,52 +2,27 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::{Allocation, ChannelId, Comm, Fabric, Group, LinkModel, ReduceOp, Result, Until};
+use comm_core::{Allocation, Comm, Fabric, ReduceOp};
 use comm_ring::{RingCommunicator, RingConfig};
+use comm_sim::SharingFabric;
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
 
 /// The sizes in bytes of the shared buffers that were requested, in order.
 type Asked = Arc<Mutex<Vec<usize>>>;
-
-/// Channels that record requests for shared buffers.
-struct Staging {
-    fabric: InProcessFabric,
-    asked: Asked,
-}
-
-impl Fabric for Staging {
-    type Channel = <InProcessFabric as Fabric>::Channel;
-
-    fn group(&self) -> Group {
-        self.fabric.group()
-    }
-
-    fn now(&self) -> Instant {
-        self.fabric.now()
-    }
-
-    fn links(&self) -> LinkModel {
-        self.fabric.links()
-    }
-
-    fn open_among(&self, channel: ChannelId, members: &[usize], until: Until<'_>) -> Result<Self::Channel> {
-        self.fabric.open_among(channel, members, until)
-    }
-
-    fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
-        self.asked.lock().unwrap().push(bytes);
-        Allocation::on_heap(bytes).ok()
-    }
-}
 
 #[test]
 fn a_shared_buffer_is_kept_for_data_that_several_ranks_read() {
     in_process::run(3, &InProcessConfig::default(), |fabric| {
         let (rank, asked) = (fabric.group().rank(), Asked::default());
         let timeout = Duration::from_secs(20);
-        let fabric = Staging { fabric, asked: Arc::clone(&asked) };
+        let record = Arc::clone(&asked);
+        let share = move |_: &InProcessFabric, bytes| {
+            record.lock().unwrap().push(bytes);
+            Allocation::on_heap(bytes).ok()
+        };
+        let fabric = SharingFabric { fabric, share };
         let comm = Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap());
         let staged_by = |call: &dyn Fn()| {
             asked.lock().unwrap().clear();

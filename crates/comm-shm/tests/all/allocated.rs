@@ -11,11 +11,11 @@ use std::time::Duration;
 use comm_core::{Buffer, Comm, Fabric, ReduceOp, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
-use comm_sim::{AlteredFabric, AlteredTransport};
+use comm_sim::{AlteredFabric, AlteredTransport, SharingFabric};
 
 const WORLDS: [usize; 6] = [1, 2, 3, 5, 8, 13];
 
-fn communicator(fabric: SharedMemoryFabric) -> Comm {
+fn communicator(fabric: impl Fabric + 'static) -> Comm {
     let timeout = Duration::from_secs(60);
     let communicator = RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap();
     Comm::new(communicator).with_timeout(timeout)
@@ -140,6 +140,39 @@ fn every_collective_has_the_same_bits_when_some_buffers_are_read_in_place() {
 #[test]
 fn large_buffers_have_the_same_bits() {
     same_bits(64 << 10, &[2, 3], |_| vec![700_001]);
+}
+
+/// A rank whose buffers can be read in place stages nothing, and the others stage as always.
+#[test]
+fn results_have_the_same_bits_whichever_ranks_have_allocated_their_buffers() {
+    const LEN: usize = 100_003;
+    for n in [2, 3, 5] {
+        comm_sim::run_each(crate::common::zero_copy_world(n, 8192, 1), |fabric: SharedMemoryFabric| {
+            let (rank, staged) = (fabric.group().rank(), Arc::new(AtomicBool::new(false)));
+            let asked = Arc::clone(&staged);
+            let share = move |fabric: &SharedMemoryFabric, bytes| {
+                asked.store(true, Ordering::Relaxed);
+                fabric.shared_buffer(bytes)
+            };
+            let comm = communicator(SharingFabric { fabric, share });
+            // The heap comes last, because staged memory is kept.
+            let (all, some) = (everything(&comm, LEN, true), staged.load(Ordering::Relaxed));
+            assert!(!some, "rank {rank} of {n} staged what others could read");
+            assert!(all == everything(&comm, LEN, rank % 2 == 0), "some of {n}");
+            assert!(all == everything(&comm, LEN, false), "none of {n}");
+            for name in ["staged", "staged_direct"] {
+                let comm = comm.with_algorithm(name);
+                let sum = |allocated| {
+                    let mut buffer = filled(&comm, LEN, allocated);
+                    comm.all_reduce(&mut buffer[..], ReduceOp::Sum).unwrap();
+                    buffer.iter().map(|element| element.to_bits()).collect::<Vec<_>>()
+                };
+                let expected = sum(false);
+                assert!(expected == sum(rank % 2 == 0) && expected == sum(true), "{name} of {n}");
+            }
+            assert!(staged.load(Ordering::Relaxed), "rank {rank} of {n} staged nothing");
+        });
+    }
 }
 
 /// Heap memory that is read in place gives the same bits as memory that is copied through the ring.
