@@ -460,9 +460,12 @@ class CommProcessGroup(dist.ProcessGroup):
         """Returns the number of elements for each rank, or None if all are equal."""
         if not splits:
             if tensor.dim() > 0 and tensor.shape[0] % self._size:
-                raise RuntimeError(f"{tensor.shape[0]} rows cannot be divided among {self._size} ranks")
+                # PyTorch's wording, which programs look for.
+                raise RuntimeError(
+                    f"the first dimension, {tensor.shape[0]}, does not divide equally across group size {self._size}"
+                )
             return None
-        if len(splits) != self._size or sum(splits) != tensor.shape[0]:
+        if len(splits) != self._size or min(splits) < 0 or sum(splits) != tensor.shape[0]:
             raise RuntimeError(f"splits {list(splits)} do not divide {tensor.shape[0]} rows among {self._size} ranks")
         return [rows * t.row_elements(tensor) * width for rows in splits]
 

@@ -106,11 +106,18 @@ def monitored():
         time.sleep(2)
 
 
+def runtime_error_of(call):
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("the call did not fail")
+
+
 def wrong_arguments():
     for call in (
         lambda: dist.all_gather([torch.ones(2)], torch.ones(2)),
         lambda: dist.all_reduce(torch.ones(2, device="meta")),
-        lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
         lambda: dist.all_gather_into_tensor(torch.ones(4), torch.ones(3)),
     ):
         try:
@@ -118,6 +125,12 @@ def wrong_arguments():
         except (ValueError, RuntimeError, TypeError):
             continue
         raise AssertionError("the call did not fail")
+    for splits in ([-1, 5], [2, 2]), ([2, 2], [-1, 5]), ([4], [2, 2]), ([1, 1], [2, 2]):
+        assert "split" in runtime_error_of(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), *splits))
+    for sizes in (3, 3), (4, 3), (3, 4):
+        message = runtime_error_of(lambda: dist.all_to_all_single(*map(torch.ones, sizes)))
+        # PyTorch's words.
+        assert "does not divide equally across group size" in message, message
     # Nothing was sent, so the group can be used.
     dist.barrier()
 
