@@ -19,6 +19,9 @@ class NotConnected:
     def abort(self, reason):
         pass
 
+    def call_abort_hooks(self):
+        pass
+
     def shutdown(self):
         pass
 

@@ -30,6 +30,9 @@ class CommProcessGroup(dist.ProcessGroup):
     supports_coalescing = False
     supports_time_estimate = False
     supports_reconfigure = True
+    supports_abort_hooks = True
+    supports_completion_hooks = False
+    supports_window = False
 
     def __init__(self, store, rank, size, timeout, name="comm", enable_reconfigure=False, subgroup=None):
         """`subgroup` has the name of the group and its members' ranks in the world, or is None for the world."""
@@ -42,9 +45,11 @@ class CommProcessGroup(dist.ProcessGroup):
         self._sequence = 0
         self._handle = membership.new_handle()
         self._uuids = set()
+        self._abort_hooks = {}
+        self._is_timed = False
         self._group = membership.NotConnected()
         if not enable_reconfigure:
-            self._group = _Group(store, rank, size, self._timeout, subgroup)
+            self._group = _Group(store, rank, size, self._timeout, subgroup, self._abort_hooks)
         self._members = None if subgroup is None else subgroup[1]
         self._group_name = self._group_desc = ""
         # The operations and tensors of calls that get one handle together, or None.
@@ -64,6 +69,8 @@ class CommProcessGroup(dist.ProcessGroup):
         if self._nccl_group is None:
             timeout = datetime.timedelta(seconds=self._timeout)
             self._nccl_group = devices.nccl_group(self._store, self._rank, self._size, timeout)
+            if self._is_timed:
+                self._nccl_group._enable_collectives_timing()
         return self._nccl_group
 
     def getBackendName(self):
@@ -113,7 +120,7 @@ class CommProcessGroup(dist.ProcessGroup):
         if group is not None:
             return group._end_coalescing(device)
         (operations, tensors), self._coalesced = self._coalesced, None
-        return work(operations, tensors, self._sequence)
+        return work(operations, tensors, self._sequence, self._is_timed)
 
     def _get_backend_name(self):
         return "comm"
@@ -130,6 +137,27 @@ class CommProcessGroup(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self):
         return self._sequence
+
+    def _enable_collectives_timing(self):
+        """Lets the handles of later calls say how long these took (`_get_duration`)."""
+        self._is_timed = True
+        if self._nccl_group is not None:
+            self._nccl_group._enable_collectives_timing()
+
+    def register_abort_hook(self, hook_id, hook):
+        """Has `hook()` called when a collective finds that the group has failed, before its error is
+        known to anyone, and before `abort`. It may be called more than once for one failure, on any
+        thread, and must not call the group."""
+        self._abort_hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id):
+        self._abort_hooks.pop(hook_id, None)
+
+    def register_pre_hook(self, hook_id, hook):
+        """Raises an error: PyTorch calls such hooks only for backends in C++."""
+        raise RuntimeError("PyTorch calls hooks before and after calls only for backends that are written in C++")
+
+    register_post_hook = register_pre_hook
 
     def get_group_store(self):
         return self._store
@@ -161,6 +189,7 @@ class CommProcessGroup(dist.ProcessGroup):
         return t.over(self._group.allocate(size * dtype.itemsize), dtype)
 
     def abort(self):
+        self._group.call_abort_hooks()
         if self._nccl_group is not None:
             self._nccl_group.abort()
         self._group.abort("the process group was aborted")
@@ -196,7 +225,7 @@ class CommProcessGroup(dist.ProcessGroup):
         seconds = self._timeout if opts.timeout is None else opts.timeout.total_seconds()
         store = dist.PrefixStore(f"reconfigure/{opts.uuid}", self._store)
         # Its members may be processes that have no rank in the world.
-        self._group, self._members = _Group(store, rank, size, seconds, None), None
+        self._group, self._members = _Group(store, rank, size, seconds, None, self._abort_hooks), None
         self._rank, self._size, self._sequence = rank, size, 0
         return work([], [])
 
@@ -249,7 +278,7 @@ class CommProcessGroup(dist.ProcessGroup):
             self._coalesced[1].extend(tensors or ())
             # The results belong to the handle of all.
             tensors = None
-        return work(operations, tensors, self._sequence)
+        return work(operations, tensors, self._sequence, self._is_timed)
 
     # A method of the group in Rust reads the usual calls itself, and returns NotImplemented for others.
 

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from ._comm import Operation
 from .errors import CommError
 
 # Whether PyTorch keeps the handles of calls by their tensors, for programs that it compiles. Older versions do not.
@@ -18,7 +19,7 @@ def _seconds(timeout):
 class CommWork(dist.Work):
     """Operations, and the tensors with their results. `work` creates it."""
 
-    __slots__ = ("_operations", "_tensors", "_future", "_sequence", "_kept_by", "__dict__")
+    __slots__ = ("_operations", "_tensors", "_future", "_sequence", "_is_timed", "_kept_by", "__dict__")
 
     def wait(self, timeout=None):
         for operation in self._operations:
@@ -66,6 +67,16 @@ class CommWork(dist.Work):
         """Returns the number of the last collective of the group when this one was called, counted from 1."""
         return self._sequence
 
+    def _get_duration(self):
+        """Returns the milliseconds from the first beginning of an operation to the last end of one."""
+        duration = Operation.duration(self._operations) if self._is_timed else None
+        if duration is None:
+            raise RuntimeError(
+                "the handle has no duration: its call came before _enable_collectives_timing(), has not ended, "
+                "or had ended when it returned"
+            )
+        return duration
+
     def get_future(self):
         if self._future is None:
             self._future = torch.futures.Future()
@@ -104,10 +115,11 @@ def _flat(results):
             yield from result
 
 
-def work(operations, tensors, sequence=0):
+def work(operations, tensors, sequence=0, is_timed=False):
     """Returns the handle of operations. A constructor in Python would take twice as long."""
     created = CommWork()
-    created._operations, created._tensors, created._sequence = operations, tensors, sequence
+    created._operations, created._tensors = operations, tensors
+    created._sequence, created._is_timed = sequence, is_timed
     created._future = created._kept_by = None
     if operations and _keeps_handles():
         created._keep(list(_flat(tensors)))

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use comm::{ANY_TAG, CallOptions, Comm, Config, Error, Membership, Result, Source, TagMatch};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::errors::{exception, kind};
+use crate::hooks::AbortHooks;
 use crate::members::{Kept, Members};
 use crate::memory::Memory;
 use crate::message::Message;
@@ -101,7 +103,8 @@ impl ProcessGroup {
 #[pymethods]
 impl ProcessGroup {
     /// Meets the other ranks through a store of PyTorch, and connects to them. `subgroup` has the
-    /// name of the group and its members' ranks in the world, or is None for the world.
+    /// name of the group and its members' ranks in the world, or is None for the world. The
+    /// functions of `abort_hooks` are called when the group has failed.
     #[new]
     fn new(
         py: Python<'_>,
@@ -110,6 +113,7 @@ impl ProcessGroup {
         size: usize,
         seconds: f64,
         subgroup: Option<(String, Vec<usize>)>,
+        abort_hooks: Py<PyDict>,
     ) -> PyResult<Self> {
         let connected = py.detach(|| {
             let mut config = Config::options_from_env(Membership { rank, size })?;
@@ -118,7 +122,7 @@ impl ProcessGroup {
             }
             (config.rendezvous_timeout, config.timeout) = (timeout(seconds), timeout(seconds));
             let comm = comm::init_over(Arc::new(TorchStoreObject(store)), &config)?;
-            Members::new(comm)
+            Members::new(comm, AbortHooks::new(abort_hooks))
         });
         let members = connected.map_err(|error| exception(py, &error))?;
         Ok(Self { rank, size, members: Mutex::new(Some(Arc::new(members))) })
@@ -362,18 +366,21 @@ impl ProcessGroup {
     /// Returns the kind of the error with which the group has failed, if it has, other than by an
     /// abort of this rank. None while a call runs.
     fn failure(&self, py: Python<'_>) -> Option<&'static str> {
-        let checked = py.detach(|| self.members().and_then(|members| members.comm.communicator().check()));
-        match checked.as_ref().err().map(Error::root_cause) {
-            None => None,
-            Some(Error::Aborted { by, .. }) if *by == self.rank => None,
-            Some(error) => Some(kind(error)),
-        }
+        let failure = py.detach(|| self.members().ok().and_then(|members| members.caller.failure()));
+        failure.as_ref().map(kind)
     }
 
     /// Ends all calls, here and on the other ranks.
     fn abort(&self, py: Python<'_>, reason: &str) {
         if let Ok(members) = self.members() {
             py.detach(|| members.comm.abort(reason));
+        }
+    }
+
+    /// Calls the abort hooks, before the program aborts the group.
+    fn call_abort_hooks(&self, py: Python<'_>) {
+        if let Ok(members) = self.members() {
+            py.detach(|| members.caller.hooks.call());
         }
     }
 

@@ -15,9 +15,11 @@
 //! | where is memory that other ranks read in place | `memory.rs` |
 //! | how do ranks find each other | `store.rs` |
 //! | how do errors reach Python | `errors.rs` |
+//! | which functions of the program are called after a failure | `hooks.rs` |
 
 mod errors;
 mod group;
+mod hooks;
 mod members;
 mod memory;
 mod message;

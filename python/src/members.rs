@@ -4,23 +4,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use comm::{Comm, Error, Result, Worker};
+use comm::{CallOptions, Comm, Error, HostCommunicator, Result, Worker};
 use pyo3::prelude::*;
 
+use crate::hooks::AbortHooks;
 use crate::message::Message;
 use crate::operation::Operation;
 use crate::pending::Pending;
-use crate::queue::{Job, Queue, run};
+use crate::queue::{Job, Queue};
 use crate::request::{Request, TensorMemory};
 
 /// The connection to the other ranks.
 pub(crate) struct Members {
     pub(crate) comm: Comm,
+    pub(crate) caller: Arc<Caller>,
     /// `None` once this is dropped.
     workers: Option<Workers>,
     queue: Arc<Queue>,
     /// The number of queued collectives and messages that have not ended.
     pending: Arc<AtomicUsize>,
+}
+
+/// Makes collectives, on any thread.
+pub(crate) struct Caller {
+    communicator: Arc<dyn HostCommunicator>,
+    rank: usize,
+    pub(crate) hooks: AbortHooks,
 }
 
 /// The threads of a group.
@@ -37,11 +46,31 @@ pub(crate) struct Kept {
     pub(crate) finish: Option<Py<PyAny>>,
 }
 
+impl Caller {
+    /// Makes a collective. Calls the hooks if the group has failed, before anyone learns of it.
+    pub(crate) fn run(&self, request: &Request, timeout: Duration) -> Result<()> {
+        let outcome = self.communicator.run(request.call()?, &CallOptions::default().timeout(timeout));
+        if outcome.is_err() && self.failure().is_some() {
+            self.hooks.call();
+        }
+        outcome
+    }
+
+    /// Returns the error with which the group has failed, if it has, other than by an abort of this
+    /// rank. `None` while another thread is in a call.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let error = self.communicator.check().err()?;
+        let is_own_abort = matches!(error.root_cause(), Error::Aborted { by, .. } if *by == self.rank);
+        (!is_own_abort).then_some(error)
+    }
+}
+
 impl Members {
-    pub(crate) fn new(comm: Comm) -> Result<Self> {
+    pub(crate) fn new(comm: Comm, hooks: AbortHooks) -> Result<Self> {
+        let caller = Arc::new(Caller { communicator: comm.shared_communicator(), rank: comm.rank(), hooks });
         let (collectives, messages) = (Worker::new(comm.clone())?, Worker::new(comm.clone())?);
         let workers = Some(Workers { collectives, messages });
-        Ok(Self { comm, workers, queue: Arc::new(Queue::new()), pending: Arc::default() })
+        Ok(Self { comm, caller, workers, queue: Arc::new(Queue::new()), pending: Arc::default() })
     }
 
     fn workers(&self) -> Result<&Workers> {
@@ -56,7 +85,7 @@ impl Members {
     /// Runs a collective on this thread, unless others are pending. Returns whether it has ended.
     pub(crate) fn try_run(&self, request: &Request, timeout: Duration) -> Result<bool> {
         let Some(_turn) = self.queue.try_begin() else { return Ok(false) };
-        run(self.comm.communicator(), request, timeout).map(|()| true)
+        self.caller.run(request, timeout).map(|()| true)
     }
 
     /// Queues a collective.
@@ -70,8 +99,8 @@ impl Members {
         // The function may also end an event of the profiler, which is to end on another thread.
         let in_background = kept.finish.is_some();
         let (operation, completion) = Operation::new(Some(Arc::clone(&self.queue)), kept);
-        let (communicator, pending) = (self.comm.shared_communicator(), Pending::new(&self.pending));
-        self.queue.push(Job { communicator, request, timeout, completion, pending, in_background });
+        let (caller, pending) = (Arc::clone(&self.caller), Pending::new(&self.pending));
+        self.queue.push(Job { caller, request, timeout, completion, pending, in_background });
         let queue = Arc::clone(&self.queue);
         drop(worker.submit(move |_| {
             queue.run_next();
@@ -89,7 +118,8 @@ impl Members {
         post: impl FnOnce(&Comm, Box<Message>) + Send,
     ) -> Result<Operation> {
         let worker = &self.workers()?.messages;
-        let (operation, completion) = Operation::new(None, kept);
+        let (operation, mut completion) = Operation::new(None, kept);
+        completion.begin();
         // Posting may complete the message, which needs the lock of the interpreter.
         py.detach(|| {
             let pending = Pending::new(&self.pending);

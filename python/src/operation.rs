@@ -29,6 +29,7 @@ pub(crate) struct Completion(Option<Ending>);
 struct Ending {
     shared: Arc<Shared>,
     kept: Kept,
+    began: Option<Instant>,
 }
 
 struct Shared {
@@ -40,6 +41,8 @@ struct Shared {
 struct State {
     outcome: Option<Result<()>>,
     source: Option<usize>,
+    /// When it began and when it ended, if it has done both.
+    times: Option<(Instant, Instant)>,
     callbacks: Vec<Py<PyAny>>,
     /// The number of threads that sleep until the operation has ended.
     sleeping: usize,
@@ -55,7 +58,7 @@ impl Shared {
 impl Operation {
     pub(crate) fn new(queue: Option<Arc<Queue>>, kept: Kept) -> (Self, Completion) {
         let shared = Arc::new(Shared { state: Mutex::default(), done: Condvar::new() });
-        let completion = Completion(Some(Ending { shared: Arc::clone(&shared), kept }));
+        let completion = Completion(Some(Ending { shared: Arc::clone(&shared), kept, began: None }));
         (Self { shared, queue }, completion)
     }
 
@@ -113,6 +116,18 @@ impl Operation {
         self.shared.lock().source
     }
 
+    /// Returns the milliseconds from the first beginning to the last end of operations, or None if
+    /// one has not ended, or if there are none.
+    #[staticmethod]
+    fn duration(operations: Vec<PyRef<'_, Self>>) -> Option<f64> {
+        let times = operations.iter().map(|operation| operation.shared.lock().times);
+        let (began, ended) = times.reduce(|all, times| {
+            let ((first, last), (began, ended)) = (all?, times?);
+            Some((first.min(began), last.max(ended)))
+        })??;
+        Some(ended.duration_since(began).as_secs_f64() * 1e3)
+    }
+
     /// Calls `callback` with the error, or None, once the operation has ended: from this thread if
     /// it has already, otherwise from the one on which it ends.
     fn on_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
@@ -137,6 +152,13 @@ impl Operation {
 }
 
 impl Completion {
+    /// Notes that the operation begins now.
+    pub(crate) fn begin(&mut self) {
+        if let Some(ending) = &mut self.0 {
+            ending.began = Some(Instant::now());
+        }
+    }
+
     /// Ends the operation, and wakes those that wait for it. `turn` is that of a collective.
     pub(crate) fn complete(mut self, outcome: Result<Option<usize>>, turn: Option<Turn<'_>>) {
         if let Some(ending) = self.0.take() {
@@ -156,7 +178,7 @@ impl Drop for Completion {
 
 impl Ending {
     fn complete(self, outcome: Result<Option<usize>>, mut turn: Option<Turn<'_>>) {
-        let Self { shared, kept: Kept { tensors, finish } } = self;
+        let Self { shared, kept: Kept { tensors, finish }, began } = self;
         let outcome = match finish {
             Some(finish) if outcome.is_ok() => {
                 let finished = Python::attach(|py| finish.call0(py).map(drop));
@@ -166,6 +188,7 @@ impl Ending {
             _ => outcome,
         };
         let mut state = shared.lock();
+        state.times = began.map(|began| (began, Instant::now()));
         state.source = outcome.as_ref().ok().copied().flatten();
         state.outcome = Some(outcome.as_ref().map(drop).map_err(Clone::clone));
         let callbacks = std::mem::take(&mut state.callbacks);

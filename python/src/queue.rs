@@ -11,8 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use comm::{CallOptions, HostCommunicator, Invalid, Result};
+use comm::{Invalid, Result};
 
+use crate::members::Caller;
 use crate::operation::Completion;
 use crate::pending::Pending;
 use crate::request::Request;
@@ -46,7 +47,7 @@ struct Turns {
 
 /// A queued collective.
 pub(crate) struct Job {
-    pub(crate) communicator: Arc<dyn HostCommunicator>,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) request: Request,
     pub(crate) timeout: Duration,
     pub(crate) completion: Completion,
@@ -61,11 +62,6 @@ pub(crate) struct Turn<'a> {
     /// Whether a thread of the group has it, and not one that waits.
     is_served: bool,
     runs_callbacks: bool,
-}
-
-/// Runs a request as a collective.
-pub(crate) fn run(communicator: &dyn HostCommunicator, request: &Request, timeout: Duration) -> Result<()> {
-    communicator.run(request.call()?, &CallOptions::default().timeout(timeout))
 }
 
 impl Queue {
@@ -200,9 +196,10 @@ impl Queue {
 
 impl Job {
     fn run(self, turn: Turn<'_>) {
-        let Self { communicator, request, timeout, completion, pending, in_background: _ } = self;
-        let outcome = run(&*communicator, &request, timeout);
-        drop((communicator, pending));
+        let Self { caller, request, timeout, mut completion, pending, in_background: _ } = self;
+        completion.begin();
+        let outcome = caller.run(&request, timeout);
+        drop((caller, pending));
         completion.complete(outcome.map(|()| None), Some(turn));
     }
 }
