@@ -72,6 +72,12 @@ def _main():
         traceback.print_exc()
         # Without leaving the group: other ranks must notice that this one has ended.
         os._exit(1)
+    if backend == "gloo":
+        # One of its threads may hold the last reference to the group, and then ends the process because it waits for
+        # itself, as in some runs of DDP with PowerSGD.
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)
     dist.destroy_process_group()
 
 
