@@ -3,8 +3,13 @@
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "a macro makes what is public here")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot run ends")]
 
-use std::hint::black_box;
+use std::hint::{self, black_box};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use comm_core::{DType, RecvBuf, ReduceOp, Reduction};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -56,5 +61,46 @@ fn finish(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, combine, finish);
+/// Combines into memory that another processor reads after each time, in both ways.
+fn combine_into_shared(criterion: &mut Criterion) {
+    let bytes = SIZES[1];
+    let (addend, from) = (vec![0; bytes], vec![0; bytes]);
+    let (dst, is_written, is_over) =
+        (Mutex::new(vec![0; bytes]), AtomicBool::new(false), AtomicBool::new(false));
+    let mut group = criterion.benchmark_group("combine_into_shared");
+    group.throughput(Throughput::Bytes(bytes as u64));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if is_written.load(Ordering::Acquire) {
+                    black_box(dst.lock().unwrap().iter().fold(0, |all, byte| all | byte));
+                    is_written.store(false, Ordering::Release);
+                }
+                hint::spin_loop();
+            }
+        });
+        for (name, in_blocks) in [("directly", false), ("in_blocks", true)] {
+            let sum = Reduction::new(ReduceOp::Sum, DType::F32).unwrap().into_shared(in_blocks);
+            group.bench_function(name, |bencher| {
+                bencher.iter_custom(|times| {
+                    let mut total = Duration::ZERO;
+                    for _ in 0..times {
+                        let start = Instant::now();
+                        sum.combine(&mut dst.lock().unwrap(), Some(&addend), RecvBuf::from_slice(&from));
+                        total += start.elapsed();
+                        is_written.store(true, Ordering::Release);
+                        while is_written.load(Ordering::Acquire) {
+                            hint::spin_loop();
+                        }
+                    }
+                    total
+                });
+            });
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    group.finish();
+}
+
+criterion_group!(benches, combine, combine_into_shared, finish);
 criterion_main!(benches);

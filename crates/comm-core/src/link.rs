@@ -45,9 +45,9 @@ pub struct LinkModel {
 impl LinkModel {
     /// The time to read a byte in place, divided by that to copy it through a channel. It is more
     /// than half although there is one copy instead of two: most of the time passes while the byte
-    /// moves from the cache of one processor to that of another, which it does once in both.
-    /// Measured with all-reduces of 256 KiB to 16 MiB on two processors: 0.6 with 8 ranks, of which
-    /// several on a processor read the same bytes, and 0.7 to 1 with 4 ranks.
+    /// moves from the cache of one processor to that of another, which it does once in both. With
+    /// this value, the selected algorithms of 4 and 8 ranks on two processors come closer to the
+    /// fastest ones (`commctl perf --algorithm`) than with a half or 0.8.
     pub const READ_IN_PLACE: f64 = 0.65;
 
     /// Creates a model with one kind of link between all ranks, each on its own host.

@@ -165,8 +165,8 @@ impl Fabric for SharedMemoryFabric {
     }
 
     /// Returns an estimate for ranks that poll instead of sleeping, with which the selected
-    /// algorithms come close to the fastest ones on machines with 2 and with 16 cores; `commctl
-    /// perf --calibrate` measures the actual values.
+    /// algorithms come close to the fastest ones on machines with 2 cores; `commctl perf
+    /// --calibrate` measures the actual values.
     fn links(&self) -> LinkModel {
         let processors = self.mesh.protocol().processors;
         let staged_from = self.config().has_regions().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);

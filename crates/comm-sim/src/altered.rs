@@ -96,6 +96,10 @@ where
     fn shared_buffer(&self, bytes: usize) -> Option<Allocation> {
         (self.share)(&self.fabric, bytes)
     }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        self.fabric.scheduler()
+    }
 }
 
 /// A transport whose [`Transport::try_send`] is replaced with `send`, which is passed the inner

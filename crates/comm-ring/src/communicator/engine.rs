@@ -199,8 +199,10 @@ impl Runner {
         session.data.register(if program.registers { &memory } else { &[] });
         let may_be_read = reduction.is_some() && buffers.output.len() >= READ_IN_PLACE_MIN;
         let is_read = |memory: &[u8]| may_be_read && session.data.is_read_in_place(memory);
-        let read_in_place =
-            ReadInPlace { output: is_read(buffers.output), scratch: is_read(buffers.scratch) };
+        let read_in_place = ReadInPlace {
+            output: is_read(buffers.output),
+            scratch: program.is_staged() && is_read(buffers.scratch),
+        };
         let ranks = session.group.size();
         let job = Job { reduction, ranks, sequence, fingerprint, bypasses_caches, read_in_place };
         match program.kept() {

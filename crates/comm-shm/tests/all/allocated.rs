@@ -175,6 +175,28 @@ fn results_have_the_same_bits_whichever_ranks_have_allocated_their_buffers() {
     }
 }
 
+#[test]
+fn pieces_too_short_to_be_read_in_place_are_staged_from_allocated_buffers_too() {
+    // Pieces of at least 32 KiB are read in place.
+    comm_sim::run_each(crate::common::zero_copy_world(3, 8192, 1 << 20), |fabric: SharedMemoryFabric| {
+        let staged = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&staged);
+        let share = move |fabric: &SharedMemoryFabric, bytes| {
+            asked.store(true, Ordering::Relaxed);
+            fabric.shared_buffer(bytes)
+        };
+        let comm = communicator(SharingFabric { fabric, share }).with_algorithm("staged");
+        let mut buffer = comm.alloc::<f32>(1 << 20).unwrap();
+        let mut is_staged = |bytes: usize| {
+            staged.store(false, Ordering::Relaxed);
+            comm.all_reduce(&mut buffer[..bytes / 4], ReduceOp::Sum).unwrap();
+            staged.load(Ordering::Relaxed)
+        };
+        assert!(!is_staged(99 << 10), "three pieces of 33 KiB");
+        assert!(is_staged(93 << 10), "three pieces of 31 KiB");
+    });
+}
+
 /// Heap memory that is read in place gives the same bits as memory that is copied through the ring.
 #[test]
 fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
