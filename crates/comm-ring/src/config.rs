@@ -56,7 +56,7 @@ impl Default for RingConfig {
         Self {
             window: 32,
             segment_bytes: 256 << 10,
-            segments_per_pass: 16,
+            segments_per_pass: 8,
             links: None,
             announce_after: Duration::from_millis(100),
             diagnosis: Duration::from_millis(200),

@@ -153,6 +153,12 @@ impl Params {
         (0..all).step_by(pass).map(move |first| first..all.min(first + pass))
     }
 
+    /// Returns these parameters with shorter passes, for a schedule with this many sets of slots:
+    /// all of them use as much memory as one set otherwise, so that they stay in the cache.
+    fn in_passes_of(&self, sets: usize) -> Self {
+        self.pass((self.pass / sets).max(1))
+    }
+
     /// Returns the number of slots of a schedule that needs `per_segment` slots for each segment of
     /// a pass.
     fn slots(&self, per_segment: usize) -> usize {

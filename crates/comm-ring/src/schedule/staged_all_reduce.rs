@@ -18,7 +18,7 @@ use super::{Cost, Pacing, Params, Steps, ring_all_reduce, ring_reduce_scatter, s
 const SETS: usize = 2;
 
 pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 && !p.exposed { p.slots(SETS) } else { 0 }
+    if p.ranks > 1 && !p.exposed { p.in_passes_of(SETS).slots(SETS) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -35,7 +35,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
-    let p = *params;
+    let p = params.in_passes_of(SETS);
     if p.ranks == 1 {
         return ring_all_reduce::steps(params);
     }

@@ -14,14 +14,8 @@ use comm_core::{Place, Step};
 
 use super::{Cost, Pacing, Params, Steps, direct_all_reduce, staged_all_gather};
 
-/// Returns parameters whose passes are so short that they use no more memory than the two sets of
-/// slots of the staged all-reduce.
-fn in_short_passes(p: &Params) -> Params {
-    p.pass((2 * p.pass / p.ranks).max(1))
-}
-
 pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 && !p.exposed { in_short_passes(p).slots(p.ranks) } else { 0 }
+    if p.ranks > 1 && !p.exposed { p.in_passes_of(p.ranks).slots(p.ranks) } else { 0 }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -40,7 +34,7 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
-    let p = in_short_passes(params);
+    let p = params.in_passes_of(params.ranks);
     Box::new(p.passes().flat_map(move |segments| pass(&p, segments)))
 }
 
