@@ -62,7 +62,7 @@ impl SharedMemoryConfig {
     const SINGLE_COPY_BYTES: usize = 32 << 10;
 
     /// The smallest piece of a shared buffer that is read in place; smaller ones are copied.
-    pub(crate) const STAGED_PIECE_BYTES: usize = 8 << 10;
+    pub(crate) const STAGED_PIECE_BYTES: usize = 32 << 10;
 
     /// The smallest piece that is read by cross-memory attach.
     pub(crate) fn cma_bytes_min(&self) -> usize {
