@@ -307,6 +307,45 @@ mod tests {
         }
     }
 
+    /// Returns models of groups on one host and on several, with fast and slow networks.
+    fn models() -> impl Iterator<Item = LinkModel> {
+        let memory = Link { latency: 1e-7, overhead: 2e-7, per_byte: 5e-11 };
+        let fast = Link { latency: 2e-5, overhead: 4e-6, per_byte: 1e-10 };
+        let slow = Link { latency: 1e-4, overhead: 1e-6, per_byte: 1e-8 };
+        let links = [(memory, fast), (memory, slow), (fast, fast), (slow, slow)];
+        let hosts = [(1, 0, None), (8, 0, Some(32 << 10)), (64, 0, Some(32 << 10)), (64, 2, Some(32 << 10))];
+        links.into_iter().flat_map(move |(within, between)| {
+            hosts.map(|(ranks_per_host, processors, staged_from)| LinkModel {
+                within,
+                ranks_per_host,
+                processors,
+                staged_from: staged_from.filter(|_| within == memory),
+                ..LinkModel::uniform(between, 5e-11)
+            })
+        })
+    }
+
+    #[test]
+    fn every_algorithm_is_the_fastest_for_some_group() {
+        let rows = |of: Collective| Algorithm::for_collective(of).map(move |row| (of, row.name));
+        let mut never: Vec<_> = Collective::ALL.into_iter().flat_map(rows).collect();
+        let sizes = || (0..30).step_by(2).map(|log| 3 << log);
+        let orders = [ReduceOrder::Any, ReduceOrder::Deterministic];
+        for tuning in models().map(|links| RingConfig::default().tuning(links)) {
+            for (ranks, bytes) in
+                [2, 3, 4, 8, 13, 37, 64].into_iter().flat_map(|n| sizes().map(move |b| (n, b)))
+            {
+                for (collective, order) in Collective::ALL.into_iter().flat_map(|of| orders.map(|o| (of, o)))
+                {
+                    let shape = CallShape { collective, ranks, bytes, order };
+                    let chosen = choose(&shape, None, &tuning).unwrap().algorithm.name;
+                    never.retain(|row| *row != (collective, chosen));
+                }
+            }
+        }
+        assert!(never.is_empty(), "{never:?}");
+    }
+
     #[test]
     fn data_for_several_ranks_is_staged_where_they_read_it_in_place() {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
