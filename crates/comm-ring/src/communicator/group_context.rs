@@ -107,7 +107,7 @@ impl GroupContext {
         let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new((control, data), members, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
-        Ok(Connected { engine, messenger: Messenger::new(messages, &self.config) })
+        Ok(Connected { engine, messenger: Messenger::new(messages, &self.config, self.scheduler()) })
     }
 
     /// Returns the time for which a rank that detected a failure waits for its cause.

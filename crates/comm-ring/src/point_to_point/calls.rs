@@ -1,15 +1,17 @@
 //! The calls for messages: each begins an operation and returns its outcome.
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Error, HostView, HostViewMut, Incoming, Outgoing, Received, RecvFrom, Result, SendTo, Shape,
-    Source, TagMatch, copy,
+    CallOptions, Error, HostView, HostViewMut, Idle, Incoming, Outgoing, Received, RecvFrom, Result, SendTo,
+    Shape, Source, TagMatch, copy,
 };
 
 use super::engine::{
-    CallerBuffers, Outcome, Payload, ProgressEngine, RecvBuffer, RecvRequest, RequestId, SendRequest,
+    CallerBuffers, DirectRecv, DirectSend, NeedsOperation, Outcome, Payload, ProgressEngine, RecvBuffer,
+    RecvRequest, RequestId, SendRequest,
 };
 use super::matching::MatchKey;
 use super::{Driver, Messenger, State};
@@ -23,13 +25,13 @@ impl Messenger {
         options: &CallOptions,
     ) -> Result<()> {
         let (mut state, payload) = self.lock_with_payload(message);
+        let direct = state.send_at_once((to, tag), message);
+        if direct == DirectSend::Whole {
+            return Ok(());
+        }
         let mut caller = CallerBuffers::default();
-        state.begin_send(
-            &mut caller,
-            SendRequest::new((to, tag), message, payload),
-            message,
-            options.timeout,
-        );
+        let send = SendRequest::new((to, tag), message, payload);
+        state.begin_send(&mut caller, send, message, direct, options.timeout);
         self.complete(state, caller).map(drop)
     }
 
@@ -37,12 +39,16 @@ impl Messenger {
         &self,
         from: Source,
         tag: TagMatch,
-        buffer: HostViewMut<'_>,
+        mut buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
         let mut state = self.lock_as_caller();
+        let direct = self.recv_soon(&mut state, MatchKey { from, tag }, buffer.reborrow());
+        if let DirectRecv::Whole(received) = direct {
+            return Ok(received);
+        }
         let mut caller = CallerBuffers::default();
-        state.begin_recv(&mut caller, (from, tag), buffer, options.timeout);
+        state.begin_recv(&mut caller, (from, tag), buffer, direct, options.timeout);
         some(self.complete(state, caller))
     }
 
@@ -51,7 +57,7 @@ impl Messenger {
         to: SendTo,
         message: HostView<'_>,
         from: RecvFrom,
-        buffer: HostViewMut<'_>,
+        mut buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
         let (mut state, payload) = self.lock_with_payload(message);
@@ -59,14 +65,23 @@ impl Messenger {
         if let Source::Rank(rank) = from.source {
             state.engine.check_rank(rank)?;
         }
+        let sent = state.send_at_once((to.rank, to.tag), message);
+        let received = match sent {
+            DirectSend::Whole => {
+                let key = MatchKey { from: from.source, tag: from.tag };
+                self.recv_soon(&mut state, key, buffer.reborrow())
+            }
+            DirectSend::Nothing | DirectSend::Partly(_) => DirectRecv::Nothing,
+        };
+        if let DirectRecv::Whole(received) = received {
+            return Ok(received);
+        }
         let mut caller = CallerBuffers::default();
-        state.begin_recv(&mut caller, (from.source, from.tag), buffer, options.timeout);
-        state.begin_send(
-            &mut caller,
-            SendRequest::new((to.rank, to.tag), message, payload),
-            message,
-            options.timeout,
-        );
+        state.begin_recv(&mut caller, (from.source, from.tag), buffer, received, options.timeout);
+        if sent != DirectSend::Whole {
+            let send = SendRequest::new((to.rank, to.tag), message, payload);
+            state.begin_send(&mut caller, send, message, sent, options.timeout);
+        }
         some(self.complete(state, caller))
     }
 
@@ -146,6 +161,34 @@ impl Messenger {
         (self.lock_as_caller(), copy)
     }
 
+    /// Receives what arrives before this thread would stop to spin. It keeps the lock meanwhile,
+    /// but not if another thread wants it.
+    fn recv_soon(&self, state: &mut State, key: MatchKey, buffer: HostViewMut<'_>) -> DirectRecv {
+        let State { engine, driver: Driver::Vacant(transport), waiter, .. } = state else {
+            return DirectRecv::Nothing;
+        };
+        let (dtype, bytes) = (buffer.dtype(), buffer.into_bytes());
+        let mut partly = None;
+        waiter.reset();
+        loop {
+            let before = partly;
+            match engine.recv_at_once(&mut **transport, key, (&mut *bytes, dtype), &mut partly) {
+                Ok(Some(received)) => return DirectRecv::Whole(received),
+                Ok(None) => {}
+                Err(NeedsOperation) => break,
+            }
+            if partly != before {
+                waiter.reset();
+            }
+            let spins = waiter.idle(|| transport.now()) == Idle::Spin;
+            if !spins || self.callers.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        partly.map_or(DirectRecv::Nothing, DirectRecv::Partly)
+    }
+
     /// Waits for a call that has begun, and returns its outcome.
     fn complete(
         &self,
@@ -177,11 +220,23 @@ impl State {
         caller: &mut CallerBuffers<'a>,
         send: SendRequest,
         message: HostView<'a>,
+        direct: DirectSend,
         timeout: Duration,
     ) {
         let request = self.engine.next_request();
         caller.send = Some((request, message.bytes()));
-        self.engine.send(request, send, timeout, caller);
+        match direct {
+            DirectSend::Partly(rest) => self.engine.send_rest(request, send, timeout, rest),
+            DirectSend::Nothing | DirectSend::Whole => self.engine.send(request, send, timeout, caller),
+        }
+    }
+
+    /// Sends a message at once if no thread drives the engine and the message needs no operation.
+    fn send_at_once(&mut self, to: (usize, u64), message: HostView<'_>) -> DirectSend {
+        match &mut self.driver {
+            Driver::Vacant(transport) => self.engine.send_at_once(&mut **transport, to, message),
+            Driver::Occupied | Driver::Closed => DirectSend::Nothing,
+        }
     }
 
     fn begin_recv<'a>(
@@ -189,13 +244,18 @@ impl State {
         caller: &mut CallerBuffers<'a>,
         key: (Source, TagMatch),
         buffer: HostViewMut<'a>,
+        direct: DirectRecv,
         timeout: Duration,
     ) {
         let request = self.engine.next_request();
         let capacity = (buffer.len(), buffer.dtype());
         let dst = if self.is_vacant() { RecvBuffer::Caller } else { RecvBuffer::Staged(Vec::new()) };
         caller.recv = Some((request, buffer.into_bytes()));
-        self.engine.recv(request, RecvRequest::new(key, capacity, dst), timeout, caller);
+        let recv = RecvRequest::new(key, capacity, dst);
+        match direct {
+            DirectRecv::Partly(message) => self.engine.recv_rest(request, recv, timeout, message),
+            DirectRecv::Nothing | DirectRecv::Whole(_) => self.engine.recv(request, recv, timeout, caller),
+        }
     }
 }
 

@@ -13,9 +13,9 @@ mod frame;
 mod matching;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use comm_core::{Error, Loss, Notify, Process, Result, Transport, Waiter};
+use comm_core::{Error, Loss, Notify, Process, Result, Scheduler, Transport, Waiter};
 
 use crate::RingConfig;
 use engine::{CallerBuffers, ProgressEngine};
@@ -30,6 +30,8 @@ pub(crate) struct Messenger {
     callers: AtomicUsize,
     /// The process that owns the streams.
     process: Process,
+    /// The scheduler of the threads of a simulated rank.
+    scheduler: Option<Arc<dyn Scheduler>>,
 }
 
 struct State {
@@ -53,7 +55,11 @@ enum Driver {
 }
 
 impl Messenger {
-    pub(crate) fn new(transport: Box<dyn Transport>, config: &RingConfig) -> Self {
+    pub(crate) fn new(
+        transport: Box<dyn Transport>,
+        config: &RingConfig,
+        scheduler: Option<Arc<dyn Scheduler>>,
+    ) -> Self {
         let state = State {
             engine: ProgressEngine::new(transport.group(), config),
             waiter: transport.waiter(config.yield_max),
@@ -67,6 +73,7 @@ impl Messenger {
             notify: OnceLock::new(),
             callers: AtomicUsize::new(0),
             process: Process::current(),
+            scheduler,
         }
     }
 
@@ -104,6 +111,12 @@ impl Messenger {
 
     /// Locks the state. If a thread panicked while it held the lock, all operations end.
     fn lock(&self) -> MutexGuard<'_, State> {
+        if let Some(scheduler) = &self.scheduler {
+            // One thread runs at a time, and the one that holds the lock may not be this one. An
+            // error means that no thread can go on.
+            let is_free = || !matches!(self.state.try_lock(), Err(TryLockError::WouldBlock));
+            drop(scheduler.wait_until(&mut { is_free }));
+        }
         self.state.lock().unwrap_or_else(|poisoned| self.broken(poisoned))
     }
 

@@ -90,7 +90,7 @@ fn sleeps_of_a_probe(is_open: bool, timeout: Duration) -> Vec<Duration> {
         sleeps: Arc::clone(&sleeps),
         descriptor: std::fs::File::open("/dev/null").unwrap(),
     };
-    let messenger = Messenger::new(Box::new(transport), &RingConfig::default());
+    let messenger = Messenger::new(Box::new(transport), &RingConfig::default(), None);
     let options = CallOptions::default().timeout(timeout);
     let error = messenger.probe(Source::Any, TagMatch::Any, &options).unwrap_err();
     assert!(matches!(&error, Error::Timeout { .. }), "{timeout:?}: {error}");

@@ -4,6 +4,7 @@
 //! [`CallerBuffers`]. All other bytes are in memory that the engine owns: a copy, or the buffer of
 //! a background operation.
 
+mod direct;
 mod failure;
 mod incoming;
 mod operation;
@@ -24,6 +25,7 @@ use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
 use crate::RingConfig;
 use crate::peer_table::PeerTable;
+pub(crate) use direct::{DirectRecv, DirectSend, NeedsOperation};
 pub(crate) use operation::{
     CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
 };

@@ -1,0 +1,216 @@
+//! Short messages that move at once, without an operation: the common case of a send to a peer that
+//! keeps up, and of a receive whose message arrives first of all.
+//!
+//! An operation costs several times as much as the transfer of a short message. It is needed only
+//! to wait, to keep an order among operations, and to report errors. So all other cases are left to
+//! operations, and nothing has changed before that is known.
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use comm_core::{DType, Error, HostView, Received, Shape, Source, TagMatch, Transport};
+
+use super::operation::{Matched, RecvRequest, RequestId, SendRequest};
+use super::peer::{Destination, FrameBody, OnSent, PartialFrame, PeerState, QueuedFrame, ReadState};
+use super::{CallerBuffers, Kind, ProgressEngine, credit_cost};
+use crate::point_to_point::frame::{CREDIT, Frame};
+use crate::point_to_point::matching::{Envelope, MatchKey};
+
+/// The part of a message that was sent without an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DirectSend {
+    Nothing,
+    Whole,
+    /// The transport has accepted the first bytes of the frame, or still reads the message.
+    Partly(PartlySent),
+}
+
+/// The part of a message that was received without an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum DirectRecv {
+    Nothing,
+    Whole(Received),
+    Partly(PartlyReceived),
+}
+
+/// A message cannot be received without an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NeedsOperation;
+
+/// A message of which the first bytes have been received, without its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartlyReceived {
+    envelope: Envelope,
+    dtype: DType,
+    length: usize,
+    done: usize,
+}
+
+/// An eager message of which the transport has accepted this many bytes, with the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartlySent {
+    frame: Frame,
+    accepted: usize,
+}
+
+impl ProgressEngine {
+    /// Sends a message at once if it is eager, no other message to the peer is under way, and
+    /// nothing has arrived from the peer that should be read first.
+    pub(crate) fn send_at_once(
+        &mut self,
+        transport: &mut dyn Transport,
+        (to, tag): (usize, u64),
+        message: HostView<'_>,
+    ) -> DirectSend {
+        let (length, dtype) = (message.bytes().len(), message.dtype());
+        let is_peer = to < self.group.size() && to != self.group.rank();
+        if !is_peer || length > self.eager_bytes || self.poison.is_some() || !self.operations.is_empty() {
+            return DirectSend::Nothing;
+        }
+        let peer = &self.peers[to];
+        if !peer.is_alive() || !peer.is_send_idle() || peer.spent + credit_cost(length) > CREDIT {
+            return DirectSend::Nothing;
+        }
+        // An operation finds out what has arrived, and reports errors.
+        if !matches!(transport.fill_buf(to, Frame::BYTES), Ok(filled) if filled.is_empty()) {
+            return DirectSend::Nothing;
+        }
+        let frame = Frame::Eager { tag, dtype, length: length as u64 };
+        let head = frame.encode();
+        let pieces = [IoSlice::new(&head), IoSlice::new(message.bytes())];
+        let accepted = match transport.try_send(to, &pieces) {
+            Ok(0) | Err(_) => return DirectSend::Nothing,
+            Ok(accepted) => accepted,
+        };
+        let peer = &mut self.peers[to];
+        peer.spent += credit_cost(length);
+        peer.accepted += accepted as u64;
+        if accepted == Frame::BYTES + length && transport.released(to) >= peer.accepted {
+            DirectSend::Whole
+        } else {
+            DirectSend::Partly(PartlySent { frame, accepted })
+        }
+    }
+
+    /// Begins an operation for the rest of a message.
+    pub(crate) fn send_rest(
+        &mut self,
+        request: RequestId,
+        mut send: SendRequest,
+        timeout: Duration,
+        PartlySent { frame, accepted }: PartlySent,
+    ) {
+        let (to, length) = (send.to, send.length);
+        send.begun = true;
+        self.begin(request, Kind::Send(send), timeout);
+        let peer = &mut self.peers[to];
+        if accepted == Frame::BYTES + length {
+            peer.unreleased.push_back((peer.accepted, request));
+            return;
+        }
+        let queued =
+            QueuedFrame { frame, body: FrameBody::Of(request, 0..length), then: OnSent::Sent(request) };
+        peer.in_flight.push_back(PartialFrame { head: frame.encode(), queued, at: accepted });
+    }
+
+    /// Receives what has arrived of a message, of which `partly` has the state. Returns the message
+    /// once it is complete.
+    pub(crate) fn recv_at_once(
+        &mut self,
+        transport: &mut dyn Transport,
+        key: MatchKey,
+        (buffer, dtype): (&mut [u8], DType),
+        partly: &mut Option<PartlyReceived>,
+    ) -> Result<Option<Received>, NeedsOperation> {
+        if partly.is_none() {
+            *partly = self.recv_head(transport, key, (buffer.len(), dtype))?;
+        }
+        match partly {
+            Some(message) => self.recv_more(transport, message, buffer),
+            None => Ok(None),
+        }
+    }
+
+    /// Begins to receive the next message of a peer, if nobody else could have a claim to it.
+    /// Returns `None` if nothing has arrived.
+    fn recv_head(
+        &mut self,
+        transport: &mut dyn Transport,
+        key: MatchKey,
+        (capacity, wanted): (usize, DType),
+    ) -> Result<Option<PartlyReceived>, NeedsOperation> {
+        let from = self.only_source(key.from).ok_or(NeedsOperation)?;
+        let filled = transport.fill_buf(from, Frame::BYTES + capacity).map_err(|_| NeedsOperation)?;
+        if filled.is_empty() {
+            return Ok(None);
+        }
+        let frame = filled.read().and_then(|head| Frame::decode(&head));
+        let Some(Frame::Eager { tag, dtype, length }) = frame else { return Err(NeedsOperation) };
+        let length = length as usize;
+        let is_wanted = dtype == wanted && [TagMatch::Any, TagMatch::Is(tag)].contains(&key.tag);
+        let has_credit = self.peers[from].peer_spent + credit_cost(length) <= CREDIT;
+        if !is_wanted || !has_credit || length > capacity {
+            return Err(NeedsOperation);
+        }
+        transport.consume(from, Frame::BYTES).map_err(|_| NeedsOperation)?;
+        self.peers[from].peer_spent += credit_cost(length);
+        Ok(Some(PartlyReceived { envelope: Envelope { source: from, tag }, dtype, length, done: 0 }))
+    }
+
+    /// Receives bytes of a message that have arrived. Returns the message once it is complete.
+    fn recv_more(
+        &mut self,
+        transport: &mut dyn Transport,
+        message: &mut PartlyReceived,
+        buffer: &mut [u8],
+    ) -> Result<Option<Received>, NeedsOperation> {
+        let PartlyReceived { envelope: Envelope { source, tag }, dtype, length, .. } = *message;
+        while message.done < length {
+            let rest = &mut buffer[message.done..length];
+            match transport.try_recv(source, rest).map_err(|_| NeedsOperation)? {
+                0 => return Ok(None),
+                received => message.done += received,
+            }
+        }
+        self.peers[source].return_credit(credit_cost(length));
+        if let Err(Error::PeerLost { .. }) = self.flush(transport, source, &CallerBuffers::default()) {
+            self.peers[source].close_send();
+        }
+        Ok(Some(Received::new(source, tag, dtype, length / dtype.size())))
+    }
+
+    /// Begins an operation for the rest of a message.
+    pub(crate) fn recv_rest(
+        &mut self,
+        request: RequestId,
+        mut recv: RecvRequest,
+        timeout: Duration,
+        PartlyReceived { envelope, length, done, .. }: PartlyReceived,
+    ) {
+        recv.matched = Some(Matched { envelope, length });
+        self.begin(request, Kind::Recv(recv), timeout);
+        self.peers[envelope.source].reading =
+            ReadState::Eager { into: Destination::Receive(request), done, length };
+    }
+
+    /// Returns the peer whose next message can only be for a receive that begins now: there is no
+    /// other operation, and no earlier message.
+    fn only_source(&self, from: Source) -> Option<usize> {
+        let Source::Rank(from) = from else { return None };
+        let is_peer = from < self.group.size() && from != self.group.rank();
+        let is_next = is_peer && self.operations.is_empty() && self.messages.is_empty();
+        let peer = is_next.then(|| &self.peers[from])?;
+        let is_usable = self.poison.is_none() && peer.is_alive();
+        (is_usable && matches!(peer.reading, ReadState::Head { have: 0 })).then_some(from)
+    }
+}
+
+impl PeerState {
+    /// Returns whether no message to the peer is under way or waits for its turn.
+    fn is_send_idle(&self) -> bool {
+        !self.is_send_closed && !self.has_frames() && self.unqueued.is_empty() && self.unreleased.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;
