@@ -51,7 +51,21 @@ class Case:
                 lambda: torch.cat([self.contribution(peer, count)[own] for peer in range(ranks)]),
             ),
             "barrier": (lambda: dist.barrier(), None),
+            "send_recv": (self.send_recv, lambda: self.contribution(1 - rank, count)),
         }[name]
+        # The number of messages that a call transfers one after the other; the time is that of one.
+        self.transfers = 2 if name == "send_recv" else 1
+
+    def send_recv(self):
+        """Sends a message to the other rank and back."""
+        import torch.distributed as dist
+
+        peer = 1 - self.rank
+        if self.rank == 0:
+            dist.send(self.send, peer)
+        dist.recv(self.recv, peer)
+        if self.rank == 1:
+            dist.send(self.send, peer)
 
     def contribution(self, rank, count):
         """Small integers, so that every sum is exact."""
@@ -143,7 +157,7 @@ def measure_all(torch, dist, rank, ranks, name, samples, least, rotated, sizes):
         cases = [Case(name, rank, ranks, size // 4) for _ in range(copies(rotated, size))]
         cases[0].check()
         cases[0].clear()
-        seconds = measure(dist, torch, Rotation(cases, rotated > 0), samples, least)
+        seconds = measure(dist, torch, Rotation(cases, rotated > 0), samples, least) / cases[0].transfers
         if rank == 0:
             row = {"collective": name, "ranks": ranks, "bytes": size, "time_us": {"p50": seconds * 1e6}}
             print(json.dumps(row), flush=True)

@@ -51,7 +51,7 @@ impl Bounds {
         let Case { collective, ranks, .. } = case;
         match collective {
             Collective::AllReduce | Collective::Barrier if ranks == 2 && bytes <= EMPTY => self.flag,
-            Collective::Barrier => None,
+            Collective::Barrier | Collective::SendRecv => None,
             _ if bytes < FROM_MEMORY => None,
             _ => {
                 // Ranks that outnumber cores use the bandwidth of all cores.
@@ -83,7 +83,7 @@ const fn bytes_through_memory(collective: Collective, ranks: usize) -> usize {
         // The root reads its buffer, and all others write theirs.
         Collective::Broadcast => ranks,
         Collective::AllGather | Collective::ReduceScatter => ranks + 1,
-        Collective::Barrier => 0,
+        Collective::Barrier | Collective::SendRecv => 0,
     }
 }
 

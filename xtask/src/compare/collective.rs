@@ -11,7 +11,7 @@ const ELEMENT: usize = 4;
 /// The largest size of all collectives except all-reduce.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A collective that peers support.
+/// A collective that peers support, or a message from one rank to another and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -22,16 +22,18 @@ pub(crate) enum Collective {
     ReduceScatter,
     AllToAll,
     Barrier,
+    SendRecv,
 }
 
 impl Collective {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::AllReduce,
         Self::Broadcast,
         Self::AllGather,
         Self::ReduceScatter,
         Self::AllToAll,
         Self::Barrier,
+        Self::SendRecv,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -42,6 +44,18 @@ impl Collective {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllToAll => "all_to_all",
             Self::Barrier => "barrier",
+            Self::SendRecv => "send_recv",
+        }
+    }
+
+    /// Returns whether it is measured with this number of ranks, and with copies of its buffers in
+    /// turn if it `rotates` them.
+    pub(crate) fn is_measured(self, ranks: usize, rotates: bool) -> bool {
+        match self {
+            // It has no buffers.
+            Self::Barrier => !rotates,
+            Self::SendRecv => ranks == 2 && !rotates,
+            _ => true,
         }
     }
 
@@ -55,7 +69,7 @@ impl Collective {
     pub(crate) fn sizes(self, wanted: impl Iterator<Item = usize>, ranks: usize) -> Vec<usize> {
         let unit = match self {
             Self::Barrier => return vec![0],
-            Self::AllReduce | Self::Broadcast => ELEMENT,
+            Self::AllReduce | Self::Broadcast | Self::SendRecv => ELEMENT,
             Self::AllGather | Self::ReduceScatter | Self::AllToAll => ELEMENT * ranks,
         };
         let mut sizes: Vec<usize> = wanted.map(|size| (size / unit).max(1) * unit).collect();
@@ -81,6 +95,7 @@ mod tests {
         assert_eq!(sizes(Collective::AllGather, 8), [32, 64, 256]);
         assert_eq!(sizes(Collective::AllToAll, 3), [12, 60, 252]);
         assert_eq!(sizes(Collective::Barrier, 8), [0]);
+        assert_eq!(sizes(Collective::SendRecv, 2), [4, 16, 64, 256]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub(crate) struct Row {
     pub(crate) us: f64,
 }
 
+/// The measurements of `commctl perf send_recv` besides the time of a message.
+const IGNORED: [&str; 2] = ["send_recv_bandwidth", "send_recv_bidirectional"];
+
 /// A line that is not a measurement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LineError {
@@ -22,6 +25,8 @@ pub(crate) enum LineError {
 
 #[derive(Deserialize)]
 struct Object {
+    #[serde(default)]
+    collective: String,
     bytes: usize,
     time_us: Percentiles,
     wrong: Option<u64>,
@@ -33,7 +38,11 @@ struct Percentiles {
 }
 
 pub(crate) fn parse(line: &str) -> Result<Row, LineError> {
-    let Object { bytes, time_us, wrong } = serde_json::from_str(line).map_err(|_| LineError::Other)?;
+    let object = serde_json::from_str(line).map_err(|_| LineError::Other)?;
+    let Object { collective, bytes, time_us, wrong } = object;
+    if IGNORED.contains(&&*collective) {
+        return Err(LineError::Other);
+    }
     match wrong {
         Some(wrong) if wrong > 0 => Err(LineError::Wrong(wrong)),
         _ if time_us.p50 > 0.0 => Ok(Row { bytes, us: time_us.p50 }),
@@ -62,9 +71,14 @@ mod tests {
 
     #[test]
     fn other_output_is_recognised() {
-        for line in
-            ["", "WARNING: no InfiniBand", "{}", r#"{"bytes":4}"#, r#"{"bytes":4,"time_us":{"p50":0.0}}"#]
-        {
+        for line in [
+            "",
+            r#"{"collective":"send_recv_bandwidth","bytes":4,"time_us":{"p50":1.0}}"#,
+            "WARNING: no InfiniBand",
+            "{}",
+            r#"{"bytes":4}"#,
+            r#"{"bytes":4,"time_us":{"p50":0.0}}"#,
+        ] {
             assert_eq!(parse(line), Err(LineError::Other), "{line}");
         }
     }

@@ -82,9 +82,8 @@ impl<'a> Rounds<'a> {
             RoundCase { round, case: Case { collective, ranks, rotates: compare.rotate }, sizes }
         };
         let all = (1..=compare.rounds).flat_map(|round| cases().map(move |case| round_case(round, case)));
-        // A barrier has no buffers.
-        let is_pointless = |case: Case| case.rotates && case.collective == Collective::Barrier;
-        all.filter(|item| !item.sizes.is_empty() && !is_pointless(item.case)).collect()
+        let is_measured = |case: Case| case.collective.is_measured(case.ranks, case.rotates);
+        all.filter(|item| !item.sizes.is_empty() && is_measured(item.case)).collect()
     }
 
     /// Returns all libraries, rotated by the round.

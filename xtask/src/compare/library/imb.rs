@@ -25,6 +25,7 @@ const fn benchmark(collective: Collective) -> Option<(&'static str, bool)> {
         Collective::AllToAll => Some(("Alltoall", true)),
         Collective::AllGather => Some(("Allgather", true)),
         Collective::Barrier => Some(("Barrier", false)),
+        Collective::SendRecv => Some(("PingPong", false)),
         // Its reduce-scatter counts otherwise.
         Collective::ReduceScatter => None,
     }
