@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use comm_core::wire;
 
 use crate::region::Region;
-use crate::regions::Regions;
+use crate::regions::{FoundRegion, Regions};
 use crate::socket;
 
 /// The maximum number of regions of one rank that a peer keeps mapped on one channel. The least
@@ -69,7 +69,9 @@ pub(crate) struct RegionExporter {
 /// A region that the peer has mapped.
 #[derive(Debug)]
 struct Exported {
-    region: Weak<Region>,
+    /// The region, unless it is a segment of the heap. Segments that were dropped are evicted, as
+    /// they are not used again.
+    owner: Option<Weak<Region>>,
     /// The clock at the last use.
     used: u64,
 }
@@ -86,7 +88,7 @@ impl RegionExporter {
 
     /// Returns the region that contains a piece and the offset of the piece in it, if the piece is
     /// to be read in place.
-    pub(crate) fn find(&self, piece: &[u8]) -> Option<(Arc<Region>, u64)> {
+    pub(crate) fn find<'piece>(&self, piece: &'piece [u8]) -> Option<(FoundRegion<'piece>, u64)> {
         if piece.len() <= self.export.copied_max() { None } else { self.export.regions.find(piece) }
     }
 
@@ -94,7 +96,7 @@ impl RegionExporter {
     /// now. `is_out` returns whether a region has outstanding descriptors.
     pub(crate) fn export(
         &mut self,
-        region: &Arc<Region>,
+        region: &FoundRegion<'_>,
         socket: impl AsFd,
         is_out: impl Fn(u64) -> bool,
     ) -> bool {
@@ -103,19 +105,20 @@ impl RegionExporter {
             exported.used = self.clock;
             return true;
         }
-        self.exported.retain(|_, exported| exported.region.strong_count() > 0);
+        let is_dropped = |owner: &Weak<Region>| owner.strong_count() == 0;
+        self.exported.retain(|_, exported| !exported.owner.as_ref().is_some_and(is_dropped));
         let evicted = match self.least_used(is_out) {
             _ if self.exported.len() < REGIONS_MAX => 0,
             Some(least) => least,
             None => return false,
         };
         let message = RegionMessage { region: region.id(), evicted };
-        if let Err(error) = socket::send(socket, &message.encode(), Some(region.file())) {
+        if let Err(error) = socket::send(socket, &message.encode(), Some(region.as_fd())) {
             tracing::debug!(%error, "copying a buffer because its file descriptor could not be sent");
             return false;
         }
         self.exported.remove(&evicted);
-        self.exported.insert(region.id(), Exported { region: Arc::downgrade(region), used: self.clock });
+        self.exported.insert(region.id(), Exported { owner: region.owner(), used: self.clock });
         true
     }
 

@@ -61,7 +61,8 @@ type PendingHandshake = HandshakeState<OwnedFd, Accepted>;
 impl SharedMemoryProtocol {
     pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
         let processors = std::thread::available_parallelism().ok();
-        Self { identity, config, processors, regions: Arc::default(), processes: Arc::default() }
+        let regions = Arc::new(Regions::new(config.region_piece_bytes()));
+        Self { identity, config, processors, regions, processes: Arc::default() }
     }
 
     fn member(&self, world_rank: usize) -> Option<Address> {

@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut};
 use comm_core::{Allocation, RecvBuf};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::segment::create_file;
 use crate::sync::{AtomicU32, Ordering};
@@ -33,6 +33,8 @@ struct FileMapping {
     start: NonNull<c_void>,
     /// The length with the header page.
     len: usize,
+    /// Whether its addresses stay reserved when it is unmapped.
+    is_reserved: bool,
 }
 
 // SAFETY: a mapping belongs to the process, not to the thread that made it.
@@ -44,7 +46,29 @@ impl FileMapping {
     fn new(file: impl AsFd, len: usize, access: ProtFlags, flags: MapFlags) -> io::Result<Self> {
         // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let start = unsafe { rustix::mm::mmap(null_mut(), len, access, MapFlags::SHARED | flags, file, 0) }?;
-        Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
+        Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len, is_reserved: false })
+    }
+
+    /// Maps the file in place of reserved addresses.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` are reserved, and no other code uses them until this is dropped.
+    unsafe fn replace(file: impl AsFd, start: NonNull<c_void>, len: usize) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: the caller promises that no other code uses the addresses.
+        unsafe { rustix::mm::mmap(start.as_ptr(), len, access, flags, file, 0) }?;
+        Ok(Self { start, len, is_reserved: true })
+    }
+
+    /// Allocates all pages, huge ones if possible.
+    fn populate(&self) {
+        // SAFETY: the range is a mapping of our own, and this advice changes none of its bytes.
+        let advised = unsafe { rustix::mm::madvise(self.start.as_ptr(), self.len, Advice::LinuxHugepage) };
+        // SAFETY: as above.
+        let present =
+            unsafe { rustix::mm::madvise(self.start.as_ptr(), self.len, Advice::LinuxPopulateWrite) };
+        // Without these, pages are small and allocated one by one.
+        let _ = (advised, present);
     }
 
     /// The flag that is nonzero once the owner has dropped the buffer.
@@ -71,11 +95,31 @@ impl FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped for `self`, and what borrows from it is gone.
+        if self.is_reserved {
+            // SAFETY: the range was mapped for `self`, and what borrows from it is gone. If this
+            // fails, the next mapping at these addresses replaces this one.
+            let _ = unsafe { reserve(self.start.as_ptr(), self.len, MapFlags::FIXED) };
+            return;
+        }
+        // SAFETY: as above.
         if let Err(errno) = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) } {
             tracing::warn!(%errno, "cannot unmap a buffer");
         }
     }
+}
+
+/// Reserves addresses, without memory, in place of everything that was there.
+///
+/// # Safety
+/// With [`MapFlags::FIXED`], no other code uses the addresses.
+pub(crate) unsafe fn reserve(
+    start: *mut c_void,
+    len: usize,
+    flags: MapFlags,
+) -> rustix::io::Result<*mut c_void> {
+    let flags = flags | MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: the caller promises it for fixed addresses; others replace no mapping.
+    unsafe { rustix::mm::mmap_anonymous(start, len, ProtFlags::empty(), flags) }
 }
 
 /// Returns an error for more memory than the system can commit. Allocating a file does not check
@@ -87,6 +131,15 @@ fn check_commit(len: usize) -> io::Result<()> {
     // SAFETY: it was just mapped, and no other code has its address.
     unsafe { rustix::mm::munmap(start, len) }?;
     Ok(())
+}
+
+/// Creates a file of allocated memory.
+fn allocate_file(len: usize) -> io::Result<OwnedFd> {
+    check_commit(len)?;
+    let file = create_file()?;
+    rustix::fs::ftruncate(&file, len as u64)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+    Ok(file)
 }
 
 /// A region of this rank.
@@ -110,20 +163,60 @@ impl Region {
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = bytes.checked_next_multiple_of(page).and_then(|len| len.checked_add(page));
         let len = len.filter(|len| isize::try_from(*len).is_ok()).ok_or_else(too_much)?;
-        check_commit(len)?;
-        let file = create_file()?;
-        rustix::fs::ftruncate(&file, len as u64)?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+        let file = allocate_file(len)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let mapped = FileMapping::new(&file, len, access, MapFlags::empty())?;
-        // SAFETY: the range is a mapping of our own, and this advice changes none of its bytes.
-        let advised = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxHugepage) };
-        // SAFETY: as above.
-        let present = unsafe { rustix::mm::madvise(mapped.start.as_ptr(), len, Advice::LinuxPopulateWrite) };
-        // Without these, pages are small and allocated one by one.
-        tracing::debug!(?advised, ?present, len, "allocated a buffer that other ranks can read");
+        Self::seal(id, FileMapping::new(&file, len, access, MapFlags::empty())?, file)
+    }
+
+    /// Creates a region in place of reserved addresses.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    ///
+    /// # Safety
+    /// `len` bytes from `start`, in whole pages, are reserved, and no other code uses them until
+    /// the region is dropped. After that they are reserved again.
+    pub(crate) unsafe fn create_at(id: u64, start: NonNull<c_void>, len: usize) -> io::Result<Self> {
+        let file = allocate_file(len)?;
+        // SAFETY: the caller promises it.
+        let mapped = unsafe { FileMapping::replace(&file, start, len) }?;
+        Self::seal(id, mapped, file)
+    }
+
+    fn seal(id: u64, mapped: FileMapping, file: OwnedFd) -> io::Result<Self> {
+        mapped.populate();
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         Ok(Self { id, mapped, file })
+    }
+
+    /// Replaces the bytes by a private copy of the file, which the kernel makes as they are
+    /// written. From now on the file stays as it is. The header page stays shared.
+    ///
+    /// # Errors
+    /// If there is no memory for it; then nothing has changed.
+    pub(crate) fn make_private(&self) -> io::Result<()> {
+        let (page, len) = (rustix::param::page_size(), self.len());
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // Mapped elsewhere first, because the kernel removes the old mapping before it finds out
+        // that a new one at its place is impossible.
+        // SAFETY: a mapping at an address that the kernel chooses replaces no other.
+        let copy = unsafe { rustix::mm::mmap(null_mut(), len, access, flags, &self.file, page as u64) }?;
+        let bytes = self.mapped.bytes().as_ptr().cast();
+        // SAFETY: the range that is replaced has the same bytes before and after this, and threads
+        // that access it meanwhile wait for the kernel. No other code has the address of the copy.
+        let moved = unsafe { rustix::mm::mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, bytes) };
+        if moved.is_err() {
+            // SAFETY: no other code has its address.
+            let _ = unsafe { rustix::mm::munmap(copy, len) };
+        }
+        Ok(moved.map(drop)?)
+    }
+
+    /// Leaves the bytes out of forked children, where an access to them ends the process.
+    pub(crate) fn exclude_from_children(&self) -> io::Result<()> {
+        let bytes = self.mapped.bytes().as_ptr().cast();
+        // SAFETY: this changes nothing in this process.
+        Ok(unsafe { rustix::mm::madvise(bytes, self.len(), Advice::LinuxDontFork) }?)
     }
 
     /// The id under which peers know it.

@@ -2,21 +2,65 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use comm_core::{Allocation, Process};
 
+use crate::heap;
 use crate::region::Region;
+
+/// Returns a new id for a region of this process, for the channels of all its fabrics.
+pub(crate) fn next_region_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
 
 /// The regions of this rank, by address, for the channels of all its groups.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(RwLock<RegionsState>);
+pub(crate) struct Regions {
+    by_address: RwLock<BTreeMap<usize, Entry>>,
+    /// The size of the smallest piece of memory of [`Heap`](crate::Heap) that is read in place.
+    heap_piece_min: usize,
+}
 
-#[derive(Debug, Default)]
-struct RegionsState {
-    by_address: BTreeMap<usize, Entry>,
-    /// The number of regions created so far, which is the id of the last one.
-    made: u64,
+/// A region that contains a piece.
+#[derive(Debug)]
+pub(crate) enum FoundRegion<'piece> {
+    Allocated(Arc<Region>),
+    /// A segment of the heap, which lives at least as long as the piece.
+    Heap {
+        id: u64,
+        file: BorrowedFd<'piece>,
+    },
+}
+
+impl FoundRegion<'_> {
+    /// The id under which peers know it.
+    pub(crate) fn id(&self) -> u64 {
+        match self {
+            Self::Allocated(region) => region.id(),
+            Self::Heap { id, .. } => *id,
+        }
+    }
+
+    /// The owner, if the region is dropped with one allocation.
+    pub(crate) fn owner(&self) -> Option<Weak<Region>> {
+        match self {
+            Self::Allocated(region) => Some(Arc::downgrade(region)),
+            Self::Heap { .. } => None,
+        }
+    }
+}
+
+impl AsFd for FoundRegion<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Allocated(region) => region.file(),
+            Self::Heap { file, .. } => *file,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -27,8 +71,14 @@ struct Entry {
 }
 
 impl Regions {
-    fn write(&self) -> RwLockWriteGuard<'_, RegionsState> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    /// Creates an empty set of regions. Pieces of the heap are read in place if they have at least
+    /// `heap_piece_min` bytes.
+    pub(crate) fn new(heap_piece_min: usize) -> Self {
+        Self { heap_piece_min, ..Self::default() }
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Entry>> {
+        self.by_address.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Allocates memory that peers read in place, in pieces of at least `piece_min` bytes, until it
@@ -37,31 +87,32 @@ impl Regions {
     /// # Errors
     /// As [`Region::create`].
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize, piece_min: usize) -> io::Result<Allocation> {
-        let id = {
-            let mut state = self.write();
-            state.made += 1;
-            state.made
-        };
-        let region = Arc::new(Region::create(id, bytes)?);
+        let region = Arc::new(Region::create(next_region_id(), bytes)?);
+        tracing::debug!(bytes, "allocated a buffer that other ranks can read");
         let owner = RegionOwner {
             region: Arc::clone(&region),
             regions: Arc::clone(self),
             process: Process::current(),
         };
         let allocation = region.allocation(bytes, Box::new(owner));
-        self.write().by_address.insert(region.address(), Entry { region, piece_min });
+        self.write().insert(region.address(), Entry { region, piece_min });
         Ok(allocation)
     }
 
     /// Returns the region that contains all of these bytes and their offset in it, if they are
     /// enough to be read in place.
-    pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
-        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn find<'piece>(&self, bytes: &'piece [u8]) -> Option<(FoundRegion<'piece>, u64)> {
+        if bytes.len() >= self.heap_piece_min
+            && let Some(found) = heap::find(bytes)
+        {
+            return Some(found);
+        }
+        let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
-        let (start, Entry { region, piece_min }) = state.by_address.range(..=address).next_back()?;
+        let (start, Entry { region, piece_min }) = by_address.range(..=address).next_back()?;
         let offset = address - start;
         let is_large = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
-        is_large.then(|| (Arc::clone(region), offset as u64))
+        is_large.then(|| (FoundRegion::Allocated(Arc::clone(region)), offset as u64))
     }
 }
 
@@ -80,7 +131,7 @@ impl Drop for RegionOwner {
             return;
         }
         self.region.retire();
-        let removed = self.regions.write().by_address.remove(&self.region.address());
+        let removed = self.regions.write().remove(&self.region.address());
         drop(removed);
     }
 }
@@ -96,10 +147,13 @@ mod tests {
         let page = rustix::param::page_size();
         let [first, second] = [10 * page, page].map(|bytes| regions.allocate(bytes, 1).unwrap());
         let elsewhere = vec![0; page];
+        let id = |bytes| regions.find(bytes).unwrap().0.id();
         let found = |bytes| regions.find(bytes).map(|(region, offset)| (region.id(), offset));
-        assert_eq!(found(first.bytes()), Some((1, 0)));
-        assert_eq!(found(&first.bytes()[5..page]), Some((1, 5)));
-        assert_eq!(found(&second.bytes()[page - 1..]), Some((2, page as u64 - 1)));
+        let [first_id, second_id] = [first.bytes(), second.bytes()].map(id);
+        assert_ne!(first_id, second_id);
+        assert_eq!(found(first.bytes()), Some((first_id, 0)));
+        assert_eq!(found(&first.bytes()[5..page]), Some((first_id, 5)));
+        assert_eq!(found(&second.bytes()[page - 1..]), Some((second_id, page as u64 - 1)));
         assert_eq!(found(&elsewhere), None);
         assert_eq!(found(&[]), None);
     }
@@ -117,8 +171,8 @@ mod tests {
     fn a_dropped_allocation_is_removed() {
         let regions = Arc::<Regions>::default();
         let allocation = regions.allocate(100, 1).unwrap();
-        let region = Arc::downgrade(&regions.find(allocation.bytes()).unwrap().0);
+        let region = regions.find(allocation.bytes()).unwrap().0.owner().unwrap();
         drop(allocation);
-        assert!(region.upgrade().is_none() && regions.0.read().unwrap().by_address.is_empty());
+        assert!(region.upgrade().is_none() && regions.by_address.read().unwrap().is_empty());
     }
 }

@@ -94,6 +94,9 @@ pub use comm_ring::{RingCommunicator, RingConfig};
 
 pub use comm_core::{bytemuck, float8, half};
 
+#[cfg(feature = "shm")]
+pub use comm_shm::{Heap, HeapUsage};
+
 #[cfg(feature = "tcp")]
 pub use comm_tcp::GrowOptions;
 

@@ -21,6 +21,7 @@ documents! {
     Diloco: "docs/diloco.md",
     Elasticity: "docs/elasticity.md",
     Failures: "docs/failures.md",
+    Heap: "docs/heap.md",
     Nccl: "docs/nccl.md",
     SimulatedFaults: "docs/simulated-faults.md",
     Start: "docs/start.md",

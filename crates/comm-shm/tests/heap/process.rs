@@ -1,0 +1,34 @@
+//! Forked children.
+#![allow(unsafe_code, reason = "a fork")]
+
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+
+/// Forks. The child runs `body` and exits.
+pub(crate) fn fork(body: impl FnOnce()) -> Pid {
+    // SAFETY: the child uses no lock that another thread of this process may hold: glibc releases
+    // those of its allocator in the child.
+    match unsafe { libc::fork() } {
+        0 => {
+            // A test that fails leaves no child.
+            set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            // SAFETY: exits immediately, without handlers.
+            unsafe { libc::_exit(i32::from(ended.is_err())) }
+        }
+        child => Pid::from_raw(child).unwrap(),
+    }
+}
+
+/// Waits for the success of a child.
+#[track_caller]
+pub(crate) fn join(child: Pid) {
+    let (_, status) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!((status.exit_status(), status.terminating_signal()), (Some(0), None), "the child failed");
+}
+
+/// Overwrites memory of this process, which is a child, with NaN.
+pub(crate) fn overwrite(start: usize, len: usize) {
+    // SAFETY: the parent does not free it before the child has exited, and no other thread runs in
+    // the child.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u8>(start).write_bytes(0xff, len) };
+}
