@@ -76,7 +76,9 @@ impl<A: GlobalAlloc + Sync> Blocks<A> {
         // SAFETY: the block has this byte.
         unsafe { start.write(1) };
         // SAFETY: as above.
-        unsafe { start.add(size - 1).write(1) };
+        let last = unsafe { start.add(size - 1) };
+        // SAFETY: as above.
+        unsafe { last.write(1) };
         (start, layout)
     }
 

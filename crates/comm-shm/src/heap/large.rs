@@ -183,17 +183,16 @@ pub(super) fn free(block: usize) {
 #[cold]
 fn release_excess() {
     let Some(_growth) = lock(&GROWTH) else { return };
-    for part in &SEGMENTS {
-        while let Some(segment) = remove_excess(part) {
-            let addresses = segment.unmap();
-            lock(part).into_iter().for_each(|mut segments| segments.add_addresses(addresses.clone()));
-        }
+    while let Some((part, segment)) = remove_excess() {
+        let addresses = segment.unmap();
+        lock(part).into_iter().for_each(|mut segments| segments.add_addresses(addresses.clone()));
     }
 }
 
-fn remove_excess(part: &'static Mutex<Segments>) -> Option<HeapSegment> {
+/// Removes a segment that is not to be kept, in any part.
+fn remove_excess() -> Option<(&'static Mutex<Segments>, HeapSegment)> {
     let totals = totals();
-    lock(part)?.remove_excess(&totals)
+    SEGMENTS.iter().find_map(|part| Some((part, lock(part)?.remove_excess(&totals)?)))
 }
 
 /// Changes the length of a block in place, or returns false.

@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::free_ranges::FreeRanges;
 use crate::region::Region;
@@ -20,6 +21,13 @@ const GROWTH_DIVISOR: usize = 4;
 /// The bytes of segments without blocks that are kept even if no block is in use. To create a
 /// segment takes as long as the page faults of private memory.
 const IDLE_BYTES_MIN: usize = 128 << 20;
+
+/// The number of times that a segment had no block left, which orders idle segments.
+static IDLE_CLOCK: AtomicU64 = AtomicU64::new(0);
+
+fn now_idle() -> u64 {
+    IDLE_CLOCK.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A block of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +60,8 @@ pub(super) struct HeapSegment {
     used: usize,
     /// The address from which on no byte has been part of a block.
     untouched: usize,
+    /// The clock when it last had no block left.
+    idle_since: u64,
 }
 
 impl HeapSegment {
@@ -87,6 +97,8 @@ pub(super) struct SegmentTotals {
     pub(super) idle: usize,
     /// The bytes of blocks.
     pub(super) used: usize,
+    /// The clock of the segment that has been without blocks for the longest time.
+    oldest_idle: Option<u64>,
 }
 
 impl SegmentTotals {
@@ -95,9 +107,11 @@ impl SegmentTotals {
         (self.shared / GROWTH_DIVISOR).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
     }
 
-    /// Whether a segment without blocks is to be released.
-    fn has_excess(&self) -> bool {
-        self.idle > self.used.max(IDLE_BYTES_MIN)
+    /// Whether a segment is to be released, if it has no blocks. A loop next needs that which was
+    /// used last.
+    fn is_excess(&self, segment: &HeapSegment) -> bool {
+        let is_too_much = self.idle > self.used.max(IDLE_BYTES_MIN);
+        segment.backing != Backing::Shared || is_too_much && Some(segment.idle_since) == self.oldest_idle
     }
 }
 
@@ -131,7 +145,11 @@ impl Segments {
             totals.bytes += bytes;
             totals.used += segment.used;
             totals.shared += if segment.backing == Backing::Shared { bytes } else { 0 };
-            totals.idle += if segment.used == 0 { bytes } else { 0 };
+            if segment.used == 0 {
+                totals.idle += bytes;
+                let oldest = totals.oldest_idle.unwrap_or(u64::MAX);
+                totals.oldest_idle = Some(oldest.min(segment.idle_since));
+            }
         }
     }
 
@@ -153,7 +171,9 @@ impl Segments {
     pub(super) fn add(&mut self, region: Region, span: Range<usize>) {
         let start = region.address();
         self.free.insert(start..start + region.len());
-        let segment = HeapSegment { region, backing: Backing::Shared, used: 0, untouched: start, span };
+        let backing = Backing::Shared;
+        let segment =
+            HeapSegment { region, span, backing, used: 0, untouched: start, idle_since: now_idle() };
         self.by_start.insert(segment.span.start, segment);
     }
 
@@ -202,6 +222,9 @@ impl Segments {
         let Some(segment) = self.segment_of(block) else { return false };
         segment.used -= len;
         let is_idle = segment.used == 0;
+        if is_idle {
+            segment.idle_since = now_idle();
+        }
         if segment.backing == Backing::Shared {
             self.free.insert(block..block + len);
         }
@@ -210,10 +233,8 @@ impl Segments {
 
     /// Removes a segment that is not to be kept, if there is one. Its addresses stay in use.
     pub(super) fn remove_excess(&mut self, totals: &SegmentTotals) -> Option<HeapSegment> {
-        let idle = || self.by_start.iter().filter(|(_, segment)| segment.used == 0);
-        let left = idle().find(|(_, segment)| segment.backing != Backing::Shared);
-        let largest = || idle().max_by_key(|(_, segment)| segment.span.len()).filter(|_| totals.has_excess());
-        let start = *left.or_else(largest)?.0;
+        let mut idle = self.by_start.iter().filter(|(_, segment)| segment.used == 0);
+        let start = *idle.find(|(_, segment)| totals.is_excess(segment))?.0;
         let segment = self.by_start.remove(&start)?;
         self.free.remove_within(segment.span.clone());
         segment.retire();

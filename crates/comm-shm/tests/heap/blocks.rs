@@ -176,10 +176,33 @@ fn segments_are_released_and_few_are_kept() {
         let after = Heap::usage();
         assert_eq!(after.used_bytes, before.used_bytes);
         assert!(after.segment_bytes - before.segment_bytes <= before.used_bytes.max(128 << 20), "{after:?}");
+        drop(TestBlock::filled(layout(LARGE, 1), 1));
+        let kept = Heap::usage();
+        assert!(kept.segment_bytes > before.segment_bytes, "a segment is kept");
         for _ in 0..1000 {
             drop(TestBlock::filled(layout(LARGE, 1), 1));
         }
-        assert_eq!(Heap::usage().segments, after.segments, "a segment is kept");
+        assert_eq!(Heap::usage(), kept);
+    }));
+}
+
+#[test]
+fn segments_that_were_used_last_are_kept() {
+    join(fork(|| {
+        // Small ones, which nothing uses any more, and less than is kept.
+        drop((0..12).map(|_| TestBlock::filled(layout(6 * LARGE, 1), 1).unwrap()).collect::<Vec<_>>());
+        let mut last = TestBlock::filled(layout(64 * LARGE, 1), 1).unwrap();
+        let mut addresses = Vec::new();
+        for _ in 0..20 {
+            last = TestBlock::filled(layout(64 * LARGE, 1), 1).unwrap();
+            addresses.push(last.address());
+        }
+        drop(last);
+        addresses.drain(..10);
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 2, "two segments are used in turns");
+        assert!(Heap::usage().segment_bytes <= 300 * LARGE, "{:?}", Heap::usage());
     }));
 }
 
