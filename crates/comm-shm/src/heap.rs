@@ -11,7 +11,7 @@
 mod arena;
 mod fork;
 mod free_ranges;
-mod large;
+pub(crate) mod large;
 mod segments;
 
 use std::alloc::{GlobalAlloc, Layout, System};

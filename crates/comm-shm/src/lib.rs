@@ -72,6 +72,8 @@ mod membarrier;
 mod mesh;
 mod peer;
 mod positions;
+#[doc(hidden)]
+pub mod preload;
 mod probe;
 mod process;
 mod record;

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use comm_core::{Allocation, Process};
 
 use crate::heap;
+use crate::preload::{self, FindSegment};
 use crate::region::Region;
 
 /// Returns a new id for a region of this process, for the channels of all its fabrics.
@@ -23,6 +24,8 @@ pub(crate) struct Regions {
     by_address: RwLock<BTreeMap<usize, Entry>>,
     /// The size of the smallest piece of memory of [`Heap`](crate::Heap) that is read in place.
     heap_piece_min: usize,
+    /// Finds memory of `libcomm_heap.so`, if it is loaded.
+    find_preloaded: Option<FindSegment>,
 }
 
 /// A region that contains a piece.
@@ -74,7 +77,7 @@ impl Regions {
     /// Creates an empty set of regions. Pieces of the heap are read in place if they have at least
     /// `heap_piece_min` bytes.
     pub(crate) fn new(heap_piece_min: usize) -> Self {
-        Self { heap_piece_min, ..Self::default() }
+        Self { heap_piece_min, find_preloaded: preload::find_segment(), ..Self::default() }
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Entry>> {
@@ -102,10 +105,11 @@ impl Regions {
     /// Returns the region that contains all of these bytes and their offset in it, if they are
     /// enough to be read in place.
     pub(crate) fn find<'piece>(&self, bytes: &'piece [u8]) -> Option<(FoundRegion<'piece>, u64)> {
-        if bytes.len() >= self.heap_piece_min
-            && let Some(found) = heap::find(bytes)
-        {
-            return Some(found);
+        if bytes.len() >= self.heap_piece_min {
+            let preloaded = || preload::find_in(self.find_preloaded?, bytes);
+            if let Some(found) = heap::find(bytes).or_else(preloaded) {
+                return Some(found);
+            }
         }
         let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();

@@ -12,7 +12,7 @@ struct Node {
     why: &'static str,
 }
 
-const GRAPH: [Node; 28] = [
+const GRAPH: [Node; 29] = [
     Node { name: "comm-core", may_use: &[], why: "the types that all others share" },
     Node { name: "nccl-sys", may_use: &[], why: "bindings of NCCL, usable on their own" },
     Node {
@@ -39,6 +39,11 @@ const GRAPH: [Node; 28] = [
         name: "comm-shm",
         may_use: &["comm-core", "comm-mesh", "comm-rendezvous"],
         why: "moves bytes; algorithms use it only through the trait Transport",
+    },
+    Node {
+        name: "comm-heap",
+        may_use: &["comm-shm"],
+        why: "a library to preload, which allocates memory that this transport reads in place",
     },
     Node {
         name: "comm-nccl",
@@ -158,7 +163,7 @@ const GRAPH: [Node; 28] = [
 /// collectives.
 const FOR_TESTS: [&str; 2] = ["comm-ring", "comm-sim"];
 /// The further crates that tests of one crate may use: the device emulator, stores, and training.
-const FOR_TESTS_OF: [(&str, &[&str]); 11] = [
+const FOR_TESTS_OF: [(&str, &[&str]); 12] = [
     // For doctests, which use the facade. In unit tests its types would differ.
     ("comm-core", &["comm-world"]),
     ("comm-candle", &["comm-world"]),
@@ -168,6 +173,7 @@ const FOR_TESTS_OF: [(&str, &[&str]); 11] = [
     // For an example that runs over both.
     ("comm-mpi", &["comm-world"]),
     ("comm-nccl", &["comm-tcp", "gpu-emu"]),
+    ("comm-heap", &["comm-core", "comm-tcp"]),
     ("comm-shm", &["comm-tcp"]),
     ("comm-hybrid", &["comm-ddp", "gpu-emu", "nccl-sys"]),
     ("comm-world", &["gpu-emu"]),

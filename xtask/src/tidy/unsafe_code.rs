@@ -8,7 +8,7 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The files and folders that may contain `unsafe`, and the reason.
-const ALLOWED: [(&str, &str); 53] = [
+const ALLOWED: [(&str, &str); 56] = [
     ("benches/benches/allocator.rs", "calls allocators directly"),
     ("crates/comm-candle/src/cuda.rs", "passes memory of candle's tensors by address"),
     (
@@ -43,6 +43,8 @@ const ALLOWED: [(&str, &str); 53] = [
     ("crates/comm-pmi/src/pmix.rs", "calls the library of PMIx, which is loaded at run time"),
     ("crates/comm-pmi/src/wire.rs", "uses the descriptor of a socket that the process inherited"),
     ("crates/comm-nccl/tests", "emulate a framework, whose memory is passed by address"),
+    ("crates/comm-heap/src", "replaces the functions of malloc, and calls those of glibc"),
+    ("crates/comm-heap/tests", "call the functions of malloc, and fork"),
     (
         "crates/comm-shm/src/credentials.rs",
         "calls getsockopt directly, because rustix rejects peers of other process namespaces",
@@ -54,6 +56,7 @@ const ALLOWED: [(&str, &str); 53] = [
     ("crates/comm-shm/src/heap/fork.rs", "registers handlers of forks, which are C functions"),
     ("crates/comm-shm/src/heap/large.rs", "maps segments in place of reserved addresses"),
     ("crates/comm-shm/src/heap/tests.rs", "forks"),
+    ("crates/comm-shm/src/preload.rs", "calls a function of a preloaded library by its symbol"),
     ("crates/comm-shm/src/segment.rs", "maps memory that another process writes, and copies by address"),
     ("crates/comm-shm/tests/heap", "call an allocator, and fork"),
     ("crates/comm-sim/src/network/coroutines.rs", "runs ranks as coroutines, and suspends the running one"),

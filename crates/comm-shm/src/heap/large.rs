@@ -78,7 +78,7 @@ fn parts() -> impl Iterator<Item = &'static Mutex<Segments>> {
 }
 
 /// Allocates a block. Returns `None` if there is no segment for it.
-pub(super) fn allocate(layout: Layout) -> Option<Block> {
+pub(crate) fn allocate(layout: Layout) -> Option<Block> {
     let in_unlocked = |part: &'static Mutex<Segments>| part.try_lock().ok()?.allocate(layout);
     let block = parts().find_map(in_unlocked).or_else(|| allocate_in_any(layout));
     if block.is_none() {
@@ -166,12 +166,12 @@ fn segments_max() -> usize {
 
 /// Whether an address is in a block of the heap.
 #[inline]
-pub(super) fn contains(address: usize) -> bool {
+pub(crate) fn contains(address: usize) -> bool {
     arena::contains(address)
 }
 
 /// Frees a block.
-pub(super) fn free(block: usize) {
+pub(crate) fn free(block: usize) {
     // A block that is freed in a handler of a fork is lost.
     let is_idle = lock_part_of(block).is_some_and(|mut segments| segments.free(block));
     if is_idle {
@@ -196,12 +196,17 @@ fn remove_excess() -> Option<(&'static Mutex<Segments>, HeapSegment)> {
 }
 
 /// Changes the length of a block in place, or returns false.
-pub(super) fn resize(block: usize, size: usize) -> bool {
+pub(crate) fn resize(block: usize, size: usize) -> bool {
     lock_part_of(block).is_some_and(|mut segments| segments.resize(block, size))
 }
 
+/// The length of a block in whole pages.
+pub(crate) fn len_of(block: usize) -> usize {
+    lock_part_of(block).and_then(|segments| segments.len_of(block)).unwrap_or(0)
+}
+
 /// Returns the segment that contains all of these bytes, if peers can read them in it.
-pub(super) fn find(bytes: Range<usize>) -> Option<HeapLocation> {
+pub(crate) fn find(bytes: Range<usize>) -> Option<HeapLocation> {
     lock_part_of(bytes.start)?.find(bytes)
 }
 

@@ -31,11 +31,11 @@ fn now_idle() -> u64 {
 
 /// A block of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// Its address.
-    pub(super) start: usize,
+    pub(crate) start: usize,
     /// The number of bytes from its start that may be nonzero.
-    pub(super) dirty: usize,
+    pub(crate) dirty: usize,
 }
 
 /// The memory of a segment.
@@ -76,13 +76,13 @@ impl HeapSegment {
 
 /// A segment that contains some bytes, to be read by peers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeapLocation {
+pub(crate) struct HeapLocation {
     /// The id of the region.
-    pub(super) region: u64,
+    pub(crate) region: u64,
     /// The file of the region, which stays open as long as the bytes are part of a block.
-    pub(super) file: RawFd,
+    pub(crate) file: RawFd,
     /// The offset of the bytes after the header page.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
 }
 
 /// The bytes of segments.
@@ -194,7 +194,7 @@ impl Segments {
     }
 
     /// The length of a block in whole pages.
-    fn len_of(&self, block: usize) -> Option<usize> {
+    pub(super) fn len_of(&self, block: usize) -> Option<usize> {
         self.blocks.get(&block).copied()
     }
 
