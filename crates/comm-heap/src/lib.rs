@@ -3,7 +3,7 @@
 //! With `LD_PRELOAD=libcomm_heap.so`, the functions of `malloc(3)` are those of this library. It
 //! allocates large blocks in segments that other ranks read in place, and passes all other calls to
 //! the C library. The transport for shared memory finds the segments by
-//! [`comm_heap_find_v1`](find::comm_heap_find_v1). The C library must be glibc.
+//! `comm_heap_find_v1`. The C library must be glibc.
 //!
 //! | question | file |
 //! |---|---|

@@ -4,11 +4,12 @@
 //! |---|---|
 //! | where are the blocks of a segment | `heap/segments.rs`, `heap/free_ranges.rs` |
 //! | where are the segments | `heap/arena.rs` |
-//! | how are segments created and released | `heap/large.rs` |
+//! | how are segments created and released | `heap/large.rs`, `heap/available.rs` |
 //! | what happens in a fork | `heap/fork.rs` |
 #![expect(unsafe_code, reason = "an allocator handles memory by address")]
 
 mod arena;
+mod available;
 mod fork;
 mod free_ranges;
 pub(crate) mod large;
@@ -45,8 +46,9 @@ use crate::regions::FoundRegion;
 /// without blocks are released, except for 128 MiB, or as many bytes as are in use.
 ///
 /// If a segment cannot be created, blocks come from the allocator of the system, and collectives
-/// copy them: if memory or file descriptors are exhausted, if the address space is limited
-/// (`ulimit -v`), or on kernels older than 5.1.
+/// copy them: if it would take more than half of the memory that the machine and the control group
+/// have left, if file descriptors are exhausted, if the address space or the size of files is
+/// limited (`ulimit -v`, `ulimit -f`), or on kernels older than 5.1.
 ///
 /// A forked child has its own copy of all blocks, as usual. But in the parent, too, blocks that
 /// existed at the time of a fork are private from then on: collectives copy them, and pages that

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use rustix::process::{Resource, getrlimit};
 
 use super::arena::PARTS;
+use super::available::has_memory_for;
 use super::segments::{Block, HeapLocation, HeapSegment, SEGMENT_BYTES_MAX, SegmentTotals, Segments};
 use super::{arena, fork};
 use crate::regions::next_region_id;
@@ -130,7 +131,7 @@ impl Growth {
         }
         let part = parts().next()?;
         let addresses = lock(part)?.take_addresses(layout, &totals)?;
-        let region = if may_create_file(addresses.len()) {
+        let region = if may_create_file(addresses.len()) && has_memory_for(addresses.len()) {
             // SAFETY: these addresses were just taken.
             unsafe { arena::create_region(next_region_id(), &addresses) }.ok()
         } else {
