@@ -48,18 +48,24 @@ fn no_memory() -> *mut c_void {
     null_mut()
 }
 
-/// Allocates a block in a segment, if it is large and there is a segment for it.
+/// Whether a block comes from glibc. The functions for all others are separate, so that those that
+/// are called need no stack.
 #[inline]
+const fn is_small(size: usize) -> bool {
+    size < Heap::LARGE_BYTES_MIN
+}
+
+/// Allocates a block in a segment, if it is large and there is a segment for it.
 fn large(size: usize, align: usize) -> Option<preload::PreloadBlock> {
-    if size < Heap::LARGE_BYTES_MIN {
+    if is_small(size) {
         return None;
     }
     let _errno = SavedErrno::new();
     preload::allocate(Layout::from_size_align(size, align).ok()?)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn malloc(size: usize) -> *mut c_void {
+#[cold]
+fn malloc_large(size: usize) -> *mut c_void {
     match large(size, ALIGN) {
         Some(block) => block.start.cast(),
         // SAFETY: any size is valid.
@@ -67,16 +73,37 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(bytes) = count.checked_mul(size) else { return no_memory() };
-    let Some(block) = large(bytes, ALIGN) else {
+#[cold]
+fn calloc_large(size: usize) -> *mut c_void {
+    let Some(block) = large(size, ALIGN) else {
         // SAFETY: any size is valid.
-        return unsafe { __libc_calloc(count, size) };
+        return unsafe { __libc_calloc(1, size) };
     };
     // SAFETY: the block has this many bytes.
     unsafe { block.start.write_bytes(0, block.dirty) };
     block.start.cast()
+}
+
+#[cold]
+fn free_large(block: usize) {
+    let _errno = SavedErrno::new();
+    preload::free(block);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size is valid.
+    if is_small(size) { unsafe { __libc_malloc(size) } } else { malloc_large(size) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: any size is valid.
+        Some(bytes) if is_small(bytes) => unsafe { __libc_calloc(1, bytes) },
+        Some(bytes) => calloc_large(bytes),
+        None => no_memory(),
+    }
 }
 
 /// # Safety
@@ -84,8 +111,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(start: *mut c_void) {
     if preload::contains(start.addr()) {
-        let _errno = SavedErrno::new();
-        preload::free(start.addr());
+        free_large(start.addr());
     } else {
         // SAFETY: the block was allocated by glibc.
         unsafe { __libc_free(start) };
@@ -115,13 +141,27 @@ unsafe extern "C" fn realloc(start: *mut c_void, size: usize) -> *mut c_void {
     if start.is_null() {
         return malloc(size);
     }
+    if is_small(size) && !preload::contains(start.addr()) {
+        // SAFETY: the block was allocated by glibc, and the caller gives it up.
+        return unsafe { __libc_realloc(start, size) };
+    }
+    // SAFETY: the caller promises it.
+    unsafe { realloc_large(start, size) }
+}
+
+/// Resizes a block that is large before or after.
+///
+/// # Safety
+/// As [`realloc`].
+#[cold]
+unsafe fn realloc_large(start: *mut c_void, size: usize) -> *mut c_void {
     let is_large = preload::contains(start.addr());
     if is_large && size == 0 {
         // SAFETY: the caller gives up the block.
         unsafe { free(start) };
         return null_mut();
     }
-    if is_large && size >= Heap::LARGE_BYTES_MIN && preload::resize(start.addr(), size) {
+    if is_large && !is_small(size) && preload::resize(start.addr(), size) {
         return start;
     }
     // SAFETY: the caller promises it.
@@ -133,10 +173,6 @@ unsafe extern "C" fn realloc(start: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 /// As [`realloc`].
 unsafe fn move_block(start: *mut c_void, is_large: bool, size: usize) -> *mut c_void {
-    if !is_large && size < Heap::LARGE_BYTES_MIN {
-        // SAFETY: the block was allocated by glibc, and the caller gives it up.
-        return unsafe { __libc_realloc(start, size) };
-    }
     // SAFETY: a block that is not in a segment was allocated by glibc.
     let old = if is_large { preload::len_of(start.addr()) } else { unsafe { usable_size(start) } };
     let new = match large(size, ALIGN) {
