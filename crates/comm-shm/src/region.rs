@@ -60,15 +60,13 @@ impl FileMapping {
         Ok(Self { start, len, is_reserved: true })
     }
 
-    /// Allocates all pages, huge ones if possible.
+    /// Maps all pages, which are huge if possible. If the kernel cannot do so, pages are small and
+    /// are mapped one by one.
     fn populate(&self) {
-        // SAFETY: the range is a mapping of our own, and this advice changes none of its bytes.
-        let advised = unsafe { rustix::mm::madvise(self.start.as_ptr(), self.len, Advice::LinuxHugepage) };
-        // SAFETY: as above.
-        let present =
-            unsafe { rustix::mm::madvise(self.start.as_ptr(), self.len, Advice::LinuxPopulateWrite) };
-        // Without these, pages are small and allocated one by one.
-        let _ = (advised, present);
+        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
+            // SAFETY: the range is a mapping of our own, and this advice changes none of its bytes.
+            let _ = unsafe { rustix::mm::madvise(self.start.as_ptr(), self.len, advice) };
+        }
     }
 
     /// The flag that is nonzero once the owner has dropped the buffer.
