@@ -71,6 +71,21 @@ fn memory_from_before_a_fork_is_copied_and_memory_from_after_it_is_read_in_place
     });
 }
 
+/// Each fork makes the segments private, so that the next block needs another one.
+#[test]
+fn segments_stay_small_while_a_process_forks() {
+    join(fork(|| {
+        let before = Heap::usage().segment_bytes;
+        let mut blocks = Vec::new();
+        for _ in 0..20 {
+            blocks.push(TestBlock::filled(layout(LARGE, 1), 1).unwrap());
+            join(fork(|| {}));
+        }
+        let added = Heap::usage().segment_bytes - before;
+        assert!(added <= 20 * 8 * LARGE, "{added}");
+    }));
+}
+
 /// The buffers of all ranks, which a child overwrites.
 type Buffers = Mutex<Vec<(usize, usize)>>;
 
