@@ -189,10 +189,12 @@ impl ElasticJob {
         first.filter(|_| !self.has_succeeded).map(|failed| &failed.failure)
     }
 
-    /// Returns the lines that a rank that has failed had written before it was replaced.
+    /// Returns the last lines of a rank that has failed and was replaced, as far as they were known
+    /// then: its replacement writes to the same file.
     pub(super) fn last_lines(&self, failure: &RankFailure) -> Option<Vec<String>> {
+        let mut replaced = self.failures.iter().filter(|own| own.replacement.is_some());
         let is_same = |own: &&Failed| (own.failure.rank, own.failure.pid) == (failure.rank, failure.pid);
-        self.failures.iter().find(is_same).map(|own| own.failure.last_lines.clone())
+        replaced.find(is_same).map(|own| own.failure.last_lines.clone())
     }
 
     /// Returns the nodes that are lost.

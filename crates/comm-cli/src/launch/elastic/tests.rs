@@ -36,6 +36,7 @@ fn the_others_go_on_until_too_few_are_left_over_all_nodes() {
     assert_eq!(job.ranks_left(), 2);
     assert_eq!(job.apply(failed(1, 3)), Decision::End);
     assert_eq!(job.end(), Some(&End::RankFailed(failure(1, 3))));
+    assert_eq!(job.last_lines(&failure(1, 3)), None, "they are read once all output is in the file");
     // Nothing changes after the end.
     assert_eq!(job.apply(failed(2, 4)), Decision::Ignore);
     assert_eq!(job.end(), Some(&End::RankFailed(failure(1, 3))));
