@@ -123,7 +123,7 @@ impl ProgressEngine {
         partly: &mut Option<PartlyReceived>,
     ) -> Result<Option<Received>, NeedsOperation> {
         if partly.is_none() {
-            *partly = self.recv_head(transport, key, (buffer.len(), dtype))?;
+            *partly = self.recv_first(transport, key, (buffer, dtype))?;
         }
         match partly {
             Some(message) => self.recv_more(transport, message, buffer),
@@ -131,16 +131,16 @@ impl ProgressEngine {
         }
     }
 
-    /// Begins to receive the next message of a peer, if nobody else could have a claim to it.
-    /// Returns `None` if nothing has arrived.
-    fn recv_head(
+    /// Receives the first bytes of the next message of a peer, if nobody else could have a claim to
+    /// it. Returns `None` if nothing has arrived.
+    fn recv_first(
         &mut self,
         transport: &mut dyn Transport,
         key: MatchKey,
-        (capacity, wanted): (usize, DType),
+        (buffer, wanted): (&mut [u8], DType),
     ) -> Result<Option<PartlyReceived>, NeedsOperation> {
         let from = self.only_source(key.from).ok_or(NeedsOperation)?;
-        let filled = transport.fill_buf(from, Frame::BYTES + capacity).map_err(|_| NeedsOperation)?;
+        let filled = transport.fill_buf(from, Frame::BYTES + buffer.len()).map_err(|_| NeedsOperation)?;
         if filled.is_empty() {
             return Ok(None);
         }
@@ -149,12 +149,13 @@ impl ProgressEngine {
         let length = length as usize;
         let is_wanted = dtype == wanted && [TagMatch::Any, TagMatch::Is(tag)].contains(&key.tag);
         let has_credit = self.peers[from].peer_spent + credit_cost(length) <= CREDIT;
-        if !is_wanted || !has_credit || length > capacity {
+        if !is_wanted || !has_credit || length > buffer.len() {
             return Err(NeedsOperation);
         }
-        transport.consume(from, Frame::BYTES).map_err(|_| NeedsOperation)?;
+        let done = filled.skip(Frame::BYTES).copy_to(&mut buffer[..length]);
+        transport.consume(from, Frame::BYTES + done).map_err(|_| NeedsOperation)?;
         self.peers[from].peer_spent += credit_cost(length);
-        Ok(Some(PartlyReceived { envelope: Envelope { source: from, tag }, dtype, length, done: 0 }))
+        Ok(Some(PartlyReceived { envelope: Envelope { source: from, tag }, dtype, length, done }))
     }
 
     /// Receives bytes of a message that have arrived. Returns the message once it is complete.
