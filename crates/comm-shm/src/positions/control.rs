@@ -2,7 +2,7 @@
 
 use crate::cma::Proof;
 use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
-use crate::inline::{InlineHead, InlineSlot, InlineTail};
+use crate::inline::InlineSlot;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::wakeup::WakeupFlag;
 
@@ -53,12 +53,11 @@ pub(super) struct SharedProof {
 #[repr(C)]
 pub(super) struct WriterShared {
     pub(super) tail: AtomicU64,
-    pub(super) inline_head: InlineHead,
+    pub(super) inline_slot: InlineSlot,
     /// The number of descriptors made so far.
     pub(super) descriptors: AtomicU64,
     /// Nonzero once descriptors that were not read have been revoked.
     pub(super) revoked: AtomicU32,
-    pub(super) inline_tail: InlineTail,
 }
 
 /// The size of [`Control`] is part of the format.
@@ -74,10 +73,9 @@ impl Control {
         Self {
             written: CachePadded(WriterShared {
                 tail: AtomicU64::new(0),
-                inline_head: InlineHead::new(),
+                inline_slot: InlineSlot::new(),
                 descriptors: AtomicU64::new(0),
                 revoked: AtomicU32::new(0),
-                inline_tail: InlineTail::new(),
             }),
             read: CachePadded(ReaderShared { head: AtomicU64::new(0), reads_by_cma: AtomicU32::new(0) }),
             reader: CachePadded(WakeupFlag::new()),
@@ -91,8 +89,8 @@ impl Control {
 
     /// The inline message.
     #[inline]
-    pub(crate) const fn inline_slot(&self) -> InlineSlot<'_> {
-        InlineSlot { head: &self.written.0.inline_head, tail: &self.written.0.inline_tail }
+    pub(crate) const fn inline_slot(&self) -> &InlineSlot {
+        &self.written.0.inline_slot
     }
 
     /// The wakeup flag of the reader.

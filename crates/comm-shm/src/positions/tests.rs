@@ -8,10 +8,7 @@ fn the_fields_have_the_offsets_of_the_format() {
     assert_eq!(std::mem::offset_of!(Control, reader), 256);
     assert_eq!(std::mem::offset_of!(Control, writer), 384);
     assert_eq!(std::mem::offset_of!(Control, slots), 512);
-    assert_eq!(
-        (std::mem::offset_of!(WriterShared, inline_head), std::mem::offset_of!(WriterShared, inline_tail)),
-        (8, 80)
-    );
+    assert_eq!(std::mem::offset_of!(WriterShared, inline_slot), 8);
     assert_eq!(
         (std::mem::offset_of!(WriterShared, descriptors), std::mem::offset_of!(WriterShared, revoked)),
         (64, 72)
