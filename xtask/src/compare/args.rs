@@ -14,7 +14,8 @@ use super::library;
 /// Measures the installed peers: Open MPI, MPICH and Intel MPI (`cargo xtask mpi-fetch`), those of
 /// the distribution, Gloo through PyTorch, and on request the ring of ferrotorch-distributed. The
 /// measurements are kept next to the page as JSON lines. The same command continues an interrupted
-/// run; other ranks, collectives or sizes are added.
+/// run; other ranks, collectives or sizes are added. After a change of the library or the machine,
+/// ratios are those of the last run that has measured both libraries.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// Measure the overhead of data parallel training instead of collectives, beside PyTorch's

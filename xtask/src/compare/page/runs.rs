@@ -1,6 +1,6 @@
 //! The section on machines, versions and limits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comm_cli::__private::units::short;
 
@@ -8,31 +8,35 @@ use super::super::library::{is_ours, position};
 use super::super::record::{Failure, Limit, Record, Run};
 use super::table;
 
-/// Returns the section with every run that has measurements.
+/// Returns the section with every run that has measurements, and with the collectives of each if
+/// there are several.
 pub(super) fn section(records: &[Record]) -> String {
-    let measured: BTreeSet<u64> = records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Time(time) => Some(time.run),
-            _ => None,
-        })
-        .collect();
+    let mut measured: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+    for record in records {
+        if let Record::Time(time) = record {
+            measured.entry(time.run).or_default().insert(time.case.collective.name());
+        }
+    }
+    let names = |run: &u64| match &measured[run] {
+        _ if measured.len() == 1 => String::new(),
+        some => format!(", {}", some.iter().copied().collect::<Vec<_>>().join(", ")),
+    };
     let runs = records.iter().filter_map(|record| match record {
-        Record::Run(run) if measured.contains(&run.run) => Some(run),
+        Record::Run(run) if measured.contains_key(&run.run) => Some(run),
         _ => None,
     });
-    let runs: String = runs.map(|run| describe(run, records)).collect();
+    let runs: String = runs.map(|run| describe(run, &names(&run.run), records)).collect();
     format!("## The machine\n\n{runs}{}", failures(records))
 }
 
-fn describe(run: &Run, records: &[Record]) -> String {
+fn describe(run: &Run, collectives: &str, records: &[Record]) -> String {
     let Run { date, commit, machine, .. } = run;
     let cache = match machine.cache_mib {
         0 => String::new(),
         mib => format!(" a last-level cache of {mib} MiB,"),
     };
     let mut text = format!(
-        "{date}, commit `{commit}`: {}, {} cores,{cache} {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
+        "{date}, commit `{commit}`{collectives}: {}, {} cores,{cache} {} GiB of memory, Linux {}; the system's congestion control is {}.\n\n",
         machine.cpu, machine.cores, machine.memory_gib, machine.kernel, machine.congestion_control
     );
     let mut libraries: Vec<(&str, &str)> = records

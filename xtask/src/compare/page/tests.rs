@@ -115,6 +115,24 @@ fn small_ratios_are_not_rounded_to_zero() {
 }
 
 #[test]
+fn several_runs_are_listed_with_their_collectives_and_the_last_one_counts() {
+    let mut records = records();
+    let Record::Run(run) = records[0].clone() else { panic!("the first record describes the run") };
+    records.push(Record::Run(Run { run: RUN + 1, commit: "def5678".into(), ..run }));
+    let case = Case { collective: Collective::Barrier, ranks: 2, rotates: false };
+    for (library, us) in [("comm-shm", 0.4), ("openmpi", 1.0)] {
+        let (run, round, library) = (RUN + 1, 1, library.into());
+        records.push(Record::Time(Time { run, round, library, case, bytes: 0, us }));
+    }
+    let text = text(&Comparison::of(&records), &records, &pictures());
+    assert!(text.contains("commit `abc1234`, all_reduce, barrier, broadcast: "), "{text}");
+    assert!(text.contains("commit `def5678`, barrier: "), "{text}");
+    let comparison = Comparison::of(&records);
+    let (_, cell) = comparison.cells(case).next().unwrap();
+    assert_eq!(cell.ratio("comm-shm", "openmpi").unwrap().median(), 0.4);
+}
+
+#[test]
 fn a_failure_is_listed_until_a_later_run_succeeds() {
     let mut records = records();
     let page = |records: &[Record]| text(&Comparison::of(records), records, &pictures());
