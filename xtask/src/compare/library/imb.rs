@@ -45,7 +45,8 @@ impl Library for Imb {
         let (benchmark, counts_blocks) = benchmark(collective).unwrap_or_default();
         let mut imb = self.0.launch(ranks);
         imb.arg(self.0.launcher.with_file_name("IMB-MPI1"));
-        imb.args(["-npmin", &ranks.to_string(), benchmark]);
+        // Without the range of sizes, IMB measures longer messages with 4 MiB.
+        imb.args(["-npmin", &ranks.to_string(), "-msglog", "0:28", benchmark]);
         let blocks = if counts_blocks { ranks } else { 1 };
         let sizes: Vec<String> = args.sizes.iter().map(usize::to_string).collect();
         let mut command = Command::new(sources().join("imb.sh"));
