@@ -8,9 +8,7 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORD: usize = size_of::<u64>();
-/// The words that fit into the cache line of the position. Longer messages are faster by the ring:
-/// where two processors share only the last-level cache, all-reduces of 32 and 64 bytes with a
-/// second line of words take 1.5 times as long.
+/// The words that fit into the cache line of the position. Longer messages are read from the ring.
 const WORDS: usize = 6;
 /// The longest message that is sent inline.
 pub(crate) const INLINE_BYTES_MAX: usize = WORD * WORDS;

@@ -44,13 +44,12 @@ pub(super) fn slowed_time(
 /// Returns the time in seconds for which all ranks but the root are idle at the start, while it
 /// stages the data that they read.
 fn idle(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: f64) -> f64 {
-    let first = (algorithm.steps)(params)
-        .next()
-        .filter(|_| algorithm.traits.staged && algorithm.chunks == Chunks::Whole);
-    // The memory was read by other ranks last, so that writing to it is not a copy within a cache.
-    let copy = links.within.per_byte / 2.0;
-    let segment = chunk_bytes / params.segments as f64;
-    first.map_or(0.0, |_| segment * copy)
+    if !algorithm.traits.staged || algorithm.chunks != Chunks::Whole {
+        return 0.0;
+    }
+    // Not the time of a cached copy: with that, broadcasts of 256 KiB among 4 ranks would be
+    // staged, although other algorithms are faster (`commctl perf broadcast --algorithm`).
+    chunk_bytes / params.segments as f64 * links.within.per_byte / 2.0
 }
 
 /// Returns the length of the longest chain of messages: the predicted time if only latencies took

@@ -154,7 +154,8 @@ impl Params {
     }
 
     /// Returns these parameters with shorter passes, for a schedule with this many sets of slots:
-    /// all of them use as much memory as one set otherwise, so that they stay in the cache.
+    /// together they use as much memory as one set otherwise, so that they stay in the cache. Each
+    /// has at least one segment.
     fn in_passes_of(&self, sets: usize) -> Self {
         self.pass((self.pass / sets).max(1))
     }
