@@ -12,7 +12,7 @@ use comm_core::{
     ChannelId, ChannelKind, Collective, Comm, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Executor, Job, LoweredStep, Progress, ReadInPlace, Regions, lower};
+use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
@@ -64,7 +64,7 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 sequence,
                 fingerprint: 0xfeed,
                 bypasses_caches: false,
-                read_in_place: ReadInPlace::default(),
+                is_output_read: false,
             };
             let mut buffers = Regions { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {

@@ -173,11 +173,13 @@ fn chunk_bytes(shape: &CallShape, row: &Algorithm) -> usize {
 }
 
 /// Returns the candidate numbers of segments: one, and the number that yields segments of the
-/// configured size.
+/// configured size. Chunks of more than that are not staged whole, because what is staged should
+/// stay in the cache until others have read it.
 fn segmentations(shape: &CallShape, row: &Algorithm, tuning: &Tuning) -> impl Iterator<Item = usize> + use<> {
     let pieces = chunk_bytes(shape, row).div_ceil(tuning.segment_bytes.max(1));
     let several = (row.traits.segmented && pieces > 1).then_some(pieces);
-    std::iter::once(1).chain(several)
+    let whole = (several.is_none() || !row.traits.staged).then_some(1);
+    whole.into_iter().chain(several)
 }
 
 fn unfit(shape: &CallShape, name: &str) -> comm_core::Error {
@@ -349,7 +351,7 @@ mod tests {
     #[test]
     fn data_for_several_ranks_is_staged_where_they_read_it_in_place() {
         let link = Link { latency: 1e-7, overhead: 1.5e-7, per_byte: 1e-10 };
-        let apart = LinkModel::uniform(link, 1e-10);
+        let apart = LinkModel::uniform(link, 5e-11);
         let shared = LinkModel { ranks_per_host: 8, staged_from: Some(8 << 10), ..apart };
         let chosen = |collective, links, ranks, bytes| {
             let tuning = RingConfig::default().tuning(links);

@@ -8,7 +8,7 @@ use comm_core::{
     ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Executor, Job, Progress, ReadInPlace, Regions, lower};
+use comm_ring::__private::{Executor, Job, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -45,7 +45,7 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
         fingerprint: 0xfeed,
         bypasses_caches,
         // Where others read results changes how they are computed, not what they are.
-        read_in_place: ReadInPlace { output: params.rank % 2 == 1, scratch: params.rank.is_multiple_of(2) },
+        is_output_read: params.rank % 2 == 1,
     };
     let mut executor = Executor::new(ranks, 4);
     let mut steps = lower((row.steps)(params), &layout, reduction);

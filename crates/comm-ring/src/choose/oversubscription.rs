@@ -69,16 +69,19 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
     let efforts = Efforts::new(algorithm, params, links, chunk_bytes);
     let is_read_in_place =
         algorithm.traits.staged && links.reads_in_place(params.ranks, chunk_bytes / efforts.segments);
-    let is_free = |step: &Step| is_read_in_place && matches!(step.place, Place::Scratch { .. });
-    let per_byte = links.within.per_byte;
-    // What reading in place takes more than a receiver's half of the time per byte.
-    let reading =
-        |step: &Step| step.blocks.count as f64 * chunk_bytes * per_byte * (LinkModel::READ_IN_PLACE - 0.5);
+    let is_shared = |step: &Step| is_read_in_place && matches!(step.place, Place::Scratch { .. });
+    // What staging and reading take more, or less, than half of the time per byte.
+    let more = |step: &Step, share: f64| {
+        efforts.of(step) + step.blocks.count as f64 * chunk_bytes * links.within.per_byte * (share - 0.5)
+    };
     steps
         .map(|step| match step.action {
-            Action::Send { .. } if is_free(&step) => efforts.segments * links.within.overhead,
+            Action::Send { .. } if is_shared(&step) => efforts.segments * links.within.overhead,
+            Action::Copy { .. } if is_shared(&step) && !efforts.are_cached => {
+                more(&step, 1.0 - LinkModel::READ_IN_PLACE)
+            }
             Action::Recv { .. } | Action::RecvReduce { .. } if is_read_in_place => {
-                efforts.of(&step) + reading(&step)
+                more(&step, LinkModel::READ_IN_PLACE)
             }
             _ => efforts.of(&step),
         })
@@ -89,6 +92,8 @@ fn work(algorithm: &Algorithm, params: &Params, links: &LinkModel, chunk_bytes: 
 struct Efforts<'a> {
     segments: f64,
     chunk_bytes: f64,
+    /// Whether the data of the call stay in the caches of the rank's processor.
+    are_cached: bool,
     /// The time to copy a byte from one place of the rank to another.
     copy: f64,
     links: &'a LinkModel,
@@ -96,10 +101,10 @@ struct Efforts<'a> {
 
 impl<'a> Efforts<'a> {
     fn new(algorithm: &Algorithm, params: &Params, links: &'a LinkModel, chunk_bytes: f64) -> Self {
-        let is_cached = chunk_bytes * algorithm.chunks.count(params.ranks) as f64 <= CACHED_BYTES;
+        let are_cached = chunk_bytes * algorithm.chunks.count(params.ranks) as f64 <= CACHED_BYTES;
         // A message within a host copies each byte twice, so one copy takes half its time.
-        let copy = links.within.per_byte * if is_cached { CACHED_COPY } else { 0.5 };
-        Self { segments: params.segments as f64, chunk_bytes, copy, links }
+        let copy = links.within.per_byte * if are_cached { CACHED_COPY } else { 0.5 };
+        Self { segments: params.segments as f64, chunk_bytes, are_cached, copy, links }
     }
 
     /// Returns the work on a step of all segments, in seconds.

@@ -9,7 +9,7 @@ use super::program::{Buffers, Programs};
 use super::scratch::{Scratch, SharedBufferSource};
 use super::session::Session;
 use super::wide::Wide;
-use crate::executor::{Job, ReadInPlace, Regions};
+use crate::executor::{Job, Regions};
 use crate::{RingConfig, Tuning};
 
 /// The longest buffer of a call that is not timed, unless it waits or is sampled.
@@ -197,14 +197,11 @@ impl Runner {
         let mut buffers = Regions { input, output, scratch };
         let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
         session.data.register(if program.registers { &memory } else { &[] });
-        let may_be_read = reduction.is_some() && buffers.output.len() >= READ_IN_PLACE_MIN;
-        let is_read = |memory: &[u8]| may_be_read && session.data.is_read_in_place(memory);
-        let read_in_place = ReadInPlace {
-            output: is_read(buffers.output),
-            scratch: program.is_staged() && is_read(buffers.scratch),
-        };
+        let is_output_read = reduction.is_some()
+            && buffers.output.len() >= READ_IN_PLACE_MIN
+            && session.data.is_read_in_place(buffers.output);
         let ranks = session.group.size();
-        let job = Job { reduction, ranks, sequence, fingerprint, bypasses_caches, read_in_place };
+        let job = Job { reduction, ranks, sequence, fingerprint, bypasses_caches, is_output_read };
         match program.kept() {
             Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, now, timeout),
             None => session.run(&mut *program.steps(), &job, &mut buffers, now, timeout),

@@ -25,7 +25,6 @@ use recv::{
     recv_available, recv_bypassing, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements,
 };
 pub use regions::Regions;
-pub use stores::ReadInPlace;
 use stores::SharedStores;
 use window::{EntryState, Window};
 
@@ -54,8 +53,8 @@ pub struct Job {
     /// Whether the output is too large for the caches, and what is received or copied into it is
     /// not read again.
     pub bypasses_caches: bool,
-    /// The memory that other ranks read in place.
-    pub read_in_place: ReadInPlace,
+    /// Whether other ranks read the output in place.
+    pub is_output_read: bool,
 }
 
 impl Job {
@@ -381,7 +380,7 @@ impl Executor {
                     let mut receive = |transport: &mut dyn Transport, reduction| {
                         recv_reduce_available(transport, from, turn, addend, reduction, partial)
                     };
-                    if job.read_in_place.includes(entry.lowered.place) {
+                    if job.is_output_read && is_output {
                         self.stores.time(transport, reduction, receive)?
                     } else {
                         receive(transport, reduction)?

@@ -6,32 +6,12 @@
 
 use std::time::Duration;
 
-use comm_core::{Place, Reduction, Result, Transport};
+use comm_core::{Reduction, Result, Transport};
 
 /// Shorter pieces are not measured.
 const PIECE_MIN: usize = 16 << 10;
 /// One piece of this many is stored in the way that was slower, to see whether it still is.
 const TRIAL_EVERY: u32 = 32;
-
-/// The writable regions that other ranks of the host read in place.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ReadInPlace {
-    /// Whether they read the output.
-    pub output: bool,
-    /// Whether they read the temporary memory.
-    pub scratch: bool,
-}
-
-impl ReadInPlace {
-    #[inline]
-    pub(super) const fn includes(self, place: Place) -> bool {
-        match place {
-            Place::Input => false,
-            Place::Output => self.output,
-            Place::Scratch { .. } => self.scratch,
-        }
-    }
-}
 
 /// The times of both ways.
 #[derive(Debug, Default)]

@@ -51,9 +51,10 @@ impl Pace {
         Self { block: self.block * blocks, reduce: self.reduce * blocks, staged, ..*self }
     }
 
-    /// Returns the times of staged blocks that are read in place, if they are.
-    pub(super) fn reading(&self) -> Option<Self> {
-        self.staged.map(|block| Self { block, ..*self })
+    /// Returns the time to stage a block and the times of staged blocks, if they are read in place.
+    pub(super) fn staging(&self) -> Option<(f64, Self)> {
+        // A message takes as long as both, because it is copied to a channel and from there.
+        self.staged.map(|block| (self.block - block, Self { block, ..*self }))
     }
 
     /// Returns the time of a message of this many blocks, from the start of the send to the end of

@@ -41,7 +41,6 @@ mod scatter_all_gather_broadcast;
 mod staged_all_gather;
 mod staged_all_reduce;
 mod staged_broadcast;
-mod staged_direct_all_reduce;
 mod tree;
 mod two_level_all_reduce;
 
@@ -335,7 +334,6 @@ pub static TABLE: &[Algorithm] = &[
         two_level_all_reduce
     ),
     row!("staged", AllReduce, PerRank, Traits::STAGED, staged_all_reduce),
-    row!("staged_direct", AllReduce, PerRank, Traits::STAGED, staged_direct_all_reduce),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("circulant", ReduceScatter, PerRank, Traits::EQUAL, circulant_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),

@@ -23,9 +23,8 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
-    match pace.reading() {
-        // Staging a segment takes as long as reading one.
-        Some(pace) => p.segments as f64 * pace.block + pace.exchange(messages),
+    match pace.staging() {
+        Some((stage, pace)) => p.segments as f64 * stage + pace.exchange(messages),
         None => pace.exchange(messages),
     }
 }

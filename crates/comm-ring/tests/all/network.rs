@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::__private::{Executor, Job, LoweredStep, Progress, ReadInPlace, Regions, Stop, lower};
+use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, Stop, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
@@ -61,7 +61,7 @@ impl Rank {
             sequence: 1,
             fingerprint: 0xfeed,
             bypasses_caches: false,
-            read_in_place: ReadInPlace::default(),
+            is_output_read: false,
         };
         let mut buffers =
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
