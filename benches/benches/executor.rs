@@ -65,6 +65,8 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 fingerprint: 0xfeed,
                 bypasses_caches: false,
                 is_output_read: false,
+                has_window: false,
+                results: 0..0,
             };
             let mut buffers = Regions { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {

@@ -87,6 +87,33 @@ pub trait Transport: Send {
         false
     }
 
+    /// Returns whether peers on this host can write into this memory if it is a window. The default
+    /// is `false`.
+    fn is_window(&self, memory: &[u8]) -> bool {
+        let _ = memory;
+        false
+    }
+
+    /// Lets peers on this host write into `memory` with [`Transport::try_put`], in the call with
+    /// this number, until [`Transport::close_window`] or [`Transport::revoke`]. It is only a
+    /// permission, and the default does nothing. The caller does not use a part of the memory from
+    /// the time when a peer may have what it needs to put it, until it receives that part with
+    /// [`Transport::try_recv`] into the same place.
+    fn open_window(&mut self, memory: &mut [u8], call: u64) {
+        let _ = (memory, call);
+    }
+
+    /// Takes the permission back after a call in which everything that was put was received.
+    fn close_window(&mut self) {}
+
+    /// Sends bytes that the peer receives at `offset` of its window for a call: they are written to
+    /// that place as far as possible. Returns the number of bytes that were accepted, which may be
+    /// zero, or `None` if the peer has no such window, so that they are to be sent.
+    fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
+        let _ = (to, call, offset, bytes);
+        Ok(None)
+    }
+
     /// Returns the number of bytes of a result that stay in the caches of the host, if every rank
     /// receives as many. Longer ones that this rank does not read again are best received with
     /// [`RecvBuf::copy_to_non_temporal`]. A transport whose received bytes the kernel copies has no
@@ -116,8 +143,9 @@ pub trait Transport: Send {
     /// were revoked in the meantime, so that torn data never counts as received.
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()>;
 
-    /// Revokes registered memory from receivers, before a call that failed returns it to its owner.
-    /// Receivers that are still reading it fail in [`Transport::consume`].
+    /// Revokes registered memory and the window from peers, before a call that failed returns them
+    /// to their owner. Receivers that are still reading registered memory fail in
+    /// [`Transport::consume`], and no peer writes to the window afterwards.
     fn revoke(&mut self);
 
     /// Prepares to sleep until something in `interest` can move. [`Armed::Ready`] means that

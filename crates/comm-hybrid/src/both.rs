@@ -46,6 +46,10 @@ impl Both {
         self.shm.is_read_in_place(memory)
     }
 
+    pub(crate) fn is_window(&self, memory: &[u8]) -> bool {
+        self.shm.is_window(memory)
+    }
+
     pub(crate) fn cached_bytes(&self) -> usize {
         self.shm.cached_bytes()
     }

@@ -117,6 +117,30 @@ impl Transport for HybridTransport {
         }
     }
 
+    fn is_window(&self, memory: &[u8]) -> bool {
+        whole!(&self.inner, channel => channel.is_window(memory))
+    }
+
+    fn open_window(&mut self, memory: &mut [u8], call: u64) {
+        match &mut self.inner {
+            Inner::Memory(channel) => channel.open_window(memory, call),
+            Inner::Tcp(_) => {}
+            Inner::Both(both) => both.shm().open_window(memory, call),
+        }
+    }
+
+    fn close_window(&mut self) {
+        match &mut self.inner {
+            Inner::Memory(channel) => channel.close_window(),
+            Inner::Tcp(_) => {}
+            Inner::Both(both) => both.shm().close_window(),
+        }
+    }
+
+    fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
+        toward!(&mut self.inner, to, side => side.try_put(to, call, offset, bytes))
+    }
+
     fn registration_sizes(&self) -> RegistrationSizes {
         // Sockets have no registered memory.
         SharedMemoryTransport::REGISTRATION_SIZES

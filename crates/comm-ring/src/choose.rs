@@ -7,6 +7,10 @@ use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
+/// The smallest calls from which ranks learn whether they have windows: all their messages are too
+/// long to be received together with their headers.
+const LEARNING_BYTES_MIN: usize = 64 << 10;
+
 /// The properties of a call that determine the selection. They are the same on every member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -21,6 +25,9 @@ pub struct CallShape {
     pub bytes: usize,
     /// The order of combination that the caller requested.
     pub order: ReduceOrder,
+    /// Whether all ranks are known to pass buffers into which the others of their host can write
+    /// results.
+    pub windows: bool,
 }
 
 /// Setters, as in `CallShape::new(Collective::AllReduce).ranks(8).bytes(1 << 20)`.
@@ -28,10 +35,19 @@ impl CallShape {
     /// Creates the shape of a collective of one rank without data, with [`ReduceOrder::Any`].
     #[must_use]
     pub const fn new(collective: Collective) -> Self {
-        Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any }
+        Self { collective, ranks: 1, bytes: 0, order: ReduceOrder::Any, windows: false }
     }
 
-    comm_core::setters!(ranks: usize, bytes: usize, order: ReduceOrder);
+    comm_core::setters!(ranks: usize, bytes: usize, order: ReduceOrder, windows: bool);
+
+    /// Returns whether the ranks learn from a call whether all have windows, for the next one: both
+    /// of two ranks do. Their messages are so long that each of them gets the hint of the other.
+    #[must_use]
+    pub const fn learns_windows(&self) -> bool {
+        self.ranks == 2
+            && matches!(self.collective.base(), Collective::AllReduce)
+            && self.bytes >= LEARNING_BYTES_MIN
+    }
 }
 
 /// The smallest predicted speedup for which an algorithm is preferred to one above it in the table.
@@ -128,7 +144,7 @@ pub fn params(shape: &CallShape, segments: usize, tuning: &Tuning) -> Params {
         pass: tuning.segments_per_pass,
         in_place: true,
         ranks_per_host: tuning.links.ranks_per_host,
-        exposed: false,
+        exposed: shape.windows,
     }
 }
 
@@ -202,7 +218,7 @@ mod tests {
     }
 
     fn shape(collective: Collective, bytes: usize) -> CallShape {
-        CallShape { collective, ranks: 4, bytes, order: ReduceOrder::Any }
+        CallShape::new(collective).ranks(4).bytes(bytes)
     }
 
     #[test]
@@ -339,7 +355,7 @@ mod tests {
             {
                 for (collective, order) in Collective::ALL.into_iter().flat_map(|of| orders.map(|o| (of, o)))
                 {
-                    let shape = CallShape { collective, ranks, bytes, order };
+                    let shape = CallShape::new(collective).ranks(ranks).bytes(bytes).order(order);
                     let chosen = choose(&shape, None, &tuning).unwrap().algorithm.name;
                     never.retain(|row| *row != (collective, chosen));
                 }

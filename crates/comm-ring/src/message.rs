@@ -11,33 +11,37 @@ pub(crate) struct Header {
     pub(crate) length: u64,
     /// The fingerprint of the call.
     pub(crate) fingerprint: u64,
-    /// Zero in every message of the protocol.
-    pub(crate) unused: u64,
+    /// A hint about the sender: [`Header::WINDOW`], or zero.
+    pub(crate) hints: u64,
 }
 
 impl Header {
     /// Creates the header of a message that belongs to a call.
     #[inline]
     pub(crate) const fn new(sequence: u64, length: u64, fingerprint: u64) -> Self {
-        Self { sequence, length, fingerprint, unused: 0 }
+        Self { sequence, length, fingerprint, hints: 0 }
     }
 
-    /// The last word is padding. With a header of 32 bytes, a payload whose length and address are
-    /// multiples of 16 is never copied between user memory and socket buffers at page offsets that
-    /// differ by 1 to 15 bytes. At such offsets `rep movsb`, which Linux uses for copies, is slow
-    /// on some processors. A header of 24 bytes would cause them for large payloads, because large
-    /// allocations begin 16 bytes after a page boundary, and socket buffers at a page boundary.
+    /// The ranks of the sender's host can write results into its buffer.
+    pub(crate) const WINDOW: u64 = 1;
+
+    /// The last word is mostly padding. With a header of 32 bytes, a payload whose length and
+    /// address are multiples of 16 is never copied between user memory and socket buffers at page
+    /// offsets that differ by 1 to 15 bytes. At such offsets `rep movsb`, which Linux uses for
+    /// copies, is slow on some processors. A header of 24 bytes would cause them for large
+    /// payloads, because large allocations begin 16 bytes after a page boundary, and socket buffers
+    /// at a page boundary.
     pub(crate) const BYTES: usize = 32;
 
     #[inline]
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
-        wire::words([self.sequence, self.length, self.fingerprint, self.unused])
+        wire::words([self.sequence, self.length, self.fingerprint, self.hints])
     }
 
     #[inline]
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let [sequence, length, fingerprint, unused] = wire::read_words(bytes);
-        Self { sequence, length, fingerprint, unused }
+        let [sequence, length, fingerprint, hints] = wire::read_words(bytes);
+        Self { sequence, length, fingerprint, hints }
     }
 }
 

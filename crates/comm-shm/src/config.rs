@@ -85,6 +85,12 @@ impl SharedMemoryConfig {
         if self.zero_copy_bytes < Self::PIECES { 1 } else { self.zero_copy_bytes / Self::PIECES }
     }
 
+    /// The smallest piece of the heap that is read in place. It takes longer to find than one of an
+    /// allocated buffer.
+    pub(crate) const fn heap_piece_bytes(&self) -> usize {
+        if self.zero_copy_bytes < 2 { 1 } else { self.zero_copy_bytes / 2 }
+    }
+
     /// Returns an error if a setting is invalid.
     pub(crate) fn check(&self) -> Result<()> {
         if self.ring_bytes.is_power_of_two()
@@ -117,7 +123,7 @@ impl Default for SharedMemoryConfig {
     fn default() -> Self {
         Self {
             ring_bytes: 1 << 20,
-            zero_copy_bytes: 2 << 20,
+            zero_copy_bytes: 128 << 10,
             single_copy_bytes: None,
             full_mesh_max: Self::FULL_MESH_MAX,
         }
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn pieces_are_read_in_place_down_to_a_thirty_second_of_the_smallest_buffer() {
-        for (zero_copy_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (2 << 20, 64 << 10)] {
+        for (zero_copy_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (128 << 10, 4 << 10)] {
             let config = SharedMemoryConfig { zero_copy_bytes, ..SharedMemoryConfig::default() };
             assert_eq!(config.region_piece_bytes(), piece, "{zero_copy_bytes}");
         }

@@ -18,6 +18,10 @@ pub(crate) const CMA_BYTES_MAX: usize = 256 << 10;
 /// which is read by cross-memory attach.
 pub(crate) const CMA_REGION: u64 = 0;
 
+/// The id in a descriptor of bytes that the writer has put into the reader's window: its offset is
+/// that in the window.
+pub(crate) const WINDOW: u64 = u64::MAX;
+
 /// A range of the stream and the location of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptor {
@@ -25,7 +29,7 @@ pub(crate) struct Descriptor {
     pub(crate) start: u64,
     /// The number of bytes.
     pub(crate) len: u64,
-    /// The region of the writer that contains them, or [`CMA_REGION`].
+    /// The region of the writer that contains them, [`CMA_REGION`] or [`WINDOW`].
     pub(crate) region: u64,
     /// The offset of the first byte in the region.
     pub(crate) offset: u64,
@@ -35,6 +39,11 @@ impl Descriptor {
     /// Whether the bytes are read by cross-memory attach.
     pub(crate) const fn is_cma(&self) -> bool {
         self.region == CMA_REGION
+    }
+
+    /// Whether the bytes are in the reader's window already.
+    pub(crate) const fn is_put(&self) -> bool {
+        self.region == WINDOW
     }
 
     /// The position after the last byte.

@@ -16,6 +16,7 @@ use crate::endpoint::SharedMemoryEndpoint;
 use crate::host::HostId;
 use crate::identity::Identity;
 use crate::mesh::SharedMemoryProtocol;
+use crate::region::PeerAccess;
 use crate::rendezvous::RendezvousConfig;
 use crate::transport::SharedMemoryTransport;
 
@@ -193,14 +194,19 @@ impl Fabric for SharedMemoryFabric {
         comm_mesh::complete(openings, until, self.watch.as_deref())
     }
 
-    /// Allocates memory that neighbours read in place, or memory on the heap if `bytes` is too
+    /// Allocates memory that neighbours read in place, and into which they write the results that
+    /// this rank receives from them; or memory on the heap if `bytes` is too
     /// small for that or the kernel is older than 5.1. Channels of this fabric read it in place;
     /// others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().zero_copy_bytes.max(1) {
             return Allocation::on_heap(bytes);
         }
-        match self.mesh.protocol().regions.allocate(bytes, self.config().region_piece_bytes()) {
+        match self.mesh.protocol().regions.allocate(
+            bytes,
+            self.config().region_piece_bytes(),
+            PeerAccess::Write,
+        ) {
             Ok(allocation) => Ok(allocation),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
             Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
@@ -212,7 +218,8 @@ impl Fabric for SharedMemoryFabric {
         if !self.has_neighbours() || !self.config().has_regions() {
             return None;
         }
-        let allocated = self.mesh.protocol().regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES);
+        let regions = &self.mesh.protocol().regions;
+        let allocated = regions.allocate(bytes, SharedMemoryConfig::STAGED_PIECE_BYTES, PeerAccess::Read);
         let failed = |error: &_| tracing::debug!(%error, bytes, "cannot allocate a shared buffer: its bytes will be copied");
         allocated.inspect_err(failed).ok()
     }

@@ -87,6 +87,7 @@ mod socket;
 mod sync;
 mod transport;
 mod wakeup;
+mod window;
 
 pub use comm_rendezvous::{Member, Rendezvous, Settings};
 pub use config::SharedMemoryConfig;

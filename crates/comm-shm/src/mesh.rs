@@ -61,7 +61,7 @@ type PendingHandshake = HandshakeState<OwnedFd, Accepted>;
 impl SharedMemoryProtocol {
     pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
         let processors = std::thread::available_parallelism().ok();
-        let regions = Arc::new(Regions::new(config.region_piece_bytes()));
+        let regions = Arc::new(Regions::new(config.heap_piece_bytes()));
         Self { identity, config, processors, regions, processes: Arc::default() }
     }
 

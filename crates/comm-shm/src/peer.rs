@@ -1,6 +1,7 @@
 //! One peer on a channel: the two rings that are shared with it, and the end of its streams.
 
 mod cma;
+mod putting;
 mod receiving;
 mod sending;
 
@@ -20,6 +21,7 @@ use crate::region_cache::RegionCache;
 use crate::segment::{Direction, Segment};
 use crate::socket;
 use cma::Fetched;
+use putting::OpenWindow;
 use receiving::PartialElement;
 use sending::Shortage;
 
@@ -71,6 +73,8 @@ pub(crate) struct Peer {
     /// The longest message that is also sent inline.
     small_max: usize,
     region_cache: RegionCache,
+    /// The window into which the peer puts results of the current call.
+    window: Option<OpenWindow>,
     /// Reads memory of the peer that is not mapped, if that is possible.
     cma: Option<CmaPeer>,
     fetched: Fetched,
@@ -108,6 +112,7 @@ impl Peer {
             exporter: export.map(RegionExporter::new),
             small_max: copied_max.min(INLINE_BYTES_MAX),
             region_cache: RegionCache::default(),
+            window: None,
             cma,
             fetched: Fetched::default(),
             shortage: Shortage::None,

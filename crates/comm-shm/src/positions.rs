@@ -137,7 +137,7 @@ impl Writer {
         let head = self.read_head(control).unwrap_or(self.head);
         self.out
             .iter()
-            .find(|descriptor| descriptor.end() > head)
+            .find(|descriptor| descriptor.end() > head && !descriptor.is_put())
             .map_or(self.tail, |descriptor| descriptor.start)
     }
 

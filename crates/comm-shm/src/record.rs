@@ -5,7 +5,7 @@ use std::fmt;
 use crate::host::HostId;
 
 /// The first field of every record: the version of the format.
-const VERSION: &str = "7";
+const VERSION: &str = "8";
 
 /// The address of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +77,11 @@ mod tests {
         let text = record().to_string();
         assert_eq!(
             text,
-            "7 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+            "8 0000000000000000000000000000000b.4026531833.4026531837.1000 \
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
-        assert_eq!(Record(None).to_string(), "7 -");
-        for other in ["", "7", "7 - 0", &text.replacen('7', "6", 1), &format!("{text} more")] {
+        assert_eq!(Record(None).to_string(), "8 -");
+        for other in ["", "8", "8 - 0", &text.replacen('8', "7", 1), &format!("{text} more")] {
             assert_eq!(Record::parse(other), None, "{other:?}");
         }
     }

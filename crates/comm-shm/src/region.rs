@@ -1,18 +1,20 @@
 //! Regions: memory of one rank that the others on the host read in place.
 //!
 //! A region is an anonymous file with a header page and the bytes of one buffer. It is sealed so
-//! that its size is fixed, no page can be removed, and no other process can map it for writing. So
-//! the buffer is ordinary memory to its owner, while a reader sees bytes that may change at any
-//! time.
+//! that its size is fixed and no page can be removed, and unless peers may write results into it,
+//! no other process can map it for writing. So the buffer is ordinary memory to its owner, while a
+//! reader sees bytes that may change at any time.
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
 use std::any::Any;
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU8;
 
-use comm_core::{Allocation, RecvBuf};
+use comm_core::{Allocation, RecvBuf, copy_raw};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -20,12 +22,19 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use crate::segment::create_file;
 use crate::sync::{AtomicU32, Ordering};
 
-/// No process may change the size, remove a page, map it for writing from now on, or change the
-/// seals.
-const SEALS: SealFlags =
-    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
-/// The seals on which a reader depends.
-const SEALS_NEEDED: SealFlags = SealFlags::SHRINK.union(SealFlags::FUTURE_WRITE);
+/// No process may change the size, remove a page, or change the seals.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The seal on which a peer depends.
+const SEAL_NEEDED: SealFlags = SealFlags::SHRINK;
+
+/// The use that peers may make of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerAccess {
+    /// Read it. No other process can map it for writing.
+    Read,
+    /// Also write into the part of it that is a window.
+    Write,
+}
 
 /// A file that is mapped as a whole, which begins with a header page.
 #[derive(Debug)]
@@ -145,6 +154,9 @@ fn allocate_file(len: usize) -> io::Result<OwnedFd> {
 pub(crate) struct Region {
     /// The id under which peers know it.
     id: u64,
+    access: PeerAccess,
+    /// Nonzero once a part of it is no longer in the file.
+    is_detached: AtomicU32,
     mapped: FileMapping,
     file: OwnedFd,
 }
@@ -156,17 +168,17 @@ impl Region {
     /// # Errors
     /// If there is too little memory, or the kernel is older than 5.1 and has no seal against
     /// writing.
-    pub(crate) fn create(id: u64, bytes: usize) -> io::Result<Self> {
+    pub(crate) fn create(id: u64, bytes: usize, peers: PeerAccess) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = bytes.checked_next_multiple_of(page).and_then(|len| len.checked_add(page));
         let len = len.filter(|len| isize::try_from(*len).is_ok()).ok_or_else(too_much)?;
         let file = allocate_file(len)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        Self::seal(id, FileMapping::new(&file, len, access, MapFlags::empty())?, file)
+        Self::seal(id, peers, FileMapping::new(&file, len, access, MapFlags::empty())?, file)
     }
 
-    /// Creates a region in place of reserved addresses.
+    /// Creates a region in place of reserved addresses, which peers can only read.
     ///
     /// # Errors
     /// As [`Region::create`].
@@ -178,28 +190,79 @@ impl Region {
         let file = allocate_file(len)?;
         // SAFETY: the caller promises it.
         let mapped = unsafe { FileMapping::replace(&file, start, len) }?;
-        Self::seal(id, mapped, file)
+        Self::seal(id, PeerAccess::Read, mapped, file)
     }
 
-    fn seal(id: u64, mapped: FileMapping, file: OwnedFd) -> io::Result<Self> {
+    fn seal(id: u64, access: PeerAccess, mapped: FileMapping, file: OwnedFd) -> io::Result<Self> {
         mapped.populate();
-        rustix::fs::fcntl_add_seals(&file, SEALS)?;
-        Ok(Self { id, mapped, file })
+        let unwritable = match access {
+            PeerAccess::Read => SealFlags::FUTURE_WRITE,
+            PeerAccess::Write => SealFlags::empty(),
+        };
+        rustix::fs::fcntl_add_seals(&file, SEALS | unwritable)?;
+        Ok(Self { id, access, is_detached: AtomicU32::new(0), mapped, file })
     }
 
-    /// Replaces the bytes by a private copy of the file, which the kernel makes as they are
-    /// written. From now on the file stays as it is. The header page stays shared.
+    /// Replaces all bytes by a private copy of the file, which the kernel makes as they are
+    /// written. From now on this process does not change the file. The header page stays shared.
     ///
     /// # Errors
     /// If there is no memory for it; then nothing has changed.
     pub(crate) fn make_private(&self) -> io::Result<()> {
-        let (page, len) = (rustix::param::page_size(), self.len());
+        self.make_pages_private(0..self.len())
+    }
+
+    /// Replaces whole pages by a copy, so that a peer that is still writing to them does not change
+    /// what this process has there. From now on peers cannot use the region any more.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub(crate) fn detach(&self, pages: Range<usize>) -> io::Result<()> {
+        self.is_detached.store(1, Ordering::Relaxed);
+        self.make_pages_private(pages.clone())?;
+        // Until a private page is written, it is that of the file.
+        let start = self.mapped.bytes().as_ptr().wrapping_add(pages.start);
+        // SAFETY: the pages are mapped by this region, and populating them changes no bytes.
+        let populated = unsafe { rustix::mm::madvise(start.cast(), pages.len(), Advice::LinuxPopulateWrite) };
+        match populated {
+            // The kernel is older than 5.14.
+            Err(Errno::INVAL) => self.touch(pages),
+            populated => populated?,
+        }
+        Ok(())
+    }
+
+    /// Writes to pages without changing them.
+    fn touch(&self, pages: Range<usize>) {
+        for at in pages.step_by(rustix::param::page_size()) {
+            let byte = self.mapped.bytes().as_ptr().wrapping_add(at).cast::<AtomicU8>();
+            // SAFETY: it is on a page of this region, and any byte is valid for it.
+            let byte = unsafe { &*byte };
+            let value = byte.load(Ordering::Relaxed);
+            // Compilers turn a `fetch_or` of zero into a load. If the exchange fails, another
+            // thread has written to the page.
+            let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether peers can use none of it any more.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.is_detached.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether peers may write into a part of it that is a window.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.access == PeerAccess::Write && !self.is_detached()
+    }
+
+    fn make_pages_private(&self, pages: Range<usize>) -> io::Result<()> {
+        let (offset, len) = ((rustix::param::page_size() + pages.start) as u64, pages.len());
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // Mapped elsewhere first, because the kernel removes the old mapping before it finds out
         // that a new one at its place is impossible.
         // SAFETY: a mapping at an address that the kernel chooses replaces no other.
-        let copy = unsafe { rustix::mm::mmap(null_mut(), len, access, flags, &self.file, page as u64) }?;
-        let bytes = self.mapped.bytes().as_ptr().cast();
+        let copy = unsafe { rustix::mm::mmap(null_mut(), len, access, flags, &self.file, offset) }?;
+        let bytes = self.mapped.bytes().as_ptr().wrapping_add(pages.start).cast();
         // SAFETY: the range that is replaced has the same bytes before and after this, and threads
         // that access it meanwhile wait for the kernel. No other code has the address of the copy.
         let moved = unsafe { rustix::mm::mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, bytes) };
@@ -222,7 +285,7 @@ impl Region {
         self.id
     }
 
-    /// The file that is sent to peers, which can map it only for reading.
+    /// The file that is sent to peers.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -237,6 +300,15 @@ impl Region {
         self.mapped.len()
     }
 
+    /// Returns bytes at an offset, if it contains them.
+    pub(crate) fn fill_buf(&self, offset: usize, len: usize) -> Option<RecvBuf<'_>> {
+        offset.checked_add(len).filter(|end| *end <= self.len())?;
+        let address = self.mapped.bytes().as_ptr().wrapping_add(offset);
+        // SAFETY: that many bytes are mapped as long as `self` lives. The caller does not use them
+        // while it has a reference to them.
+        Some(unsafe { RecvBuf::from_raw(address, len) })
+    }
+
     /// Marks it as dropped by its owner, so that peers unmap it.
     pub(crate) fn retire(&self) {
         self.mapped.retired().store(1, Ordering::Release);
@@ -247,15 +319,19 @@ impl Region {
     pub(crate) fn allocation(&self, len: usize, owner: Box<dyn Any + Send + Sync>) -> Allocation {
         let len = len.min(self.len());
         // SAFETY: the mapping has that many bytes on whole pages and lives as long as the region,
-        // which `owner` holds. The seals prevent every other process from writing, and in this one
-        // only the allocation has their address.
+        // which `owner` holds. Other processes cannot write to it, or write only to a window, of
+        // which a call holds the only reference. In this process only the allocation has their
+        // address.
         unsafe { Allocation::from_raw(self.mapped.bytes(), len, owner) }
     }
 }
 
-/// A region of another rank, mapped for reading.
+/// A region of another rank.
 #[derive(Debug)]
-pub(crate) struct PeerRegion(FileMapping);
+pub(crate) struct PeerRegion {
+    mapped: FileMapping,
+    is_writable: bool,
+}
 
 impl PeerRegion {
     /// Maps a region of another rank.
@@ -265,10 +341,10 @@ impl PeerRegion {
     /// allocated.
     pub(crate) fn open(file: &OwnedFd) -> io::Result<Self> {
         let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-        match rustix::fs::fcntl_get_seals(file) {
-            Ok(seals) if seals.contains(SEALS_NEEDED) => {}
+        let is_writable = match rustix::fs::fcntl_get_seals(file) {
+            Ok(seals) if seals.contains(SEAL_NEEDED) => !seals.contains(SealFlags::FUTURE_WRITE),
             _ => return refuse("it exports a buffer that is not sealed"),
-        }
+        };
         let status = rustix::fs::fstat(file)?;
         let (page, len) = (rustix::param::page_size(), usize::try_from(status.st_size).unwrap_or(0));
         if len <= page || !len.is_multiple_of(page) || isize::try_from(len).is_err() {
@@ -279,19 +355,20 @@ impl PeerRegion {
         if u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512) < len as u64 {
             return refuse("it exports a buffer that is not allocated");
         }
-        Ok(Self(FileMapping::new(file, len, ProtFlags::READ, MapFlags::POPULATE)?))
+        let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        Ok(Self { mapped: FileMapping::new(file, len, access, MapFlags::POPULATE)?, is_writable })
     }
 
     /// Whether its owner has dropped it.
     pub(crate) fn is_retired(&self) -> bool {
         // Only relaxed loads are sound in memory that is mapped for reading, and nothing is ordered
         // after this one.
-        self.0.retired().load(Ordering::Relaxed) != 0
+        self.mapped.retired().load(Ordering::Relaxed) != 0
     }
 
     /// Whether the range lies within the region.
     pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
-        offset.checked_add(len).is_some_and(|end| end <= self.0.len() as u64)
+        offset.checked_add(len).is_some_and(|end| end <= self.mapped.len() as u64)
     }
 
     /// Returns the bytes of a range, or none if it does not lie within the region.
@@ -299,105 +376,26 @@ impl PeerRegion {
         if !self.contains(offset, len as u64) {
             return RecvBuf::from_slice(&[]);
         }
-        let address = self.0.bytes().as_ptr().wrapping_add(offset as usize);
+        let address = self.mapped.bytes().as_ptr().wrapping_add(offset as usize);
         // SAFETY: that many bytes are mapped as long as `self` lives, and nothing makes a reference
         // to them.
         unsafe { RecvBuf::from_raw(address, len) }
+    }
+
+    /// Writes bytes at an offset. Returns whether the region contains that range, and may be
+    /// written.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        if !self.is_writable || !self.contains(offset, bytes.len() as u64) {
+            return false;
+        }
+        let address = self.mapped.bytes().as_ptr().wrapping_add(offset as usize);
+        // SAFETY: that many bytes are mapped as long as `self` lives, for writing. Nothing in this
+        // process makes a reference to them, so they do not overlap `bytes`.
+        unsafe { copy_raw(bytes.as_ptr(), address, bytes.len()) };
+        true
     }
 }
 
 #[cfg(not(loom))]
 #[cfg(test)]
-mod tests {
-    use rustix::fs::MemfdFlags;
-
-    use super::*;
-
-    fn region(bytes: usize) -> (Allocation, std::sync::Arc<Region>) {
-        let region = std::sync::Arc::new(Region::create(1, bytes).unwrap());
-        (region.allocation(bytes, Box::new(std::sync::Arc::clone(&region))), region)
-    }
-
-    fn duplicate(region: &Region) -> OwnedFd {
-        region.file().try_clone_to_owned().unwrap()
-    }
-
-    #[test]
-    fn a_reader_sees_what_the_owner_writes() {
-        let page = rustix::param::page_size();
-        for bytes in [1, 100, page - 1, page, page + 1, 1 << 20] {
-            let (mut allocation, region) = region(bytes);
-            assert!(allocation.bytes().iter().all(|byte| *byte == 0) && allocation.bytes().len() == bytes);
-            let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
-            allocation.bytes_mut().fill(9);
-            let mut copy = vec![0; bytes];
-            assert_eq!(mapping.fill_buf(0, bytes).copy_to(&mut copy), bytes);
-            assert!(copy.iter().all(|byte| *byte == 9));
-            assert!(!mapping.is_retired());
-            region.retire();
-            drop((allocation, region));
-            assert!(mapping.is_retired());
-            assert_eq!(mapping.fill_buf(bytes as u64 - 1, 1).copy_to(&mut copy), 1);
-        }
-    }
-
-    #[test]
-    fn bytes_outside_a_region_are_not_returned() {
-        let (_allocation, region) = region(100);
-        let mapping = PeerRegion::open(&duplicate(&region)).unwrap();
-        let len = region.len() as u64;
-        assert_eq!(mapping.fill_buf(len - 1, 1).len(), 1);
-        for (offset, len) in [(0, len + 1), (len, 1), (len - 1, 2), (u64::MAX, 1), (u64::MAX, u64::MAX)] {
-            assert!(mapping.fill_buf(offset, len as usize).is_empty(), "{offset} {len}");
-        }
-    }
-
-    #[test]
-    fn only_the_owner_can_write_and_no_process_can_remove_a_page() {
-        let (_allocation, region) = region(1 << 16);
-        let file = duplicate(&region);
-        let writable = ProtFlags::READ | ProtFlags::WRITE;
-        assert!(FileMapping::new(&file, region.len(), writable, MapFlags::empty()).is_err());
-        assert_eq!(rustix::io::pwrite(&file, b"mine", 0), Err(Errno::PERM));
-        assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        assert_eq!(rustix::fs::fallocate(&file, hole, 0, 4096), Err(Errno::PERM));
-    }
-
-    #[test]
-    fn anything_but_a_region_is_refused() {
-        let page = rustix::param::page_size() as u64;
-        let file = |len: u64, filled: u64, seals: SealFlags| {
-            let file = rustix::fs::memfd_create("other", MemfdFlags::ALLOW_SEALING).unwrap();
-            rustix::fs::ftruncate(&file, len).unwrap();
-            if filled > 0 {
-                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, filled).unwrap();
-            }
-            rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-            file
-        };
-        assert!(PeerRegion::open(&file(2 * page, 2 * page, SEALS)).is_ok());
-        let refused = [
-            file(2 * page, 2 * page, SealFlags::SHRINK),
-            file(2 * page, 2 * page, SealFlags::FUTURE_WRITE),
-            file(2 * page, page, SEALS),
-            file(2 * page, 0, SEALS),
-            file(page, page, SEALS),
-            file(2 * page + 1, 2 * page + 1, SEALS),
-            file(0, 0, SEALS),
-            std::fs::File::open("/dev/null").unwrap().into(),
-            std::fs::File::open("/").unwrap().into(),
-        ];
-        for file in refused {
-            assert_eq!(PeerRegion::open(&file).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        }
-    }
-
-    #[test]
-    fn a_region_larger_than_memory_is_an_error() {
-        for bytes in [usize::MAX, isize::MAX as usize, 1 << 60, 1 << 45] {
-            check_commit(bytes).unwrap_err();
-            assert!(Region::create(1, bytes).is_err(), "{bytes}");
-        }
-    }
-}
+mod tests;

@@ -44,6 +44,16 @@ impl RegionCache {
             .is_some_and(|region| region.contains(descriptor.offset, descriptor.len))
     }
 
+    /// Writes bytes at an offset in a region. Returns whether they could be written.
+    pub(crate) fn write(&self, region: u64, offset: u64, bytes: &[u8]) -> bool {
+        self.0.get(&region).is_some_and(|region| region.write(offset, bytes))
+    }
+
+    /// Whether a region is mapped.
+    pub(crate) fn has(&self, region: u64) -> bool {
+        self.0.contains_key(&region)
+    }
+
     /// Returns the first bytes of a descriptor, or none if they cannot be read.
     pub(crate) fn fill_buf(&self, descriptor: &Descriptor, len: usize) -> RecvBuf<'_> {
         match self.0.get(&descriptor.region) {

@@ -10,7 +10,8 @@ use comm_core::{Allocation, Process};
 
 use crate::heap;
 use crate::preload::{self, FindSegment};
-use crate::region::Region;
+use crate::region::{PeerAccess, Region};
+use crate::window::{OwnWindow, Window, whole_pages};
 
 /// Returns a new id for a region of this process, for the channels of all its fabrics.
 pub(crate) fn next_region_id() -> u64 {
@@ -84,13 +85,18 @@ impl Regions {
         self.by_address.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates memory that peers read in place, in pieces of at least `piece_min` bytes, until it
-    /// is dropped.
+    /// Allocates memory that peers read in place, in pieces of at least `piece_min` bytes, or also
+    /// write, until it is dropped.
     ///
     /// # Errors
     /// As [`Region::create`].
-    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize, piece_min: usize) -> io::Result<Allocation> {
-        let region = Arc::new(Region::create(next_region_id(), bytes)?);
+    pub(crate) fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        piece_min: usize,
+        peers: PeerAccess,
+    ) -> io::Result<Allocation> {
+        let region = Arc::new(Region::create(next_region_id(), bytes, peers)?);
         tracing::debug!(bytes, "allocated a buffer that other ranks can read");
         let owner = RegionOwner {
             region: Arc::clone(&region),
@@ -111,12 +117,25 @@ impl Regions {
                 return Some(found);
             }
         }
+        let (region, offset) = self.find_allocated(bytes)?;
+        Some((FoundRegion::Allocated(region), offset))
+    }
+
+    fn find_allocated(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
         let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
         let (start, Entry { region, piece_min }) = by_address.range(..=address).next_back()?;
         let offset = address - start;
-        let is_large = offset.checked_add(bytes.len())? <= region.len() && bytes.len() >= *piece_min;
-        is_large.then(|| (FoundRegion::Allocated(Arc::clone(region)), offset as u64))
+        let is_within = offset.checked_add(bytes.len())? <= region.len();
+        let is_used = is_within && bytes.len() >= *piece_min && !region.is_detached();
+        is_used.then(|| (Arc::clone(region), offset as u64))
+    }
+
+    /// Returns these bytes as a window for a call, if peers can write to a page of them.
+    pub(crate) fn find_window(&self, bytes: &[u8], call: u64) -> Option<OwnWindow> {
+        let (region, start) = self.find_allocated(bytes).filter(|(region, _)| region.is_writable())?;
+        let window = Window { call, region: region.id(), start, len: bytes.len() as u64 };
+        (!whole_pages(&(start..start + window.len)).is_empty()).then_some(OwnWindow { region, window })
     }
 }
 
@@ -149,7 +168,8 @@ mod tests {
     fn only_pieces_wholly_in_a_region_are_found() {
         let regions = Arc::<Regions>::default();
         let page = rustix::param::page_size();
-        let [first, second] = [10 * page, page].map(|bytes| regions.allocate(bytes, 1).unwrap());
+        let [first, second] =
+            [10 * page, page].map(|bytes| regions.allocate(bytes, 1, PeerAccess::Read).unwrap());
         let elsewhere = vec![0; page];
         let id = |bytes| regions.find(bytes).unwrap().0.id();
         let found = |bytes| regions.find(bytes).map(|(region, offset)| (region.id(), offset));
@@ -165,7 +185,8 @@ mod tests {
     #[test]
     fn pieces_are_found_from_the_minimum_size_of_their_region() {
         let regions = Arc::<Regions>::default();
-        let [small, large] = [1, 50].map(|piece_min| regions.allocate(100, piece_min).unwrap());
+        let [small, large] =
+            [1, 50].map(|piece_min| regions.allocate(100, piece_min, PeerAccess::Read).unwrap());
         let is_found = |bytes| regions.find(bytes).is_some();
         assert!(is_found(&small.bytes()[..1]) && is_found(&small.bytes()[3..53]));
         assert!(!is_found(&large.bytes()[..49]) && is_found(&large.bytes()[3..53]));
@@ -174,7 +195,7 @@ mod tests {
     #[test]
     fn a_dropped_allocation_is_removed() {
         let regions = Arc::<Regions>::default();
-        let allocation = regions.allocate(100, 1).unwrap();
+        let allocation = regions.allocate(100, 1, PeerAccess::Read).unwrap();
         let region = regions.find(allocation.bytes()).unwrap().0.owner().unwrap();
         drop(allocation);
         assert!(region.upgrade().is_none() && regions.by_address.read().unwrap().is_empty());

@@ -21,6 +21,7 @@ use crate::mesh::SharedMemoryProtocol;
 use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
 use crate::wakeup;
+use crate::window::OwnWindow;
 
 /// The epoll token of the abort signal. The token of a socket is its rank.
 const ABORT: u64 = u64::MAX;
@@ -77,6 +78,8 @@ pub struct SharedMemoryTransport {
     /// The interest with which the transport was last armed, empty once it is used again.
     armed: Interest,
     registered: RegisteredMemory,
+    /// The window of the current call.
+    window: Option<OwnWindow>,
     attempts: u32,
     /// Whether a stream has opened or ended since the transport was last armed.
     has_unreported_change: bool,
@@ -107,6 +110,7 @@ impl SharedMemoryTransport {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
             armed: Interest::with_capacity(group.size()),
             registered: RegisteredMemory::default(),
+            window: None,
             attempts: 0,
             has_unreported_change: false,
             abort: Arc::new(AbortSignal::new()?),
@@ -164,6 +168,27 @@ impl SharedMemoryTransport {
             }
         }
         Ok(())
+    }
+
+    /// Closes the window. If a peer is writing into it, or was when it was stopped, its pages are
+    /// replaced.
+    fn revoke_window(&mut self) {
+        let Some(window) = self.window.take() else { return };
+        let written =
+            self.peers.iter_mut().flatten().filter_map(|peer| peer.close_window().then_some(())).count();
+        if written == 0 {
+            return;
+        }
+        if let Err(error) = window.detach() {
+            tracing::warn!(%error, "cannot take a buffer back from ranks that write into it: waiting for them");
+            while self.peers.iter().flatten().any(Peer::is_putting) {
+                std::thread::yield_now();
+                // Shows whether they have exited.
+                if self.poll_events().is_err() {
+                    continue;
+                }
+            }
+        }
     }
 
     #[inline]
@@ -313,6 +338,35 @@ impl Transport for SharedMemoryTransport {
         self.registered.set(memory);
     }
 
+    fn is_window(&self, memory: &[u8]) -> bool {
+        self.export.as_ref().is_some_and(|export| export.regions.find_window(memory, 0).is_some())
+    }
+
+    fn open_window(&mut self, memory: &mut [u8], call: u64) {
+        self.window = self.export.as_ref().and_then(|export| export.regions.find_window(memory, call));
+        if let Some(window) = &self.window {
+            self.peers.iter_mut().flatten().for_each(|peer| peer.open_window(window));
+        }
+    }
+
+    fn close_window(&mut self) {
+        if self.window.take().is_some() {
+            self.peers.iter_mut().flatten().for_each(Peer::forget_window);
+        }
+    }
+
+    fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
+        if !self.is_connected(to)? {
+            return Ok(None);
+        }
+        self.peer(to)?;
+        let Self { peers, registered, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(to) else { return Err(not_a_peer(self.group, to)) };
+        let sent = peer.try_put(call, offset, bytes, registered)?;
+        self.count_attempt()?;
+        Ok(sent)
+    }
+
     fn registration_sizes(&self) -> RegistrationSizes {
         Self::REGISTRATION_SIZES
     }
@@ -361,6 +415,7 @@ impl Transport for SharedMemoryTransport {
 
     fn revoke(&mut self) {
         self.peers.iter_mut().flatten().for_each(Peer::revoke);
+        self.revoke_window();
     }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {

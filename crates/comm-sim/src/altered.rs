@@ -149,6 +149,22 @@ where
         self.transport.registration_sizes()
     }
 
+    fn is_window(&self, memory: &[u8]) -> bool {
+        self.transport.is_window(memory)
+    }
+
+    fn open_window(&mut self, memory: &mut [u8], call: u64) {
+        self.transport.open_window(memory, call);
+    }
+
+    fn close_window(&mut self) {
+        self.transport.close_window();
+    }
+
+    fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
+        self.transport.try_put(to, call, offset, bytes)
+    }
+
     fn is_read_in_place(&self, memory: &[u8]) -> bool {
         self.transport.is_read_in_place(memory)
     }

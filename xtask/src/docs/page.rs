@@ -38,7 +38,8 @@ The last column lists properties:
 - *counts*: the algorithm also implements the variant with one count per rank;
 - *hierarchical*: it sends less data between hosts than between ranks of a host;
 - *staged*: data for several ranks of a host is written once to shared memory, where they read it in place. It is chosen only if
-  the transport supports that. A rank whose data lies in a buffer of `Comm::alloc` sends it from there.
+  the transport supports that. A rank whose data lies in a buffer of `Comm::alloc` sends it from there,
+  and in an all-reduce the others write their sums into it.
 
 ";
 

@@ -181,7 +181,9 @@ impl Plan {
     }
 
     pub(crate) const fn shape(&self, bytes: usize) -> CallShape {
-        CallShape::new(self.collective).ranks(self.ranks).bytes(bytes)
+        let shape = CallShape::new(self.collective).ranks(self.ranks).bytes(bytes);
+        // Two ranks learn it from the calls before.
+        shape.windows(self.alloc && shape.learns_windows())
     }
 
     /// Selects the algorithm of a call of this size.

@@ -9,7 +9,8 @@ impl Comm<Host> {
     /// buffer in place, if it is large enough for this to be faster than copying. The call then
     /// returns on the sending rank once the others have read the data. A smaller buffer, or one of
     /// a communicator over another transport, is ordinary memory. Calls still accept any slice, and
-    /// buffers of any communicator. Other processes cannot write to the buffer.
+    /// buffers of any communicator. The other ranks write to the buffer only in an all-reduce of
+    /// it, and if that fails, no longer when it returns.
     ///
     /// Allocation takes as long as touching all of the memory, so reuse buffers. They may outlive
     /// the communicator, and may be dropped on any thread, which frees them; pages that other ranks

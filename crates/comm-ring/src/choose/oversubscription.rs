@@ -126,7 +126,7 @@ impl<'a> Efforts<'a> {
 
 #[cfg(test)]
 mod tests {
-    use comm_core::{Collective, ReduceOrder};
+    use comm_core::Collective;
 
     use super::*;
     use crate::choose::{CallShape, choose};
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn chosen(ranks: usize, bytes: usize, processors: usize) -> &'static str {
-        let shape = CallShape { collective: Collective::AllReduce, ranks, bytes, order: ReduceOrder::Any };
+        let shape = CallShape::new(Collective::AllReduce).ranks(ranks).bytes(bytes);
         choose(&shape, None, &tuning(processors)).unwrap().algorithm.name
     }
 
@@ -153,8 +153,7 @@ mod tests {
     #[test]
     fn work_is_the_total_of_all_ranks() {
         let linear = Algorithm::find(Collective::AllReduce, "linear").unwrap();
-        let shape =
-            CallShape { collective: Collective::AllReduce, ranks: 8, bytes: 0, order: ReduceOrder::Any };
+        let shape = CallShape::new(Collective::AllReduce).ranks(8);
         let (tuning, params) = (tuning(2), crate::choose::params(&shape, 1, &tuning(2)));
         // Seven messages to the root and seven back, each sent and received.
         let work = work(linear, &params, &tuning.links, 0.0);

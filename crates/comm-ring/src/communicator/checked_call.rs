@@ -140,7 +140,7 @@ impl<'a> CheckedCall<'a> {
         // If only some ranks know the length, no rank may select by it.
         let elements = if collective.is_known_everywhere() { self.elements(group) } else { 0 };
         let bytes = elements * self.element_bytes();
-        CallShape { collective, ranks: group.size(), bytes, order: self.order() }
+        CallShape::new(collective).ranks(group.size()).bytes(bytes).order(self.order())
     }
 
     /// Returns the layout of an all-to-all: the input is a row of the matrix of all pairs, the

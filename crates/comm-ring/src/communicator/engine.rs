@@ -182,7 +182,10 @@ impl Runner {
         let Self { programs, scratch, session } = self;
         let own = if in_place { &*output } else { input };
         let exposed = own.len() >= READ_IN_PLACE_MIN && session.exposes(call.signature.collective, own);
-        let program = programs.get(call, Buffers { in_place, exposed })?;
+        let learns = call.shape(session.group).learns_windows();
+        let has_window = learns && exposed && session.data.is_window(own);
+        let all_have_windows = learns && session.all_have_windows;
+        let program = programs.get(call, Buffers { in_place, exposed, all_have_windows })?;
         let (reduction, fingerprint) = (program.reduction, program.fingerprint);
         // The exact clock takes a measurable part of the time of a small call.
         let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX
@@ -200,11 +203,34 @@ impl Runner {
         let is_output_read = reduction.is_some()
             && buffers.output.len() >= READ_IN_PLACE_MIN
             && session.data.is_read_in_place(buffers.output);
-        let ranks = session.group.size();
-        let job = Job { reduction, ranks, sequence, fingerprint, bypasses_caches, is_output_read };
+        let results = program.results();
+        let opens_window = results.is_some();
+        session.executor.take_sender_has_window();
+        if opens_window {
+            session.data.open_window(buffers.output, sequence);
+        }
+        let (ranks, results) = (session.group.size(), results.unwrap_or_default());
+        let job = Job {
+            reduction,
+            ranks,
+            sequence,
+            fingerprint,
+            bypasses_caches,
+            is_output_read,
+            has_window,
+            results,
+        };
         match program.kept() {
             Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, now, timeout),
             None => session.run(&mut *program.steps(), &job, &mut buffers, now, timeout),
+        }?;
+        if opens_window {
+            session.data.close_window();
         }
+        if learns {
+            let other = session.executor.take_sender_has_window();
+            session.all_have_windows = has_window && other == Some(true);
+        }
+        Ok(())
     }
 }

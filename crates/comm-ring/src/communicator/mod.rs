@@ -180,7 +180,7 @@ impl Communicator for RingCommunicator {
         let Ok(signature) = &checked else { return checked.map(drop) };
         if !signature.algorithm.is_empty() {
             let (collective, ranks, order) = (signature.collective, self.group.size(), signature.order);
-            choose::check(&CallShape { collective, ranks, bytes: 0, order }, &signature.algorithm)?;
+            choose::check(&CallShape::new(collective).ranks(ranks).order(order), &signature.algorithm)?;
         }
         let mut engine = self.engine()?;
         match call {

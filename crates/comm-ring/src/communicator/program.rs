@@ -1,6 +1,8 @@
 //! Compiled schedules, cached for calls with the same signature.
 
-use comm_core::{Group, Layout, ReduceOp, Reduction, RegistrationSizes, Result, Signature};
+use std::ops::Range;
+
+use comm_core::{Blocks, Group, Layout, Place, ReduceOp, Reduction, RegistrationSizes, Result, Signature};
 
 use super::checked_call::CheckedCall;
 use super::registration;
@@ -50,6 +52,8 @@ pub(super) struct Buffers {
     pub(super) in_place: bool,
     /// Whether other ranks can read the contribution where it is.
     pub(super) exposed: bool,
+    /// Whether all ranks know that others can write results into the buffers of all of them.
+    pub(super) all_have_windows: bool,
 }
 
 impl Key {
@@ -82,6 +86,17 @@ impl Program {
     #[inline]
     pub(super) const fn has_final_receives(&self) -> bool {
         self.params.ranks <= self.algorithm.traits.final_ranks_max
+    }
+
+    /// Returns the part of the output that this rank may put into the windows of others, if it is
+    /// exposed; and so has a window of its own.
+    #[inline]
+    pub(super) fn results(&self) -> Option<Range<usize>> {
+        let Params { rank, segments, exposed, .. } = self.params;
+        if !exposed || !self.algorithm.traits.puts_results {
+            return None;
+        }
+        self.layout.bytes(Place::Output, Blocks { first: rank * segments, count: segments })
     }
 
     /// Returns the steps, if they are cached.
@@ -188,7 +203,8 @@ impl Programs {
 
     #[cold]
     fn compile(&mut self, call: &CheckedCall<'_>, buffers: Buffers) -> Result<Program> {
-        let (shape, selection) = (call.shape(self.group), self.choose(call)?);
+        let shape = call.shape(self.group).windows(buffers.all_have_windows);
+        let selection = self.choose(&shape, call.forced())?;
         let algorithm = selection.algorithm;
         let params = Params {
             rank: self.group.rank(),
@@ -214,14 +230,13 @@ impl Programs {
         })
     }
 
-    fn choose(&mut self, call: &CheckedCall<'_>) -> Result<Selection> {
-        let (shape, forced) = (call.shape(self.group), call.forced());
-        let same = |last: &&Chosen| last.shape == shape && last.forced.as_deref() == forced;
+    fn choose(&mut self, shape: &CallShape, forced: Option<&str>) -> Result<Selection> {
+        let same = |last: &&Chosen| last.shape == *shape && last.forced.as_deref() == forced;
         if let Some(last) = self.chosen.as_ref().filter(same) {
             return Ok(last.selection);
         }
-        let selection = choose::choose(&shape, forced, &self.tuning)?;
-        self.chosen = Some(Chosen { shape, forced: forced.map(Into::into), selection });
+        let selection = choose::choose(shape, forced, &self.tuning)?;
+        self.chosen = Some(Chosen { shape: *shape, forced: forced.map(Into::into), selection });
         Ok(selection)
     }
 }

@@ -27,13 +27,12 @@ pub(super) fn should_register(call: &CallShape, sizes: &RegistrationSizes) -> bo
 
 #[cfg(test)]
 mod tests {
-    use comm_core::ReduceOrder;
 
     use super::*;
 
     fn registers(collective: Collective, ranks: usize, bytes: usize) -> bool {
         let sizes = RegistrationSizes::any().reduced_min(4 << 20).root_min(128 << 10).root_max(512 << 10);
-        should_register(&CallShape { collective, ranks, bytes, order: ReduceOrder::Any }, &sizes)
+        should_register(&CallShape::new(collective).ranks(ranks).bytes(bytes), &sizes)
     }
 
     #[test]

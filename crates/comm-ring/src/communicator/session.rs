@@ -23,6 +23,8 @@ pub(super) struct Session {
     pub(super) data: Box<dyn Transport>,
     /// The number of bytes of a result that stay in the caches of the host.
     pub(super) cached_bytes: usize,
+    /// Whether all ranks had windows in the last call from which they learnt it.
+    pub(super) all_have_windows: bool,
     pub(super) control: Control,
     pub(super) history: History,
     pub(super) events: Vec<Event>,
@@ -61,6 +63,7 @@ impl Session {
             slept_for: Vec::with_capacity(group.size()),
             config,
             cached_bytes: data.cached_bytes(),
+            all_have_windows: false,
             data,
             control: Control::new(control),
             history,

@@ -9,12 +9,13 @@ mod lower;
 mod partial_element;
 mod recv;
 mod regions;
+mod send;
 mod start;
 mod stores;
 mod window;
 
 use std::borrow::Borrow;
-use std::io::IoSlice;
+use std::ops::Range;
 
 use comm_core::{
     Action, Error, Interest, Lengths, Place, RecvBuf, Reduction, Result, Transport, copy, copy_non_temporal,
@@ -55,13 +56,28 @@ pub struct Job {
     pub bypasses_caches: bool,
     /// Whether other ranks read the output in place.
     pub is_output_read: bool,
+    /// Whether the ranks of the host can write results into this rank's buffer.
+    pub has_window: bool,
+    /// The part of the output from which sends put results into the windows of their receivers.
+    pub results: Range<usize>,
 }
 
 impl Job {
     /// Returns the header of a message of the call.
     #[inline]
     const fn header(&self, payload_bytes: usize) -> Header {
-        Header::new(self.sequence, payload_bytes as u64, self.fingerprint)
+        let hints = if self.has_window { Header::WINDOW } else { 0 };
+        Header { hints, ..Header::new(self.sequence, payload_bytes as u64, self.fingerprint) }
+    }
+
+    /// Returns whether a step sends a result that may be put.
+    #[inline]
+    fn puts(&self, step: &LoweredStep) -> bool {
+        let bytes = step.bytes.range();
+        step.place == Place::Output
+            && !bytes.is_empty()
+            && self.results.start <= bytes.start
+            && bytes.end <= self.results.end
     }
 
     /// Returns the reduction of a step, if it reduces.
@@ -121,6 +137,8 @@ pub struct Executor {
     /// The number of passes so far, including the current one.
     passes: u64,
     stores: SharedStores,
+    /// Whether the sender of the last long message of the call has a window.
+    sender_has_window: Option<bool>,
 }
 
 /// The state of the streams to and from a peer.
@@ -146,6 +164,7 @@ impl Executor {
             streams: PeerTable::new(ranks, PeerStreams::default()),
             passes: 0,
             stores: SharedStores::default(),
+            sender_has_window: None,
         }
     }
 
@@ -170,6 +189,12 @@ impl Executor {
     #[must_use]
     pub fn has_seen(&self, peer: usize, sequence: u64) -> bool {
         self.streams.get(peer).is_some_and(|streams| streams.last_seen >= sequence)
+    }
+
+    /// Returns whether other ranks can write results into the buffer of the sender of the last
+    /// message, and forgets it; `None` if only short messages were received since the last time.
+    pub const fn take_sender_has_window(&mut self) -> Option<bool> {
+        self.sender_has_window.take()
     }
 
     /// Moves all bytes that can move. Must be called again with the same arguments until it is
@@ -271,60 +296,6 @@ impl Executor {
         self.streams.get_mut(peer).ok_or_else(|| no_rank(peer))
     }
 
-    /// Sends as much of a message as the transport accepts, header and payload in one call.
-    #[inline(never)]
-    fn send(
-        &mut self,
-        at: usize,
-        transport: &mut dyn Transport,
-        job: &Job,
-        regions: &Regions<'_>,
-        to: usize,
-    ) -> Result<bool, Stop> {
-        let entry = self.window.entry(at);
-        let payload = regions.read(entry.lowered.place, entry.lowered.bytes.range())?;
-        if entry.moved == 0 {
-            entry.header = job.header(payload.len()).encode();
-        }
-        let whole = Header::BYTES + payload.len();
-        let before = entry.moved;
-        while entry.moved < whole {
-            let header = &entry.header[entry.moved.min(Header::BYTES)..];
-            let rest = &payload[entry.moved.saturating_sub(Header::BYTES)..];
-            let slices = [IoSlice::new(header), IoSlice::new(rest)];
-            let sent = transport.try_send(to, if header.is_empty() { &slices[1..] } else { &slices })?;
-            if sent == 0 {
-                break;
-            }
-            entry.moved += sent;
-        }
-        let (sent, complete) = (entry.moved - before, entry.moved == whole);
-        let streams = self.peer(to)?;
-        streams.accepted += sent as u64;
-        if complete {
-            streams.send_claimed = 0;
-        }
-        let until = streams.accepted;
-        if !complete {
-            self.interest.add_send(to);
-            return Ok(sent > 0);
-        }
-        self.window.entry(at).state = EntryState::Accepted { until };
-        self.try_complete(at, transport, to, until);
-        Ok(true)
-    }
-
-    /// Completes a send if the transport no longer needs its bytes. Returns whether it did.
-    fn try_complete(&mut self, at: usize, transport: &dyn Transport, to: usize, until: u64) -> bool {
-        let released = transport.released(to) >= until;
-        if released {
-            self.window.finish(at);
-        } else {
-            self.interest.add_send(to);
-        }
-        released
-    }
-
     /// Receives as much of a message as has arrived.
     #[inline(never)]
     fn recv(
@@ -355,7 +326,9 @@ impl Executor {
                 received => entry.moved += received,
             }
             if entry.moved == Header::BYTES {
-                check(&Header::decode(&entry.header), job, payload.len(), from)?;
+                let header = Header::decode(&entry.header);
+                check(&header, job, payload.len(), from)?;
+                self.sender_has_window = Some(header.hints == Header::WINDOW);
             }
         }
         let whole = Header::BYTES + payload.len();
@@ -406,7 +379,7 @@ impl Executor {
 /// Checks that a message belongs to this step of this call.
 #[inline]
 fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
-    let expected = job.header(length);
+    let expected = Header { hints: header.hints & Header::WINDOW, ..job.header(length) };
     if *header == expected { Ok(()) } else { Err(mismatch(header, expected, from)) }
 }
 

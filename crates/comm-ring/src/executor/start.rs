@@ -43,6 +43,10 @@ impl Executor {
         regions: &Regions<'_>,
         to: usize,
     ) -> Result<bool> {
+        if job.puts(step) {
+            self.window.push(step);
+            return Ok(false);
+        }
         let accepted = &mut self.streams.get_mut(to).ok_or_else(|| no_rank(to))?.accepted;
         let payload = regions.read(step.place, step.bytes.range())?;
         let header = job.header(payload.len()).encode();

@@ -263,6 +263,10 @@ pub struct Traits {
     /// The largest number of ranks with which everything that it receives or copies into the output
     /// is final, so that no later step uses it; 0 if that is never so.
     pub final_ranks_max: usize,
+    /// Whether a rank may write the blocks of its own chunk that it sends into the output of their
+    /// receivers, even before they receive them: it has read what they have there before, and they
+    /// use the place for nothing else.
+    pub puts_results: bool,
     /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], which is
     /// that of [`combinations`].
     ///
@@ -278,6 +282,7 @@ impl Traits {
         hierarchical: false,
         staged: false,
         final_ranks_max: 0,
+        puts_results: false,
         keeps_order: false,
     };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
@@ -333,7 +338,7 @@ pub static TABLE: &[Algorithm] = &[
         Traits { hierarchical: true, ..Traits::PLAIN },
         two_level_all_reduce
     ),
-    row!("staged", AllReduce, PerRank, Traits::STAGED, staged_all_reduce),
+    row!("staged", AllReduce, PerRank, Traits { puts_results: true, ..Traits::STAGED }, staged_all_reduce),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("circulant", ReduceScatter, PerRank, Traits::EQUAL, circulant_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),

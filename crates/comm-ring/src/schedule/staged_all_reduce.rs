@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use comm_core::{Place, Step};
 
-use super::{Cost, Pacing, Params, Steps, direct_all_reduce, staged_all_gather};
+use super::{Cost, Pace, Pacing, Params, Steps, direct_all_reduce, staged_all_gather};
 
 /// Returns the number of sets of slots: one per rank, but no more than fit in the memory of a pass.
 /// With more ranks, a contribution waits for one that was sent before it.
@@ -29,10 +29,16 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
-    let gather = staged_all_gather::time(p, pacing);
     match pace.staging() {
-        Some((stage, pace)) => messages as f64 * stage + pace.pipeline(1, messages, true) + gather,
-        None => pace.pipeline(1, messages, true) + gather,
+        // Nothing is staged, and results are written where they are received.
+        Some((stage, read)) if p.exposed => {
+            read.pipeline(1, messages, true) + Pace { block: stage, ..read }.exchange(messages)
+        }
+        Some((stage, read)) => {
+            let gather = staged_all_gather::time(p, pacing);
+            messages as f64 * stage + read.pipeline(1, messages, true) + gather
+        }
+        None => pace.pipeline(1, messages, true) + pace.exchange(messages),
     }
 }
 

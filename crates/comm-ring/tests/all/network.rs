@@ -62,6 +62,8 @@ impl Rank {
             fingerprint: 0xfeed,
             bypasses_caches: false,
             is_output_read: false,
+            has_window: false,
+            results: 0..0,
         };
         let mut buffers =
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use comm_core::{Action, Collective, Link, LinkModel, Place, Step};
+use comm_core::{Action, Blocks, Collective, Link, LinkModel, Place, Step};
 use comm_ring::schedule::{Algorithm, Chunks, Params, TABLE, combinations};
 use comm_sim::verify::{Buffers, Fault, Program, Spec, Stats, Tree, verify};
 
@@ -168,6 +168,43 @@ fn final_receives_are_not_used_again() {
     let forwards = row(Collective::AllGather, "ring");
     let steps: Vec<Step> = (forwards.steps)(&world(3)).collect();
     assert!(reader_of_result(&steps).is_some());
+}
+
+/// Returns whether every rank may write the blocks of its chunk into the output of the others: it
+/// has received what they have there before it sends the blocks, and they use the place only to
+/// send that, and then to receive.
+fn may_put_results(row: &Algorithm, world: &Params) -> bool {
+    let steps: Vec<Vec<Step>> =
+        (0..world.ranks).map(|rank| (row.steps)(&world.rank(rank).exposed(true)).collect()).collect();
+    let uses = |rank: usize, block| {
+        let write = Step::recv(0, Place::Output, block);
+        steps[rank].iter().filter(move |step| step.conflicts(&write)).map(|step| step.action)
+    };
+    let may_put = |owner: usize, other: usize, block| {
+        let at = |action| uses(owner, block).position(|used| used == action);
+        let received = at(Action::RecvReduce { from: other, with: Place::Output });
+        let expected = [Action::Send { to: owner }, Action::Recv { from: owner }];
+        received.is_some() && received < at(Action::Send { to: other }) && uses(other, block).eq(expected)
+    };
+    (0..world.ranks).all(|owner| {
+        let blocks = (0..world.segments).map(|segment| Blocks::one(owner * world.segments + segment));
+        let others = || (0..world.ranks).filter(|other| *other != owner);
+        blocks.into_iter().all(|block| others().all(|other| may_put(owner, other, block)))
+    })
+}
+
+#[test]
+fn results_may_be_put_before_they_are_received() {
+    let putting = || TABLE.iter().filter(|row| row.traits.puts_results);
+    assert!(putting().count() > 0);
+    for row in putting() {
+        for ranks in 1..=17 {
+            for (segments, pass) in [(1, 1), (3, 2), (5, 8)] {
+                assert!(may_put_results(row, &in_segments(ranks, segments, pass)), "{} of {ranks}", row.name);
+            }
+        }
+    }
+    assert!(!may_put_results(row(Collective::AllReduce, "ring"), &world(3)));
 }
 
 #[test]

@@ -68,6 +68,11 @@ impl Peer {
             self.fetch(descriptor.offset, &mut into[..taken])?;
             return Ok(taken);
         }
+        if let Some(descriptor) = self.reader.descriptor().filter(Descriptor::is_put) {
+            self.take_put(&descriptor, &mut into[..taken])?;
+            self.release(taken)?;
+            return Ok(taken);
+        }
         self.ensure_mapped(taken)?;
         let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
         for part in into[..taken].chunks_mut(stride) {
@@ -118,8 +123,14 @@ impl Peer {
         if self.partial.len > 0 {
             return Ok(self.partial.len.min(at_most));
         }
-        if let Some(descriptor) = self.reader.descriptor().filter(Descriptor::is_cma) {
-            return self.fetch_ahead(descriptor, self.reader.available().min(at_most));
+        if let Some(descriptor) = self.reader.descriptor() {
+            if descriptor.is_put() {
+                // It is received with `try_recv`.
+                return Ok(0);
+            }
+            if descriptor.is_cma() {
+                return self.fetch_ahead(descriptor, self.reader.available().min(at_most));
+            }
         }
         let stride = if self.reader.descriptor().is_some() { DIRECT_STRIDE_BYTES_MAX } else { self.stride };
         let prepared = self.reader.available().min(at_most).min(stride);
@@ -150,12 +161,12 @@ impl Peer {
     }
 
     /// Whether the next bytes are in memory of the peer's process, so that [`Peer::prepare`] would
-    /// copy them to a buffer.
+    /// copy them to a buffer, or in the window already.
     pub(crate) fn fill_buf_copies(&mut self) -> bool {
         if self.reader.available() == 0 && self.refresh_tail().is_err() {
             return false;
         }
-        self.reader.descriptor().is_some_and(|descriptor| descriptor.is_cma())
+        self.reader.descriptor().is_some_and(|descriptor| descriptor.is_cma() || descriptor.is_put())
     }
 
     /// Returns bytes that [`Peer::prepare`] has prepared.

@@ -196,7 +196,7 @@ impl Peer {
     }
 
     #[inline]
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         let Connection { socket, segment, outgoing, .. } = &self.connection;
         let control = segment.control(*outgoing);
         if self.writer.publish(control) {
@@ -205,7 +205,7 @@ impl Peer {
     }
 
     /// Reads the position to which the peer has read.
-    fn refresh_head(&mut self) -> Result<()> {
+    pub(super) fn refresh_head(&mut self) -> Result<()> {
         let control = self.connection.segment.control(self.connection.outgoing);
         self.writer.refresh(control).map_err(|error| self.protocol_error(During::Sending, error))
     }

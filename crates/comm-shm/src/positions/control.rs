@@ -5,6 +5,7 @@ use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
 use crate::inline::InlineSlot;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::wakeup::WakeupFlag;
+use crate::window::{Window, WindowSlot};
 
 /// A value on two cache lines of its own, because processors fetch them in pairs.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(super) struct ReaderShared {
     pub(super) head: AtomicU64,
     /// Nonzero if the reader can read the memory of the writer's process by cross-memory attach.
     pub(super) reads_by_cma: AtomicU32,
+    pub(super) window: WindowSlot,
 }
 
 /// The state of the writer that the reader needs.
@@ -58,6 +60,8 @@ pub(super) struct WriterShared {
     pub(super) descriptors: AtomicU64,
     /// Nonzero once descriptors that were not read have been revoked.
     pub(super) revoked: AtomicU32,
+    /// Nonzero while the writer may write into the window of the reader.
+    pub(super) is_putting: AtomicU32,
 }
 
 /// The size of [`Control`] is part of the format.
@@ -76,8 +80,13 @@ impl Control {
                 inline_slot: InlineSlot::new(),
                 descriptors: AtomicU64::new(0),
                 revoked: AtomicU32::new(0),
+                is_putting: AtomicU32::new(0),
             }),
-            read: CachePadded(ReaderShared { head: AtomicU64::new(0), reads_by_cma: AtomicU32::new(0) }),
+            read: CachePadded(ReaderShared {
+                head: AtomicU64::new(0),
+                reads_by_cma: AtomicU32::new(0),
+                window: WindowSlot::new(),
+            }),
             reader: CachePadded(WakeupFlag::new()),
             writer: CachePadded(WriterStatus {
                 wakeup: WakeupFlag::new(),
@@ -143,6 +152,38 @@ impl Control {
     pub(crate) fn is_revoked(&self) -> bool {
         fence(Ordering::SeqCst);
         self.written.0.revoked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Lets the writer put bytes into a window of the reader.
+    pub(crate) fn open_window(&self, window: Window) {
+        self.read.0.window.open(window);
+    }
+
+    /// Closes the window. Returns whether the writer may still be writing into it.
+    pub(crate) fn close_window(&self) -> bool {
+        self.read.0.window.close();
+        fence(Ordering::SeqCst);
+        self.written.0.is_putting.load(Ordering::Acquire) != 0
+    }
+
+    /// The window of the reader for a call.
+    #[inline]
+    pub(crate) fn window(&self, call: u64) -> Option<Window> {
+        self.read.0.window.get(call)
+    }
+
+    /// Announces that the writer is about to look for a window, and to write into it.
+    pub(crate) fn begin_put(&self) {
+        self.written.0.is_putting.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Writes into a window if it is open for this call. Returns whether it did.
+    pub(crate) fn put(&self, call: u64, write: impl FnOnce() -> bool) -> bool {
+        self.begin_put();
+        let has_put = self.window(call).is_some() && write();
+        self.written.0.is_putting.store(0, Ordering::Release);
+        has_put
     }
 
     /// Writes as a broken or hostile peer may.

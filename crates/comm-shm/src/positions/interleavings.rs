@@ -7,6 +7,7 @@ use loom::thread;
 use super::*;
 use crate::sync::AtomicU32;
 use crate::wakeup::WakeupFlag;
+use crate::window::Window;
 
 /// A notification, as on a socket: it stays until it is cleared.
 struct Notify(Mutex<bool>, Condvar);
@@ -118,6 +119,30 @@ fn a_writer_is_woken_when_there_is_space() {
         let writer = thread::spawn(move || write(&other, 2));
         read(&shared, 2);
         writer.join().unwrap();
+    });
+}
+
+/// Either the writer finds the window closed, or its owner sees that it may be writing.
+#[test]
+fn nothing_is_put_into_a_window_that_was_closed_while_nobody_wrote() {
+    model(None, || {
+        let (shared, memory) = (shared(), Arc::new(AtomicU32::new(0)));
+        shared.control.open_window(Window { call: 1, region: 1, start: 0, len: 1 });
+        let (other, into) = (Arc::clone(&shared), Arc::clone(&memory));
+        let writer = thread::spawn(move || {
+            other.control.put(1, || {
+                into.store(1, Ordering::Relaxed);
+                true
+            })
+        });
+        if shared.control.close_window() {
+            writer.join().unwrap();
+        } else {
+            let before = memory.load(Ordering::Relaxed);
+            let has_put = writer.join().unwrap();
+            assert_eq!(memory.load(Ordering::Relaxed), before);
+            assert_eq!(has_put, before == 1);
+        }
     });
 }
 

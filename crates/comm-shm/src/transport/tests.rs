@@ -3,6 +3,7 @@
 mod cma;
 mod hostile;
 mod regions;
+mod windows;
 
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;

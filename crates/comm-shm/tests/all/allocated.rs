@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use comm_core::{Blocks, Buffer, Comm, Fabric, Partition, ReduceOp, Transport, Until};
+use comm_core::{Blocks, Buffer, Collective, Comm, Fabric, Partition, ReduceOp, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
 use comm_sim::{AlteredFabric, AlteredTransport, SharingFabric};
@@ -211,29 +211,97 @@ fn every_collective_has_the_same_bits_when_nothing_is_copied_first() {
     }
 }
 
-/// Whether anything was sent in a call without a copy, and so was not released immediately.
-fn is_shown(n: usize, call: fn(&Comm)) -> bool {
-    let fabric = crate::common::single_copy_world(n, 1 << 20, 0).into_iter();
-    let shown = Arc::new(AtomicBool::new(false));
-    let fabric = fabric.map(|fabric| {
-        let shown = Arc::clone(&shown);
+/// Runs a call on each rank. `observe` is told of each send: how many bytes it was, and whether all
+/// that was sent to that rank has been released.
+fn observed(
+    world: Vec<SharedMemoryFabric>,
+    observe: impl Fn(usize, bool) + Clone + Send + Sync + 'static,
+    call: impl Fn(&Comm) + Sync,
+) {
+    let fabrics = world.into_iter().map(|fabric| {
+        let observe = observe.clone();
         let open = move |fabric: &SharedMemoryFabric, channel, members: &[usize], until: Until<'_>| {
-            let (shown, mut accepted) = (Arc::clone(&shown), vec![0; members.len()]);
+            let (observe, mut accepted) = (observe.clone(), vec![0; members.len()]);
             let send = move |transport: &mut SharedMemoryTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
                 accepted[to] += sent as u64;
-                shown.fetch_or(transport.released(to) < accepted[to], Ordering::Relaxed);
+                observe(sent, transport.released(to) >= accepted[to]);
                 Ok(sent)
             };
             Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, send })
         };
         AlteredFabric { fabric, open }
     });
-    comm_sim::run_each(fabric.collect(), |fabric| {
-        let timeout = Duration::from_secs(60);
-        call(&Comm::new(RingCommunicator::new(fabric, RingConfig::default(), timeout).unwrap()));
-    });
+    comm_sim::run_each(fabrics.collect(), |fabric| call(&communicator(fabric)));
+}
+
+/// Whether anything was sent in a call without a copy, and so was not released immediately.
+fn is_shown(n: usize, call: fn(&Comm)) -> bool {
+    let shown = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&shown);
+    let observe = move |_, is_released: bool| {
+        note.fetch_or(!is_released, Ordering::Relaxed);
+    };
+    observed(crate::common::single_copy_world(n, 1 << 20, 0), observe, call);
     shown.load(Ordering::Relaxed)
+}
+
+/// Two ranks choose by what they learnt in the last call about the buffers of both.
+#[test]
+fn two_ranks_learn_whether_both_have_allocated_buffers() {
+    const LEN: usize = 100_001;
+    // Which ranks pass an allocated buffer.
+    const CALLS: [usize; 12] = [3, 3, 3, 1, 3, 2, 0, 3, 3, 0, 0, 3];
+    comm_sim::run_each(crate::common::zero_copy_world(2, 64 << 10, 1), |fabric| {
+        let comm = communicator(fabric);
+        for allocated in CALLS {
+            let mut buffer = filled(&comm, LEN, allocated >> comm.rank() & 1 == 1);
+            comm.all_reduce(&mut buffer[..], ReduceOp::Sum).unwrap();
+            assert!((0..LEN).all(|at| buffer[at] == value(0, at) + value(1, at)), "{allocated:b}");
+            // Short calls, and others, tell nothing.
+            comm.all_reduce(&mut filled(&comm, 1000, false)[..], ReduceOp::Sum).unwrap();
+            comm.broadcast(0, &mut filled(&comm, LEN, false)[..]).unwrap();
+        }
+        let calls = comm.flight_record().unwrap().calls.into_iter().map(|call| call.signature);
+        let long = calls.filter(|call| call.collective == Collective::AllReduce && call.count == LEN as u64);
+        let staged: Vec<bool> = long.map(|call| &*call.algorithm == "staged").collect();
+        let expected: Vec<bool> =
+            [0].iter().chain(&CALLS[..CALLS.len() - 1]).map(|last| *last == 3).collect();
+        assert_eq!(staged, expected);
+    });
+}
+
+/// Results are written where they are received. What is sent is the contributions, and results for
+/// ranks with other memory.
+#[test]
+fn results_are_put_into_allocated_buffers_and_sent_to_others() {
+    const LEN: usize = 150_001;
+    for n in [3, 5] {
+        let sent_if = |is_allocated: fn(usize) -> bool| {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let note = Arc::clone(&sent);
+            let observe = move |bytes, _| {
+                note.fetch_add(bytes, Ordering::Relaxed);
+            };
+            observed(crate::common::zero_copy_world(n, 8192, 1), observe, |comm: &Comm| {
+                let comm = comm.with_algorithm("staged");
+                // The other elements are on the first and the last page of the window.
+                let mut buffer = filled(&comm, LEN, is_allocated(comm.rank()));
+                comm.all_reduce(&mut buffer[3..LEN - 5], ReduceOp::Sum).unwrap();
+                let is_right = |at: usize| {
+                    buffer[at] == staged_sum_of(n, LEN - 8, at - 3, |rank, at| value(rank, at + 3))
+                };
+                assert!((3..LEN - 5).all(is_right), "{n} ranks");
+                let is_kept = |at: usize| buffer[at] == value(comm.rank(), at);
+                assert!((0..3).chain(LEN - 5..LEN).all(is_kept), "{n} ranks");
+            });
+            sent.load(Ordering::Relaxed) as f64 / ((n - 1) * size_of::<f32>() * (LEN - 8)) as f64
+        };
+        let (all, some, none) = (sent_if(|_| true), sent_if(|rank| rank > 0), sent_if(|_| false));
+        assert!(1.0 < all && all < 1.1, "{all} of {n}");
+        assert!(1.1 < some && some < 1.9, "{some} of {n}");
+        assert!(2.0 < none && none < 2.1, "{none} of {n}");
+    }
 }
 
 #[test]
@@ -303,6 +371,10 @@ fn staged_calls_have_the_same_bits() {
 /// Returns an element of the sum of all ranks: the rank that owns it starts with its own, and adds
 /// those of the ranks before it.
 fn staged_sum(n: usize, len: usize, at: usize) -> f32 {
+    staged_sum_of(n, len, at, value)
+}
+
+fn staged_sum_of(n: usize, len: usize, at: usize, value: impl Fn(usize, usize) -> f32) -> f32 {
     let chunks = Partition::even(len, n);
     let owner = (0..n).find(|rank| chunks.bytes(Blocks::one(*rank)).unwrap().contains(&at)).unwrap();
     (1..n).fold(value(owner, at), |sum, distance| sum + value((owner + n - distance) % n, at))

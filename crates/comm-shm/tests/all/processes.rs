@@ -100,6 +100,7 @@ fn rank() {
         "send registered memory" => send_registered(&mut channel),
         "read nothing" => report_and_wait("here"),
         "stream" => stream(&mut channel),
+        "put" => put(&mut channel),
         "echo" => echo(&mut channel),
         other => panic!("no such part: {other}"),
     }
@@ -152,6 +153,22 @@ fn stream(channel: &mut SharedMemoryTransport) {
         position += sent;
         if sent == 0 {
             wait(channel, &interest(&[], &[0]), SOON).unwrap();
+        }
+    }
+}
+
+/// Puts bytes into the window of the test until there is none, and reports that.
+fn put(channel: &mut SharedMemoryTransport) {
+    for round in 0_u8.. {
+        let (mut offset, bytes) = (0, vec![round; LARGE]);
+        while offset < LARGE {
+            match channel.try_put(0, 1, offset, &bytes[offset..]).unwrap() {
+                Some(0) => drop(wait(channel, &interest(&[], &[0]), SOON)),
+                Some(more) => offset += more,
+                // It is not open yet.
+                None if round == 0 && offset == 0 => thread::yield_now(),
+                None => return report_and_wait("there is no window"),
+            }
         }
     }
 }
@@ -296,6 +313,38 @@ fn a_killed_reader_releases_memory() {
     while channel.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
     assert_eq!(channel.released(1), LARGE as u64);
     assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
+}
+
+/// A rank writes into a window of this one, and is stopped or killed at any moment, mostly while it
+/// writes. This rank gives up, and its memory stays as it is, also when the other one goes on.
+#[test]
+fn a_stopped_or_killed_process_writes_nothing_into_a_window_that_was_taken_back() {
+    for round in 0..16 {
+        let (_folder, store) = store();
+        let mut other = Rank::start("put", &store);
+        let (fabric, mut channel) = open(0, &store);
+        let mut memory = fabric.allocate(LARGE).unwrap();
+        channel.open_window(memory.bytes_mut(), 1);
+        let (mut received, enough) = (0, round * LARGE / 3 + fastrand::usize(..LARGE));
+        while received < enough {
+            let at = received % LARGE;
+            // Without sleeping, so that the other rank has no reason to wait either.
+            received += channel.try_recv(1, &mut memory.bytes_mut()[at..]).unwrap();
+        }
+        let is_killed = round % 4 == 0;
+        other.signal(if is_killed { Signal::KILL } else { Signal::STOP });
+        channel.revoke();
+        let before = memory.bytes().to_vec();
+        if is_killed {
+            other.child.wait().unwrap();
+        } else {
+            other.signal(Signal::CONT);
+            assert_eq!(other.report(), "there is no window");
+        }
+        assert!(memory.bytes() == before, "round {round}");
+        memory.bytes_mut().fill(1);
+        assert!(memory.bytes().iter().all(|byte| *byte == 1));
+    }
 }
 
 /// The documented limit is a tenth of a second; the machine may be busy.

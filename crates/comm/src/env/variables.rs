@@ -203,7 +203,7 @@ pub(super) const HOSTID: Variable = Variable::new(
 pub(super) const ZERO_COPY_BYTES: Variable = Variable::new(
     "COMM_ZERO_COPY_BYTES",
     BYTES,
-    "2097152",
+    "131072",
     "the size in bytes from which peers read a buffer of `Comm::alloc` in place, without a copy",
 )
 .needs("shm", cfg!(feature = "shm"));

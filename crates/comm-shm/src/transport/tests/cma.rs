@@ -151,7 +151,7 @@ fn revoked_memory_does_not_count_as_received() {
     assert!(is_revoked(&near.try_send(1, &[IoSlice::new(b"more")])));
 
     let [mut near, mut far] = pair();
-    let memory = crate::region::Region::create(1, LARGE).unwrap();
+    let memory = crate::region::Region::create(1, LARGE, crate::region::PeerAccess::Read).unwrap();
     let allocation = memory.allocation(LARGE, Box::new(()));
     near.register(&[allocation.bytes()]);
     assert_eq!(send(&mut near, allocation.bytes()), LARGE);

@@ -10,8 +10,9 @@ use super::*;
 use crate::descriptors::{CMA_REGION, DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::{REGION_MESSAGE_BYTES, RegionMessage};
 use crate::inline::INLINE_BYTES_MAX;
-use crate::region::Region;
+use crate::region::{PeerAccess, Region};
 use crate::regions::Regions;
+use crate::window::Window;
 
 /// All bytes of the rings, and of the regions. No other memory has only these bytes.
 const RING: u8 = 0x11;
@@ -68,9 +69,9 @@ impl Pair {
         let near = Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out };
         let far = Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back };
         let regions = Arc::<Regions>::default();
-        let mut memory = regions.allocate(REGION_BYTES, 1).unwrap();
+        let mut memory = regions.allocate(REGION_BYTES, 1, PeerAccess::Read).unwrap();
         memory.bytes_mut().fill(REGION);
-        let region = Region::create(7, REGION_BYTES).unwrap();
+        let region = Region::create(7, REGION_BYTES, PeerAccess::Write).unwrap();
         region.allocation(REGION_BYTES, Box::new(())).bytes_mut().fill(REGION);
         let export = ExportConfig { regions, bytes_min: 1000, cma_bytes_min: usize::MAX };
         Self {
@@ -107,6 +108,7 @@ impl Pair {
             4 => drop(self.peer.try_recv(0, &mut vec![0; input.below(MESSAGE_BYTES_MAX)])),
             5 | 6 => self.receive(input.below(MESSAGE_BYTES_MAX)),
             7 | 8 => self.receive_in_place(input),
+            9 if input.one_in(2) => self.put(input),
             9 => self.send(input.below(MESSAGE_BYTES_MAX)),
             10 => {
                 let armed = self.victim.arm(&both());
@@ -175,6 +177,17 @@ impl Pair {
         }
     }
 
+    /// Puts bytes into the window that the peer claims to have, and sends them if there is none.
+    fn put(&mut self, input: &mut Input) {
+        let (offset, bytes) = (input.below(2 * REGION_BYTES), vec![REGION; input.below(MESSAGE_BYTES_MAX)]);
+        let put = self.victim.try_put(1, 0, offset, &bytes);
+        match put {
+            Ok(None) => self.send(bytes.len()),
+            Ok(Some(put)) => self.sent += put as u64,
+            Err(error) => self.expect(Err(error)),
+        }
+    }
+
     fn send(&mut self, len: usize) {
         let sent = self.victim.try_send(1, &[IoSlice::new(&vec![RING; len])]);
         let accepted = *sent.as_ref().unwrap_or(&0);
@@ -198,7 +211,13 @@ impl Pair {
     fn overwrite(&mut self, input: &mut Input) {
         let position = |input: &mut Input| self.position(input);
         let (out, back) = (self.segment.control(Direction::Out), self.segment.control(Direction::Back));
-        match input.below(8) {
+        match input.below(9) {
+            8 => {
+                let region = *input.pick(&[self.region.id(), 1, u64::MAX]);
+                let (start, len) = (input.below(2 * REGION_BYTES) as u64, 3 * REGION_BYTES as u64);
+                let (start, len) = *input.pick(&[(0, REGION_BYTES as u64), (start, len), (u64::MAX, len)]);
+                out.open_window(Window { call: 0, region, start, len });
+            }
             0 | 1 => back.overwrite(Some(position(input)), None),
             2 => out.overwrite(None, Some(position(input))),
             3 | 4 => self.describe(input),

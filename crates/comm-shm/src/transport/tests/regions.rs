@@ -5,7 +5,7 @@ use comm_core::Allocation;
 use super::*;
 use crate::descriptors::{DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::RegionMessage;
-use crate::region::Region;
+use crate::region::{PeerAccess, Region};
 use crate::regions::Regions;
 
 /// More than a ring holds.
@@ -20,7 +20,7 @@ fn exporter(bytes_min: usize) -> (SharedMemoryTransport, Arc<Regions>, SharedMem
 }
 
 fn filled(regions: &Arc<Regions>, bytes: usize) -> Allocation {
-    let mut allocation = regions.allocate(bytes, 1).unwrap();
+    let mut allocation = regions.allocate(bytes, 1, PeerAccess::Read).unwrap();
     allocation.bytes_mut().iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
     allocation
 }
@@ -225,7 +225,7 @@ fn invalid_descriptors_end_the_stream() {
     ];
     for descriptor in [good].into_iter().chain(bad) {
         let (mut transport, peer) = with_peer();
-        let region = Region::create(1, 10).unwrap();
+        let region = Region::create(1, 10, PeerAccess::Read).unwrap();
         offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
         let control = peer.segment.control(Direction::Back);
         control.overwrite_descriptor(0, descriptor, 1);
@@ -248,7 +248,7 @@ fn invalid_descriptors_end_the_stream() {
 
 #[test]
 fn invalid_regions_end_the_stream() {
-    let region = Region::create(1, 10).unwrap();
+    let region = Region::create(1, 10, PeerAccess::Read).unwrap();
     let other = Segment::create(CAPACITY).unwrap().1;
     let (mut twice, peer) = with_peer();
     offer(&peer, &region, RegionMessage { region: 1, evicted: 0 });
