@@ -195,9 +195,9 @@ impl Fabric for SharedMemoryFabric {
     }
 
     /// Allocates memory that neighbours read in place, and into which they write the results that
-    /// this rank receives from them; or memory on the heap if `bytes` is too
-    /// small for that or the kernel is older than 5.1. Channels of this fabric read it in place;
-    /// others copy it. It takes a file descriptor.
+    /// this rank receives from them; or memory on the heap if `bytes` is too small for that, the
+    /// process may not open another file, or one of this size, or the kernel is older than 5.1.
+    /// Channels of this fabric use it so; others copy it. It takes a file descriptor.
     fn allocate(&self, bytes: usize) -> Result<Allocation> {
         if !self.has_neighbours() || bytes < self.config().zero_copy_bytes.max(1) {
             return Allocation::on_heap(bytes);
@@ -208,8 +208,10 @@ impl Fabric for SharedMemoryFabric {
             PeerAccess::Write,
         ) {
             Ok(allocation) => Ok(allocation),
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Allocation::on_heap(bytes),
-            Err(error) => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::INVAL | Errno::MFILE | Errno::NFILE | Errno::FBIG) => Allocation::on_heap(bytes),
+                _ => Err(Error::io(format!("allocate a buffer of {bytes} bytes"), error)),
+            },
         }
     }
 

@@ -18,6 +18,7 @@ use comm_core::{Allocation, RecvBuf, copy_raw};
 use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::segment::create_file;
 use crate::sync::{AtomicU32, Ordering};
@@ -129,6 +130,13 @@ pub(crate) unsafe fn reserve(
     unsafe { rustix::mm::mmap_anonymous(start, len, ProtFlags::empty(), flags) }
 }
 
+/// Returns an error for a file that is longer than this process may make one: trying it would end
+/// the process with a signal.
+fn check_file_size(len: usize) -> io::Result<()> {
+    let is_too_long = getrlimit(Resource::Fsize).current.is_some_and(|max| max < len as u64);
+    if is_too_long { Err(Errno::FBIG.into()) } else { Ok(()) }
+}
+
 /// Returns an error for more memory than the system can commit. Allocating a file does not check
 /// that, and would end in the OOM killer.
 fn check_commit(len: usize) -> io::Result<()> {
@@ -142,6 +150,7 @@ fn check_commit(len: usize) -> io::Result<()> {
 
 /// Creates a file of allocated memory.
 fn allocate_file(len: usize) -> io::Result<OwnedFd> {
+    check_file_size(len)?;
     check_commit(len)?;
     let file = create_file()?;
     rustix::fs::ftruncate(&file, len as u64)?;

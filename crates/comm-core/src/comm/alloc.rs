@@ -7,10 +7,11 @@ impl Comm<Host> {
     ///
     /// With shared memory, other ranks of the host read the data that collectives send from such a
     /// buffer in place, if it is large enough for this to be faster than copying. The call then
-    /// returns on the sending rank once the others have read the data. A smaller buffer, or one of
-    /// a communicator over another transport, is ordinary memory. Calls still accept any slice, and
-    /// buffers of any communicator. The other ranks write to the buffer only in an all-reduce of
-    /// it, and if that fails, no longer when it returns.
+    /// returns on the sending rank once the others have read the data. They write to the buffer
+    /// only in an all-reduce of it, and if that fails, no longer when it returns. A smaller buffer,
+    /// one of a communicator over another transport, or one for which the limits of the process
+    /// allow no file, is ordinary memory. Calls still accept any slice, and buffers of any
+    /// communicator.
     ///
     /// Allocation takes as long as touching all of the memory, so reuse buffers. They may outlive
     /// the communicator, and may be dropped on any thread, which frees them; pages that other ranks

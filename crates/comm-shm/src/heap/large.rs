@@ -131,7 +131,7 @@ impl Growth {
         }
         let part = parts().next()?;
         let addresses = lock(part)?.take_addresses(layout, &totals)?;
-        let region = if may_create_file(addresses.len()) && has_memory_for(addresses.len()) {
+        let region = if has_memory_for(addresses.len()) {
             // SAFETY: these addresses were just taken.
             unsafe { arena::create_region(next_region_id(), &addresses) }.ok()
         } else {
@@ -153,11 +153,6 @@ fn prepare() -> bool {
         lock(part).into_iter().for_each(|mut segments| segments.add_addresses(addresses.clone()));
     }
     true
-}
-
-/// Whether the process may create a file of this size. A signal ends one that exceeds its limit.
-fn may_create_file(len: usize) -> bool {
-    getrlimit(Resource::Fsize).current.is_none_or(|max| max >= len as u64)
 }
 
 fn segments_max() -> usize {

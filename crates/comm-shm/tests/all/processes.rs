@@ -16,7 +16,7 @@ use comm_core::{Armed, Error, Fabric, Interest, Loss, Result, Transport};
 use comm_shm::{SharedMemoryFabric, SharedMemoryTransport};
 use comm_tcp::FileStore;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 const PART: &str = "COMM_SHM_TEST_PART";
 const STORE: &str = "COMM_SHM_TEST_STORE";
@@ -101,6 +101,8 @@ fn rank() {
         "read nothing" => report_and_wait("here"),
         "stream" => stream(&mut channel),
         "put" => put(&mut channel),
+        "allocate without descriptors" => allocate_with_limit(&fabric, Resource::Nofile),
+        "allocate without long files" => allocate_with_limit(&fabric, Resource::Fsize),
         "echo" => echo(&mut channel),
         other => panic!("no such part: {other}"),
     }
@@ -155,6 +157,13 @@ fn stream(channel: &mut SharedMemoryTransport) {
             wait(channel, &interest(&[], &[0]), SOON).unwrap();
         }
     }
+}
+
+/// Allocates memory where the system allows no file for it, and reports its size.
+fn allocate_with_limit(fabric: &SharedMemoryFabric, resource: Resource) {
+    setrlimit(resource, Rlimit { current: Some(0), ..getrlimit(resource) }).unwrap();
+    let memory = fabric.allocate(LARGE).unwrap();
+    report_and_wait(memory.bytes().len());
 }
 
 /// Puts bytes into the window of the test until there is none, and reports that.
@@ -313,6 +322,16 @@ fn a_killed_reader_releases_memory() {
     while channel.arm(&interest(&[], &[1])).unwrap() == Armed::Sleep {}
     assert_eq!(channel.released(1), LARGE as u64);
     assert!(is_closed(&channel.try_send(1, &[IoSlice::new(&[0])])));
+}
+
+#[test]
+fn a_process_with_limits_on_files_allocates_ordinary_memory() {
+    for part in ["allocate without descriptors", "allocate without long files"] {
+        let (_folder, store) = store();
+        let mut other = Rank::start(part, &store);
+        let (_fabric, _channel) = open(0, &store);
+        assert_eq!(other.report(), LARGE.to_string());
+    }
 }
 
 /// A rank writes into a window of this one, and is stopped or killed at any moment, mostly while it
