@@ -398,7 +398,9 @@ impl Peer {
             return Err(Error::Internal(format!("consumed {bytes} of {filled} bytes from rank {rank}")));
         }
         self.ahead.skip(bytes);
-        self.unconsumed = 0;
+        if bytes > 0 {
+            self.unconsumed = 0;
+        }
         Ok(())
     }
 
