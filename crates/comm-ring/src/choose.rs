@@ -7,8 +7,7 @@ use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// The smallest calls from which ranks learn whether they have windows: all their messages are too
-/// long to be received together with their headers.
+/// The smallest calls from which ranks learn whether they have windows, and which may use them.
 const LEARNING_BYTES_MIN: usize = 64 << 10;
 
 /// The properties of a call that determine the selection. They are the same on every member.
@@ -41,7 +40,7 @@ impl CallShape {
     comm_core::setters!(ranks: usize, bytes: usize, order: ReduceOrder, windows: bool);
 
     /// Returns whether the ranks learn from a call whether all have windows, for the next one: both
-    /// of two ranks do. Their messages are so long that each of them gets the hint of the other.
+    /// of two ranks do, because each receives a message of the other.
     #[must_use]
     pub const fn learns_windows(&self) -> bool {
         self.ranks == 2

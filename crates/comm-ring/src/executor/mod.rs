@@ -137,7 +137,7 @@ pub struct Executor {
     /// The number of passes so far, including the current one.
     passes: u64,
     stores: SharedStores,
-    /// Whether the sender of the last long message of the call has a window.
+    /// Whether the sender of the last message of the call has a window.
     sender_has_window: Option<bool>,
 }
 
@@ -192,7 +192,7 @@ impl Executor {
     }
 
     /// Returns whether other ranks can write results into the buffer of the sender of the last
-    /// message, and forgets it; `None` if only short messages were received since the last time.
+    /// message, and forgets it; `None` if none was received since the last time.
     pub const fn take_sender_has_window(&mut self) -> Option<bool> {
         self.sender_has_window.take()
     }
@@ -312,7 +312,8 @@ impl Executor {
         let (payload, addend) = regions.recv(&entry.lowered)?;
         let reduction = job.reduction_in(&entry.lowered)?;
         if before == 0 && Header::BYTES + payload.len() <= EAGER_BYTES {
-            match recv_eager(transport, from, job, payload, addend, reduction)? {
+            let hint = &mut self.sender_has_window;
+            match recv_eager(transport, from, job, payload, addend, reduction, hint)? {
                 Some(used) => entry.moved = used,
                 None => {
                     self.interest.add_recv(from);
@@ -326,9 +327,8 @@ impl Executor {
                 received => entry.moved += received,
             }
             if entry.moved == Header::BYTES {
-                let header = Header::decode(&entry.header);
-                check(&header, job, payload.len(), from)?;
-                self.sender_has_window = Some(header.hints == Header::WINDOW);
+                let hint = &mut self.sender_has_window;
+                check(&Header::decode(&entry.header), job, payload.len(), from, hint)?;
             }
         }
         let whole = Header::BYTES + payload.len();
@@ -376,11 +376,21 @@ impl Executor {
     }
 }
 
-/// Checks that a message belongs to this step of this call.
+/// Checks that a message belongs to this step of this call, and takes its hint.
 #[inline]
-fn check(header: &Header, job: &Job, length: usize, from: usize) -> Result<(), Stop> {
+fn check(
+    header: &Header,
+    job: &Job,
+    length: usize,
+    from: usize,
+    sender_has_window: &mut Option<bool>,
+) -> Result<(), Stop> {
     let expected = Header { hints: header.hints & Header::WINDOW, ..job.header(length) };
-    if *header == expected { Ok(()) } else { Err(mismatch(header, expected, from)) }
+    if *header != expected {
+        return Err(mismatch(header, expected, from));
+    }
+    *sender_has_window = Some(header.hints == Header::WINDOW);
+    Ok(())
 }
 
 #[cold]

@@ -18,12 +18,13 @@ pub(super) fn recv_eager(
     payload: &mut [u8],
     addend: Option<&[u8]>,
     reduction: Option<Reduction>,
+    sender_has_window: &mut Option<bool>,
 ) -> Result<Option<usize>, Stop> {
     let filled = transport.fill_buf(from, Header::BYTES + payload.len())?;
     let Some(header) = filled.read() else {
         return Ok((!filled.is_empty()).then_some(0));
     };
-    check(&Header::decode(&header), job, payload.len(), from)?;
+    check(&Header::decode(&header), job, payload.len(), from, sender_has_window)?;
     let rest = filled.skip(Header::BYTES);
     let used = match reduction {
         Some(reduction) => reduction.combine(payload, addend, rest),

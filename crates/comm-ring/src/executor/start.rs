@@ -77,7 +77,15 @@ impl Executor {
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;
         if whole <= EAGER_BYTES
-            && let Some(used) = recv_eager(transport, from, job, payload, addend, job.reduction_in(step)?)?
+            && let Some(used) = recv_eager(
+                transport,
+                from,
+                job,
+                payload,
+                addend,
+                job.reduction_in(step)?,
+                &mut self.sender_has_window,
+            )?
         {
             moved = used;
         }
