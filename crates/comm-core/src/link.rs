@@ -46,8 +46,8 @@ impl LinkModel {
     /// The time to read a byte in place, divided by that to copy it through a channel. It is more
     /// than half although there is one copy instead of two: most of the time passes while the byte
     /// moves from the cache of one processor to that of another, which it does once in both. With
-    /// this value, the selected algorithms of 4 and 8 ranks on two processors come closer to the
-    /// fastest ones (`commctl perf --algorithm`) than with a half or 0.8.
+    /// this value, the selected algorithms of 3 to 8 ranks on two processors come as close to the
+    /// fastest ones (`commctl perf --algorithm`) as with a half, and closer than with 0.75.
     pub const READ_IN_PLACE: f64 = 0.65;
 
     /// Creates a model with one kind of link between all ranks, each on its own host.

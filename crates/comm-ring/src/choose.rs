@@ -7,7 +7,7 @@ use comm_core::{Collective, Invalid, Partition, ReduceOrder, Result};
 use crate::Tuning;
 use crate::schedule::{Algorithm, Chunks, Params};
 
-/// The smallest calls from which ranks learn whether they have windows, and which may use them.
+/// The smallest calls from which ranks learn whether they have windows.
 const LEARNING_BYTES_MIN: usize = 64 << 10;
 
 /// The properties of a call that determine the selection. They are the same on every member.

@@ -150,6 +150,7 @@ mod tests {
         for (zero_copy_bytes, piece) in [(0, 1), (1, 1), (31, 1), (32, 1), (64, 2), (128 << 10, 4 << 10)] {
             let config = SharedMemoryConfig { zero_copy_bytes, ..SharedMemoryConfig::default() };
             assert_eq!(config.region_piece_bytes(), piece, "{zero_copy_bytes}");
+            assert_eq!(config.heap_piece_bytes(), (zero_copy_bytes / 2).max(1), "{zero_copy_bytes}");
         }
     }
 

@@ -174,20 +174,14 @@ impl SharedMemoryTransport {
     /// replaced.
     fn revoke_window(&mut self) {
         let Some(window) = self.window.take() else { return };
-        let written =
-            self.peers.iter_mut().flatten().filter_map(|peer| peer.close_window().then_some(())).count();
-        if written == 0 {
-            return;
-        }
-        if let Err(error) = window.detach() {
-            tracing::warn!(%error, "cannot take a buffer back from ranks that write into it: waiting for them");
-            while self.peers.iter().flatten().any(Peer::is_putting) {
-                std::thread::yield_now();
-                // Shows whether they have exited.
-                if self.poll_events().is_err() {
-                    continue;
-                }
-            }
+        let peers = self.peers.iter_mut().flatten();
+        let is_written = peers.fold(false, |any, peer| peer.close_window() || any);
+        let Err(error) = (if is_written { window.detach() } else { Ok(()) }) else { return };
+        tracing::warn!(%error, "cannot take a buffer back from ranks that write into it: waiting for them");
+        while self.peers.iter().flatten().any(Peer::is_putting) {
+            std::thread::yield_now();
+            // Shows whether they have exited. An error ends nothing here.
+            let _ = self.poll_events();
         }
     }
 

@@ -181,8 +181,9 @@ impl Runner {
     ) -> Result<()> {
         let Self { programs, scratch, session } = self;
         let own = if in_place { &*output } else { input };
-        let exposed = own.len() >= READ_IN_PLACE_MIN && session.exposes(call.signature.collective, own);
-        let learns = call.shape(session.group).learns_windows();
+        let is_long = own.len() >= READ_IN_PLACE_MIN;
+        let exposed = is_long && session.exposes(call.signature.collective, own);
+        let learns = is_long && call.shape(session.group).learns_windows();
         let has_window = learns && exposed && session.data.is_window(own);
         let all_have_windows = learns && session.all_have_windows;
         let program = programs.get(call, Buffers { in_place, exposed, all_have_windows })?;
@@ -205,7 +206,9 @@ impl Runner {
             && session.data.is_read_in_place(buffers.output);
         let results = program.results();
         let opens_window = results.is_some();
-        session.executor.take_sender_has_window();
+        if learns {
+            session.executor.take_sender_has_window();
+        }
         if opens_window {
             session.data.open_window(buffers.output, sequence);
         }

@@ -74,10 +74,11 @@ impl Job {
     #[inline]
     fn puts(&self, step: &LoweredStep) -> bool {
         let bytes = step.bytes.range();
-        step.place == Place::Output
-            && !bytes.is_empty()
+        // In most calls there are no results, so this comes first.
+        bytes.end <= self.results.end
             && self.results.start <= bytes.start
-            && bytes.end <= self.results.end
+            && !bytes.is_empty()
+            && step.place == Place::Output
     }
 
     /// Returns the reduction of a step, if it reduces.
