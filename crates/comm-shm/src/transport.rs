@@ -174,8 +174,10 @@ impl SharedMemoryTransport {
     /// replaced.
     fn revoke_window(&mut self) {
         let Some(window) = self.window.take() else { return };
-        let peers = self.peers.iter_mut().flatten();
-        let is_written = peers.fold(false, |any, peer| peer.close_window() || any);
+        let mut is_written = false;
+        for peer in self.peers.iter_mut().flatten() {
+            is_written |= peer.close_window();
+        }
         let Err(error) = (if is_written { window.detach() } else { Ok(()) }) else { return };
         tracing::warn!(%error, "cannot take a buffer back from ranks that write into it: waiting for them");
         while self.peers.iter().flatten().any(Peer::is_putting) {
