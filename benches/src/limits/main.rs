@@ -12,7 +12,34 @@ mod sockets;
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+/// Measure the limits of this machine, and print them as JSON lines
+#[derive(Debug, Parser)]
+#[command(name = "limits", version)]
+struct Args {
+    /// Limits to measure quickly, in few tries [default: all limits, in many tries]
+    #[arg(value_enum)]
+    quick: Vec<Quick>,
+
+    /// Number of threads of the triad
+    #[arg(long, value_name = "N", default_value = "2")]
+    threads: NonZeroUsize,
+}
+
+/// A limit that takes a fraction of a second to measure.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Quick {
+    /// The bandwidth of memory
+    Triad,
+    /// The round trip of a flag in memory
+    Flag,
+    /// A TCP connection that carries data both ways
+    Duplex,
+}
 
 /// A limit with its unit.
 #[derive(Debug)]
@@ -43,7 +70,7 @@ impl Limit {
 }
 
 fn main() -> ExitCode {
-    match measure(&mut io::stdout().lock()) {
+    match measure(&Args::parse(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed, the exit code still reports the error.
@@ -53,9 +80,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    memory::limits().iter().try_for_each(|limit| limit.print(out))?;
-    shared::limits().iter().try_for_each(|limit| limit.print(out))?;
-    sockets::limits()?.iter().try_for_each(|limit| limit.print(out))?;
+fn measure(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    let mut print = |limits: Vec<Limit>| limits.iter().try_for_each(|limit| limit.print(out));
+    if args.quick.is_empty() {
+        print(memory::limits())?;
+        print(shared::limits())?;
+        print(sockets::limits()?)?;
+    }
+    for quick in &args.quick {
+        print(match quick {
+            Quick::Triad => vec![memory::quick_triad(args.threads.get())],
+            Quick::Flag => vec![shared::quick_flag()],
+            Quick::Duplex => sockets::quick_duplex()?,
+        })?;
+    }
     Ok(())
 }

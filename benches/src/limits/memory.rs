@@ -11,17 +11,21 @@ const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64
 /// The numbers of threads, as far as there are as many cores; two are measured everywhere.
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 const TRIES: usize = 7;
+const QUICK_TRIES: usize = 3;
 /// The minimum duration of a try.
 const LEAST: Duration = Duration::from_millis(20);
 
 type Pass = fn(&mut [f32], &[f32], &[f32]);
 
 /// A pass over arrays, with the number of arrays whose bytes count.
-const PASSES: [(&str, Pass, usize); 3] = [
+type CountedPass = (&'static str, Pass, usize);
+
+/// As in STREAM.
+const TRIAD: CountedPass = ("triad (f32)", triad, 3);
+const PASSES: [CountedPass; 3] = [
     ("memcpy", |to, from, _| to.copy_from_slice(from), 1),
     ("a += b (f32)", |to, from, _| add(to, from), 1),
-    // As in STREAM.
-    ("triad (f32)", triad, 3),
+    TRIAD,
 ];
 
 /// The compiler vectorizes this loop.
@@ -38,17 +42,27 @@ fn add(to: &mut [f32], from: &[f32]) {
 pub(crate) fn limits() -> Vec<Limit> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut limits = Vec::new();
-    for (name, pass, arrays) in PASSES {
+    for pass in PASSES {
         for threads in THREADS.into_iter().filter(|threads| *threads <= cores.max(2)) {
             // The triad shows the bandwidth of memory.
-            for (bytes, size) in SIZES.into_iter().skip(if arrays > 1 { 2 } else { 0 }) {
-                let seconds = (0..TRIES).map(|_| seconds(pass, bytes, threads)).fold(f64::INFINITY, f64::min);
-                let detail = format!("{size}, {threads} thread{}", if threads > 1 { "s" } else { "" });
-                limits.push(Limit::speed(name, detail, bytes * threads * arrays, seconds));
+            for size in SIZES.into_iter().skip(if pass.2 > 1 { 2 } else { 0 }) {
+                limits.push(limit(pass, size, threads, TRIES));
             }
         }
     }
     limits
+}
+
+/// Measures the bandwidth of memory that a number of threads have together.
+pub(crate) fn quick_triad(threads: usize) -> Limit {
+    limit(TRIAD, SIZES[2], threads, QUICK_TRIES)
+}
+
+fn limit(pass: CountedPass, size: (usize, &str), threads: usize, tries: usize) -> Limit {
+    let ((name, pass, arrays), (bytes, size)) = (pass, size);
+    let seconds = (0..tries).map(|_| seconds(pass, bytes, threads)).fold(f64::INFINITY, f64::min);
+    let detail = format!("{size}, {threads} thread{}", if threads > 1 { "s" } else { "" });
+    Limit::speed(name, detail, bytes * threads * arrays, seconds)
 }
 
 /// Returns the seconds of a pass over an array while other threads do the same.

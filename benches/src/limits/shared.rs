@@ -8,6 +8,7 @@ use crate::Limit;
 
 const TRIPS: u32 = 20_000;
 const TRIES: usize = 7;
+const QUICK_TRIES: usize = 3;
 
 /// A word on its own cache line.
 #[repr(align(128))]
@@ -22,13 +23,23 @@ impl Flag {
     }
 }
 
+/// A way to wait, with its name.
+type Wait = (&'static str, fn());
+
+const SPINNING: Wait = ("spinning", std::hint::spin_loop);
+
 pub(crate) fn limits() -> Vec<Limit> {
-    let ways: [(&str, fn()); 2] = [("spinning", std::hint::spin_loop), ("sched_yield", thread::yield_now)];
-    let limit = |(detail, idle): (&str, fn())| {
-        let seconds = (0..TRIES).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
-        Limit::round_trip("flag in memory, round trip", detail.to_owned(), seconds)
-    };
-    ways.into_iter().map(limit).collect()
+    [SPINNING, ("sched_yield", thread::yield_now)].map(|wait| limit(wait, TRIES)).into()
+}
+
+/// Measures the round trip between threads that spin.
+pub(crate) fn quick_flag() -> Limit {
+    limit(SPINNING, QUICK_TRIES)
+}
+
+fn limit((detail, idle): Wait, tries: usize) -> Limit {
+    let seconds = (0..tries).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
+    Limit::round_trip("flag in memory, round trip", detail.to_owned(), seconds)
 }
 
 /// Measures between two threads, which share memory as two processes do.

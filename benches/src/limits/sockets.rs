@@ -12,29 +12,45 @@ use crate::Limit;
 
 const TRIPS: u32 = 2_000;
 const TRIES: usize = 5;
+const QUICK_TRIES: usize = 3;
 /// The bytes of a stream.
 const BYTES: usize = 512 << 20;
+const QUICK_BYTES: usize = 128 << 20;
 /// The bytes per write.
 const PIECE: usize = 1 << 20;
 
 pub(crate) fn limits() -> io::Result<Vec<Limit>> {
-    let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
     let mut limits = Vec::new();
     for (detail, nonblocking) in [("blocking", false), ("spinning", true)] {
-        let seconds = best(|| round_trip(nonblocking))?;
+        let seconds = best(TRIES, || round_trip(nonblocking))?;
         limits.push(Limit::round_trip("TCP over loopback, round trip", detail.to_owned(), seconds));
     }
-    for control in available.split_whitespace() {
-        let seconds = best(|| stream(control))?;
-        limits.push(Limit::speed("TCP over loopback, one way", control.to_owned(), BYTES, seconds));
-        let seconds = best(|| both_ways(control))?;
-        limits.push(Limit::speed("TCP over loopback, both ways", control.to_owned(), BYTES, seconds));
+    for control in congestion_controls()? {
+        let seconds = best(TRIES, || stream(&control))?;
+        limits.push(Limit::speed("TCP over loopback, one way", control.clone(), BYTES, seconds));
+        limits.push(duplex(control, BYTES, TRIES)?);
     }
     Ok(limits)
 }
 
-fn best(mut seconds: impl FnMut() -> io::Result<f64>) -> io::Result<f64> {
-    (0..TRIES).try_fold(f64::INFINITY, |best, _| Ok(best.min(seconds()?)))
+/// Measures connections that carry data both ways.
+pub(crate) fn quick_duplex() -> io::Result<Vec<Limit>> {
+    let controls = congestion_controls()?.into_iter();
+    controls.map(|control| duplex(control, QUICK_BYTES, QUICK_TRIES)).collect()
+}
+
+fn congestion_controls() -> io::Result<Vec<String>> {
+    let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
+    Ok(available.split_whitespace().map(str::to_owned).collect())
+}
+
+fn duplex(control: String, bytes: usize, tries: usize) -> io::Result<Limit> {
+    let seconds = best(tries, || both_ways(&control, bytes))?;
+    Ok(Limit::speed("TCP over loopback, both ways", control, bytes, seconds))
+}
+
+fn best(tries: usize, mut seconds: impl FnMut() -> io::Result<f64>) -> io::Result<f64> {
+    (0..tries).try_fold(f64::INFINITY, |best, _| Ok(best.min(seconds()?)))
 }
 
 /// Returns two connected sockets.
@@ -107,19 +123,19 @@ fn stream(control: &str) -> io::Result<f64> {
 
 /// Returns the seconds until both ends have all bytes of the stream of the other one. Each end has
 /// one thread, which sends and receives in turn.
-fn both_ways(control: &str) -> io::Result<f64> {
+fn both_ways(control: &str, bytes: usize) -> io::Result<f64> {
     let (near, far) = pair(Some(control))?;
-    let other = thread::spawn(move || exchange(far));
+    let other = thread::spawn(move || exchange(far, bytes));
     let began = Instant::now();
-    exchange(near)?;
+    exchange(near, bytes)?;
     joined(other.join())?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn exchange(mut socket: TcpStream) -> io::Result<()> {
+fn exchange(mut socket: TcpStream, bytes: usize) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let (sent, mut received) = (vec![1; PIECE], vec![1; PIECE]);
-    let (mut to_send, mut to_receive) = (BYTES, BYTES);
+    let (mut to_send, mut to_receive) = (bytes, bytes);
     while to_send > 0 || to_receive > 0 {
         if to_send > 0 {
             to_send -= moved(socket.write(&sent[..PIECE.min(to_send)]))?;

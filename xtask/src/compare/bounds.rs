@@ -1,8 +1,9 @@
 //! The least times of calls that the measured limits of a machine allow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::collective::Collective;
+use super::machine::cores;
 use super::record::{Case, Limit};
 
 /// The name of the least times over shared memory in the report.
@@ -17,7 +18,59 @@ const EMPTY: usize = 4;
 /// From this size on, a call over TCP takes as long as its copies.
 const STREAMED: usize = 1 << 20;
 
-/// The limits of one machine that bound times.
+/// The limit that bounds a call, by its name on the command line of the program `limits`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Bound {
+    Triad,
+    Flag,
+    Duplex,
+}
+
+impl Bound {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Triad => "triad",
+            Self::Flag => "flag",
+            Self::Duplex => "duplex",
+        }
+    }
+
+    /// Returns the limit of a call over shared memory. `None` for sizes at which caches and
+    /// synchronization both matter.
+    fn of_shared_memory(case: Case, bytes: usize) -> Option<Self> {
+        let Case { collective, ranks, .. } = case;
+        match collective {
+            Collective::AllReduce | Collective::Barrier if ranks == 2 && bytes <= EMPTY => Some(Self::Flag),
+            Collective::Barrier | Collective::SendRecv => None,
+            _ => (bytes >= FROM_MEMORY).then_some(Self::Triad),
+        }
+    }
+
+    /// Returns the limit of a call over TCP within a host: an all-reduce of two ranks, each of
+    /// which sends and receives as many bytes as the buffer has.
+    fn of_tcp(case: Case, bytes: usize) -> Option<Self> {
+        let is_bounded = case.collective == Collective::AllReduce && case.ranks == 2 && bytes >= STREAMED;
+        is_bounded.then_some(Self::Duplex)
+    }
+}
+
+/// Returns the arguments with which the program `limits` measures what bounds a case, as far as
+/// `is_wanted` accepts the name of the bound. Empty if there is nothing to measure.
+pub(crate) fn arguments(case: Case, sizes: &[usize], is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let bounds = sizes.iter().flat_map(|bytes| {
+        let shared_memory = Bound::of_shared_memory(case, *bytes).filter(|_| is_wanted(LIMIT));
+        [shared_memory, Bound::of_tcp(case, *bytes).filter(|_| is_wanted(TCP_LIMIT))]
+    });
+    let bounds: BTreeSet<Bound> = bounds.flatten().collect();
+    let mut arguments: Vec<String> = bounds.iter().map(|bound| bound.name().to_owned()).collect();
+    if bounds.contains(&Bound::Triad) {
+        // Ranks that outnumber cores use the bandwidth of all cores.
+        arguments.push(format!("--threads={}", case.ranks.min(cores())));
+    }
+    arguments
+}
+
+/// The limits of a machine that bound times, measured at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Bounds {
     /// The bandwidth of memory in 10^9 bytes per second, by the number of threads that use it.
@@ -25,47 +78,39 @@ pub(crate) struct Bounds {
     /// The round trip of a flag in microseconds.
     flag: Option<f64>,
     /// The speed of each direction of a TCP connection over loopback that carries both at once, in
-    /// 10^9 bytes per second.
-    duplex: Option<f64>,
+    /// 10^9 bytes per second, by its congestion control.
+    duplex: BTreeMap<String, f64>,
 }
 
 impl Bounds {
-    /// Takes the limits of a run from its records.
-    pub(crate) fn of<'a>(limits: impl Iterator<Item = &'a Limit>) -> Self {
-        let mut bounds = Self::default();
-        let largest = |known: Option<f64>, value: f64| Some(known.map_or(value, |known| known.max(value)));
-        for Limit { limit, detail, value, .. } in limits {
-            match (&**limit, &**detail) {
-                ("triad (f32)", detail) => drop(bounds.memory.insert(threads(detail), *value)),
-                ("flag in memory, round trip", "spinning") => bounds.flag = Some(*value),
-                ("TCP over loopback, both ways", _) => bounds.duplex = largest(bounds.duplex, *value),
-                _ => {}
-            }
+    /// Takes a limit from its record, instead of an earlier one of the same name and detail.
+    pub(crate) fn add(&mut self, limit: &Limit) {
+        let Limit { limit, detail, value, .. } = limit;
+        match (&**limit, &**detail) {
+            ("triad (f32)", detail) => drop(self.memory.insert(threads(detail), *value)),
+            ("flag in memory, round trip", "spinning") => self.flag = Some(*value),
+            ("TCP over loopback, both ways", detail) => drop(self.duplex.insert(detail.to_owned(), *value)),
+            _ => {}
         }
-        bounds
     }
 
-    /// Returns the least time of a call over shared memory in microseconds. `None` for sizes at
-    /// which caches and synchronization both matter.
+    /// Returns the least time of a call over shared memory in microseconds.
     pub(crate) fn shared_memory(&self, case: Case, bytes: usize) -> Option<f64> {
-        let Case { collective, ranks, .. } = case;
-        match collective {
-            Collective::AllReduce | Collective::Barrier if ranks == 2 && bytes <= EMPTY => self.flag,
-            Collective::Barrier | Collective::SendRecv => None,
-            _ if bytes < FROM_MEMORY => None,
-            _ => {
-                // Ranks that outnumber cores use the bandwidth of all cores.
+        match Bound::of_shared_memory(case, bytes)? {
+            Bound::Triad => {
+                let Case { collective, ranks, .. } = case;
                 let (_, bandwidth) = self.memory.range(..=ranks).next_back()?;
                 Some(bytes_through_memory(collective, ranks) as f64 * bytes as f64 / bandwidth * 1e-3)
             }
+            _ => self.flag,
         }
     }
 
-    /// Returns the least time of a call over TCP within a host in microseconds: an all-reduce of
-    /// two ranks, each of which sends and receives as many bytes as the buffer has.
+    /// Returns the least time of a call over TCP within a host in microseconds.
     pub(crate) fn tcp(&self, case: Case, bytes: usize) -> Option<f64> {
-        let is_bounded = case.collective == Collective::AllReduce && case.ranks == 2 && bytes >= STREAMED;
-        Some(bytes as f64 / self.duplex.filter(|_| is_bounded)? * 1e-3)
+        Bound::of_tcp(case, bytes)?;
+        let fastest = self.duplex.values().copied().reduce(f64::max)?;
+        Some(bytes as f64 / fastest * 1e-3)
     }
 }
 
@@ -99,6 +144,12 @@ mod tests {
         Case { collective, ranks, rotates: false }
     }
 
+    fn bounds(limits: &[Limit]) -> Bounds {
+        let mut bounds = Bounds::default();
+        limits.iter().for_each(|limit| bounds.add(limit));
+        bounds
+    }
+
     #[test]
     fn an_all_reduce_moves_each_buffer_through_memory_twice() {
         let limits = [
@@ -110,7 +161,7 @@ mod tests {
             limit("TCP over loopback, both ways", "cubic", 4.0),
             limit("TCP over loopback, both ways", "bbr", 2.0),
         ];
-        let bounds = Bounds::of(limits.iter());
+        let bounds = bounds(&limits);
         let size = 40_000_000;
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 4), size), Some(8000.0));
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 8), size), Some(8000.0));
@@ -120,5 +171,29 @@ mod tests {
         assert_eq!(bounds.tcp(case(Collective::AllReduce, 2), size), Some(10_000.0));
         assert_eq!(bounds.tcp(case(Collective::AllReduce, 4), size), None);
         assert_eq!(Bounds::default().shared_memory(case(Collective::Broadcast, 2), size), None);
+    }
+
+    #[test]
+    fn a_limit_that_was_measured_again_replaces_the_earlier_one() {
+        let duplex = |value| limit("TCP over loopback, both ways", "cubic", value);
+        let flag = |value| limit("flag in memory, round trip", "spinning", value);
+        let bounds = bounds(&[duplex(4.0), flag(0.1), duplex(2.0), flag(0.2)]);
+        assert_eq!(bounds.tcp(case(Collective::AllReduce, 2), 4_000_000), Some(2000.0));
+        assert_eq!(bounds.shared_memory(case(Collective::Barrier, 2), 0), Some(0.2));
+    }
+
+    #[test]
+    fn only_limits_that_bound_the_sizes_of_a_case_are_measured() {
+        let sizes = [4, 1 << 20, 4 << 20];
+        let all_reduce = case(Collective::AllReduce, 2);
+        let threads = format!("--threads={}", cores().min(2));
+        let both = |_: &str| true;
+        assert_eq!(arguments(all_reduce, &sizes, both), ["triad", "flag", "duplex", &threads]);
+        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == LIMIT), ["triad", "flag", &threads]);
+        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == TCP_LIMIT), ["duplex"]);
+        assert_eq!(arguments(all_reduce, &sizes[..2], both), ["flag", "duplex"]);
+        assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag"]);
+        assert!(arguments(case(Collective::Barrier, 4), &[0], both).is_empty());
+        assert!(arguments(case(Collective::SendRecv, 2), &sizes, both).is_empty());
     }
 }

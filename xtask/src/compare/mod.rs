@@ -1,9 +1,10 @@
 //! Measures this library and its peers in one run, and writes a report.
 //!
-//! A round measures every collective with every number of ranks by all installed libraries, one
-//! after another, in an order that rotates between rounds. Ratios are taken within a round, so that
-//! a slow phase of the machine affects all libraries. Measurements are appended to a journal, from
-//! which an interrupted run continues, and from which the report can be written again.
+//! A round measures every collective with every number of ranks: first the limits of the machine
+//! that bound its times, then all installed libraries, one after another, in an order that rotates
+//! between rounds. Ratios are taken within a round, so that a slow phase of the machine affects all
+//! of them. Measurements are appended to a journal, from which an interrupted run continues, and
+//! from which the report can be written again.
 
 mod args;
 mod bars;
@@ -57,7 +58,7 @@ impl Compare {
             writeln!(out, "measuring the limits of this machine")?;
             limits::measure(run, &mut journal)?;
         }
-        let rounds = Rounds::new(self, &libraries);
+        let rounds = Rounds::new(self, &libraries, built(limits::PROGRAM));
         rounds.measure(run, &mut journal, out, |journal, _| self.write(&journal.records, &mut io::sink()))?;
         self.write(&journal.records, out)
     }

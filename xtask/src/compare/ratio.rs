@@ -6,7 +6,7 @@ use comm_cli::__private::statistics::median;
 
 use super::bounds::{Bounds, LIMIT, TCP_LIMIT};
 use super::library::{BEST_MPI, MPIS, is_fair, is_ours, position};
-use super::record::{Case, Record};
+use super::record::{Case, Record, RoundLimit};
 
 /// A run and a round of it.
 pub(super) type When = (u64, u32);
@@ -56,7 +56,7 @@ impl Comparison {
             // A repeated measurement replaces the earlier one.
             cell.times.entry(time.library.clone()).or_default().insert((time.run, time.round), time.us);
         }
-        let bounds = bounds(records);
+        let bounds = AllBounds::of(records);
         for ((case, bytes), cell) in &mut comparison.cells {
             cell.add_best_mpi();
             cell.add_limits(&bounds, *case, *bytes);
@@ -101,36 +101,46 @@ impl Comparison {
     }
 }
 
-/// Returns the bounds of each run.
-fn bounds(records: &[Record]) -> BTreeMap<u64, Bounds> {
-    let runs: BTreeSet<u64> = records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Limit(limit) => Some(limit.run),
-            _ => None,
-        })
-        .collect();
-    let of_run = |run: u64| {
-        Bounds::of(records.iter().filter_map(move |record| match record {
-            Record::Limit(limit) if limit.run == run => Some(limit),
-            _ => None,
-        }))
-    };
-    runs.into_iter().map(|run| (run, of_run(run))).collect()
+/// The bounds of all measurements.
+#[derive(Debug, Default)]
+struct AllBounds {
+    runs: BTreeMap<u64, Bounds>,
+    /// Those that were measured directly before a case in a round.
+    cases: BTreeMap<(When, Case), Bounds>,
+}
+
+impl AllBounds {
+    fn of(records: &[Record]) -> Self {
+        let mut all = Self::default();
+        for record in records {
+            match record {
+                Record::Limit(limit) => all.runs.entry(limit.run).or_default().add(limit),
+                Record::RoundLimit(RoundLimit { round, case, limit }) => {
+                    all.cases.entry(((limit.run, *round), *case)).or_default().add(limit);
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+
+    /// Returns those of a case in a round. Earlier versions measured limits only once in a run.
+    fn get(&self, when: When, case: Case) -> Option<&Bounds> {
+        self.cases.get(&(when, case)).or_else(|| self.runs.get(&when.0))
+    }
 }
 
 impl Cell {
-    /// Adds the least times that the machine allows, for each round of a run whose limits are
-    /// known.
-    fn add_limits(&mut self, bounds: &BTreeMap<u64, Bounds>, case: Case, bytes: usize) {
+    /// Adds the least times that the machine allows, for each round whose limits are known.
+    fn add_limits(&mut self, bounds: &AllBounds, case: Case, bytes: usize) {
         let whens: BTreeSet<When> = self.times.values().flat_map(|times| times.keys().copied()).collect();
-        self.add_times(LIMIT, &whens, |run| bounds.get(&run)?.shared_memory(case, bytes));
-        self.add_times(TCP_LIMIT, &whens, |run| bounds.get(&run)?.tcp(case, bytes));
+        self.add_times(LIMIT, &whens, |when| bounds.get(when, case)?.shared_memory(case, bytes));
+        self.add_times(TCP_LIMIT, &whens, |when| bounds.get(when, case)?.tcp(case, bytes));
     }
 
-    /// Adds a library that takes the same time in each round of a run.
-    fn add_times(&mut self, name: &str, whens: &BTreeSet<When>, time: impl Fn(u64) -> Option<f64>) {
-        let times = whens.iter().filter_map(|when| Some((*when, time(when.0)?)));
+    /// Adds a library with its time in each round.
+    fn add_times(&mut self, name: &str, whens: &BTreeSet<When>, time: impl Fn(When) -> Option<f64>) {
+        let times = whens.iter().filter_map(|when| Some((*when, time(*when)?)));
         let times: BTreeMap<When, f64> = times.collect();
         if !times.is_empty() {
             self.times.insert(name.to_owned(), times);
@@ -171,7 +181,7 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::super::collective::Collective;
-    use super::super::record::Time;
+    use super::super::record::{Limit, Time};
     use super::*;
 
     const CASE: Case = Case { collective: Collective::AllReduce, ranks: 2, rotates: false };
@@ -215,6 +225,40 @@ mod tests {
         ];
         let ratio = ratio(&records, "comm-shm", BEST_MPI).unwrap();
         assert_eq!(ratio.rounds, [(1, 0.5), (2, 0.25), (3, 0.1)]);
+    }
+
+    fn flag(run: u64, value: f64) -> Limit {
+        let (limit, detail, unit) = ("flag in memory, round trip".into(), "spinning".into(), "us".into());
+        Limit { run, limit, detail, value, unit }
+    }
+
+    #[test]
+    fn a_ratio_to_a_limit_takes_the_limit_of_the_same_round_and_case() {
+        let barrier = Case { collective: Collective::Barrier, ..CASE };
+        let round = |when: When, case, value| {
+            Record::RoundLimit(RoundLimit { round: when.1, case, limit: flag(when.0, value) })
+        };
+        // The machine was ten times slower in the second round, and measured no limit in the third.
+        let records = [
+            Record::Limit(flag(1, 4.0)),
+            round((1, 1), barrier, 7.0),
+            round((1, 1), CASE, 1.0),
+            time((1, 1), "comm-shm", 2.0),
+            round((1, 2), CASE, 9.0),
+            round((1, 2), CASE, 10.0),
+            time((1, 2), "comm-shm", 20.0),
+            round((1, 3), barrier, 7.0),
+            time((1, 3), "comm-shm", 12.0),
+            round((2, 3), CASE, 7.0),
+        ];
+        assert_eq!(ratio(&records, "comm-shm", LIMIT).unwrap().rounds, [(1, 2.0), (2, 2.0), (3, 3.0)]);
+    }
+
+    #[test]
+    fn a_limit_of_a_run_applies_to_all_its_rounds_that_measured_none() {
+        let records =
+            [Record::Limit(flag(1, 0.5)), time((1, 1), "comm-shm", 1.0), time((1, 2), "comm-shm", 2.0)];
+        assert_eq!(ratio(&records, "comm-shm", LIMIT).unwrap().rounds, [(1, 2.0), (2, 4.0)]);
     }
 
     #[test]

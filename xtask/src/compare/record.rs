@@ -16,6 +16,7 @@ pub(crate) enum Record {
     Version(Version),
     Missing(Missing),
     Limit(Limit),
+    RoundLimit(RoundLimit),
     Time(Time),
     Failure(Failure),
     StepTime(StepTime),
@@ -60,6 +61,16 @@ pub(crate) struct Limit {
     pub(crate) detail: String,
     pub(crate) value: f64,
     pub(crate) unit: String,
+}
+
+/// A limit of the machine, measured directly before the libraries measured a case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RoundLimit {
+    pub(crate) round: u32,
+    #[serde(flatten)]
+    pub(crate) case: Case,
+    #[serde(flatten)]
+    pub(crate) limit: Limit,
 }
 
 /// A collective with a number of ranks.

@@ -1,16 +1,19 @@
 //! The order of measurements, and those that the journal lacks.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::path::PathBuf;
+use std::process::Command;
 
 use comm_cli::__private::progress::Progress;
 
 use super::args::Compare;
+use super::bounds;
 use super::collective::Collective;
 use super::journal::Journal;
-use super::library::{Libraries, Library, MeasurementArgs};
+use super::library::{Libraries, Library, MeasurementArgs, is_fair, is_ours};
 use super::line::{self, LineError};
-use super::process;
-use super::record::{Case, Failure, Record, Time};
+use super::record::{Case, Failure, Record, RoundLimit, Time};
+use super::{limits, process};
 use crate::error::{Error, Result};
 
 /// All measurements of a comparison.
@@ -18,6 +21,8 @@ use crate::error::{Error, Result};
 pub(crate) struct Rounds<'a> {
     compare: &'a Compare,
     libraries: Vec<&'a dyn Library>,
+    /// The program that measures limits.
+    limits: PathBuf,
 }
 
 /// A case in one round, which all libraries measure consecutively.
@@ -29,8 +34,9 @@ struct RoundCase {
 }
 
 impl<'a> Rounds<'a> {
-    pub(crate) fn new(compare: &'a Compare, found: &'a Libraries) -> Self {
-        Self { compare, libraries: found.installed.iter().map(|(library, _)| &**library).collect() }
+    pub(crate) fn new(compare: &'a Compare, found: &'a Libraries, limits: PathBuf) -> Self {
+        let libraries = found.installed.iter().map(|(library, _)| &**library).collect();
+        Self { compare, libraries, limits }
     }
 
     /// Makes the measurements that the journal lacks, and calls `after_round` after every round.
@@ -46,6 +52,7 @@ impl<'a> Rounds<'a> {
         let starts = left.iter().map(|item| self.names(item.case).len()).sum();
         let progress = Progress::with_estimate(starts);
         for (at, item) in left.iter().enumerate() {
+            self.measure_limits(item, run, journal)?;
             let has_it = |library: &&dyn Library| library.measures(item.case);
             for library in self.order(item.round).filter(has_it) {
                 let what = format!("round {}, {} by {}", item.round, item.what(), library.name());
@@ -91,6 +98,22 @@ impl<'a> Rounds<'a> {
         let first = (round as usize).saturating_sub(1) % self.libraries.len().max(1);
         let (after, before) = self.libraries.split_at(first);
         before.iter().chain(after).copied()
+    }
+
+    /// Measures the limits that bound the times of a case. They are those of this round, because
+    /// the machine may be slower in another one.
+    fn measure_limits(&self, item: &RoundCase, run: u64, journal: &mut Journal) -> Result<()> {
+        let RoundCase { round, case, ref sizes } = *item;
+        let ours = || self.libraries.iter().map(|library| library.name()).filter(|name| is_ours(name));
+        let bounds_ours = |limit: &str| ours().any(|name| is_fair(&name, limit));
+        let arguments = bounds::arguments(case, sizes, bounds_ours);
+        if arguments.is_empty() {
+            return Ok(());
+        }
+        let limits = limits::read(Command::new(&self.limits).args(arguments), run)?;
+        limits
+            .into_iter()
+            .try_for_each(|limit| journal.add(Record::RoundLimit(RoundLimit { round, case, limit })))
     }
 
     /// Runs the program of a library, and records its times. Returns the reason if it failed.

@@ -1,6 +1,7 @@
-//! Tests of rounds with shell scripts instead of libraries.
+//! Tests of rounds with shell scripts instead of libraries and of the program that measures limits.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +13,7 @@ use super::*;
 #[derive(Debug)]
 struct Script {
     name: &'static str,
-    log: std::path::PathBuf,
+    log: PathBuf,
     instead: Option<(usize, &'static str)>,
 }
 
@@ -47,6 +48,15 @@ struct Line {
     compare: Compare,
 }
 
+/// Creates a program that logs its arguments and prints the round trip of a flag.
+fn limits(folder: &Path) -> PathBuf {
+    let (path, log) = (folder.join("limits"), folder.join("log"));
+    let line = r#"{"limit":"flag in memory, round trip","detail":"spinning","value":0.25,"unit":"us"}"#;
+    fs::write(&path, format!("#!/bin/sh\necho limits $* >> {}\necho '{line}'\n", log.display())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
 /// Runs the measurements of a command line with a journal in a folder. Returns the programs in the
 /// order of their starts.
 fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) -> (Vec<String>, Vec<Record>) {
@@ -61,7 +71,7 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
     let libraries = Libraries { installed, missing: Vec::new() };
     let mut journal = Journal::open(&folder.join("page.jsonl"), false).unwrap();
     let mut rounds_done = 0;
-    Rounds::new(&compare, &libraries)
+    Rounds::new(&compare, &libraries, limits(folder))
         .measure(7, &mut journal, &mut Vec::new(), |_, _| {
             rounds_done += 1;
             Ok(())
@@ -79,15 +89,30 @@ fn all_libraries_measure_a_case_before_the_next_in_rotating_order() {
     let folder = tempfile::tempdir().unwrap();
     let (starts, records) = measure(folder.path(), SHORT, None);
     let order = [
-        "comm-shm", "one", "two", "comm-shm", "one", "two", "one", "two", "comm-shm", "one", "two",
-        "comm-shm",
+        "limits", "comm-shm", "one", "two", "limits", "comm-shm", "one", "two", "limits", "one", "two",
+        "comm-shm", "limits", "one", "two", "comm-shm",
     ];
     let names: Vec<&str> = starts.iter().map(|start| start.split(' ').next().unwrap()).collect();
     assert_eq!(names, order);
-    assert_eq!(starts[3..7], ["comm-shm barrier 2", "one barrier 2", "two barrier 2", "one all_reduce 2"]);
-    // Two sizes and a barrier, by three libraries, twice.
-    assert_eq!(records.len(), 18);
-    assert!(records.iter().all(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. }))));
+    let second = ["limits flag", "comm-shm barrier 2", "one barrier 2", "two barrier 2", "limits flag"];
+    assert_eq!(starts[4..9], second);
+    assert_eq!(starts[9], "one all_reduce 2");
+    // Two sizes and a barrier, by three libraries, twice, and a limit of each of the four cases.
+    let times = records.iter().filter(|record| matches!(record, Record::Time(Time { us: 1.5, run: 7, .. })));
+    assert_eq!((times.count(), records.len()), (18, 22));
+}
+
+#[test]
+fn limits_are_recorded_with_the_round_and_the_case_that_they_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = SHORT.replace("all_reduce,barrier", "broadcast,barrier");
+    let (_, records) = measure(folder.path(), &line, None);
+    let limits = records.iter().filter_map(|record| match record {
+        Record::RoundLimit(limit) => Some((limit.limit.run, limit.round, limit.case.collective)),
+        _ => None,
+    });
+    assert_eq!(limits.collect::<Vec<_>>(), [(7, 1, Collective::Barrier), (7, 2, Collective::Barrier)]);
+    assert_eq!(Journal::open(&folder.path().join("page.jsonl"), false).unwrap().records, records);
 }
 
 #[test]
@@ -95,7 +120,7 @@ fn a_library_without_a_collective_is_not_started_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let line = SHORT.replace("all_reduce", "broadcast");
     let (starts, _) = measure(folder.path(), &line, None);
-    assert!(starts.len() == 10 && !starts.contains(&"two broadcast 2".to_owned()), "{starts:?}");
+    assert!(starts.len() == 12 && !starts.contains(&"two broadcast 2".to_owned()), "{starts:?}");
     assert_eq!(measure(folder.path(), &line, None).0.len(), 0);
 }
 
@@ -107,9 +132,9 @@ fn completed_measurements_are_not_repeated() {
     // One more round, and one more size in all of them.
     assert_eq!(
         measure(folder.path(), &format!("{SHORT} --rounds 3").replace("--rounds 2 ", ""), None).0.len(),
-        6
+        8
     );
-    assert_eq!(measure(folder.path(), &SHORT.replace("--max 16", "--max 64"), None).0.len(), 6);
+    assert_eq!(measure(folder.path(), &SHORT.replace("--max 16", "--max 64"), None).0.len(), 8);
 }
 
 #[test]
@@ -120,10 +145,10 @@ fn all_libraries_repeat_an_interrupted_case() {
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     // The last barrier of the last round, and half of the line before it.
-    fs::write(&path, lines[..16].concat() + &lines[16][..10]).unwrap();
+    fs::write(&path, lines[..20].concat() + &lines[20][..10]).unwrap();
     let (starts, records) = measure(folder.path(), SHORT, None);
-    assert_eq!(starts, ["one barrier 2", "two barrier 2", "comm-shm barrier 2"]);
-    assert_eq!(records.len(), 19);
+    assert_eq!(starts, ["limits flag", "one barrier 2", "two barrier 2", "comm-shm barrier 2"]);
+    assert_eq!(records.len(), 24);
 }
 
 #[test]
@@ -145,7 +170,7 @@ fn a_failed_library_keeps_its_measurements_and_is_not_started_again() {
             matches!(failures[..], [("one", Collective::AllReduce, text)] if text.contains(reason)),
             "{failures:?}"
         );
-        assert_eq!(records.len(), 9);
+        assert_eq!(records.len(), 11);
         assert_eq!(measure(folder.path(), &line, None).0.len(), 0);
     }
 }
