@@ -12,6 +12,7 @@ mod kernels;
 mod lightgbm;
 mod mpi;
 mod nccl;
+mod oneccl;
 mod package;
 mod packages;
 mod places;
@@ -66,6 +67,11 @@ enum Task {
     },
     NcclBindings(nccl::Bindings),
     NcclFetch(nccl::Fetch),
+    /// Download oneCCL into target/oneccl, and print the folders of its parts
+    ///
+    /// `cargo xtask compare` measures it over Intel MPI, which `cargo xtask mpi-fetch` downloads.
+    /// Needs Python with pip, to download 80 MB for x86-64 from PyPI and check their hashes.
+    OnecclFetch,
     /// Pack the published packages, and run a program that depends on them
     Package,
     Swarm(swarm::Swarm),
@@ -85,6 +91,7 @@ fn main() -> ExitCode {
         Task::MpiFetch { packages } => mpi::fetch(&packages, out),
         Task::NcclBindings(bindings) => bindings.execute(out),
         Task::NcclFetch(fetch) => fetch.execute(out),
+        Task::OnecclFetch => oneccl::fetch(out),
         Task::Package => package::run(out),
         Task::Swarm(swarm) => swarm.execute(out),
         Task::Tidy => tidy::run(),

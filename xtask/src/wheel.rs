@@ -22,8 +22,10 @@ pub(crate) struct Wheel {
 /// A part of a wheel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
-    /// Paths of files and folders in the wheel, with different names.
+    /// Paths of files and folders among Python's packages, with different names.
     Files(&'static [&'static str]),
+    /// Paths of files and folders that it installs beside Python's packages, with different names.
+    Prefix(&'static [&'static str]),
     /// All that it installs, with programs in `bin`. It can be moved.
     Whole,
 }
@@ -55,14 +57,14 @@ impl Wheel {
         let requirements = staging.join("requirements.txt");
         fs::write(&requirements, self.requirement()).map_err(Error::file(&requirements))?;
         self.install(python, &requirements, &unpacked)?;
-        let Part::Files(files) = self.part else {
-            // The Python of Debian installs below this folder.
-            let local = unpacked.join("local");
-            let unpacked = if local.is_dir() { local } else { unpacked };
+        // The Python of Debian installs below this folder.
+        let local = unpacked.join("local");
+        let unpacked = if local.is_dir() { local } else { unpacked };
+        if let Part::Whole = self.part {
             return fs::rename(&unpacked, &whole).map_err(Error::file(&unpacked));
-        };
+        }
         fs::create_dir_all(&whole).map_err(Error::file(&whole))?;
-        for (file, name) in files.iter().zip(self.names()) {
+        for (file, name) in self.files().iter().zip(self.names()) {
             let file = unpacked.join(file);
             fs::rename(&file, whole.join(name)).map_err(Error::file(&file))?;
         }
@@ -72,7 +74,7 @@ impl Wheel {
     fn install(&self, python: &Path, requirements: &Path, folder: &Path) -> Result<()> {
         let into = match self.part {
             Part::Files(_) => "--target",
-            Part::Whole => "--prefix",
+            Part::Prefix(_) | Part::Whole => "--prefix",
         };
         commands::output(&mut pip_install(python, requirements, into, folder)).map(drop).map_err(|error| {
             match error {
@@ -90,12 +92,15 @@ impl Wheel {
         format!("{}=={}{}\n", self.package, self.version, hashes.collect::<String>())
     }
 
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        let files = match self.part {
-            Part::Files(files) => files,
+    const fn files(&self) -> &'static [&'static str] {
+        match self.part {
+            Part::Files(files) | Part::Prefix(files) => files,
             Part::Whole => &[],
-        };
-        files.iter().map(|file| file.rsplit_once('/').map_or(*file, |(_folder, name)| name))
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.files().iter().map(|file| file.rsplit_once('/').map_or(*file, |(_folder, name)| name))
     }
 }
 
@@ -186,6 +191,21 @@ mod tests {
             whole.fetch_with(&python(scratch.path(), &installs), &folder).unwrap();
             assert!(folder.join("bin/fold").is_file());
             whole.fetch_with(&python(scratch.path(), "exit 1"), &folder).unwrap();
+        }
+    }
+
+    #[test]
+    fn files_beside_the_packages_are_found_also_with_the_python_of_debian() {
+        let files = Wheel { part: Part::Prefix(&["include/paper", "lib/b.so"]), ..WHEEL };
+        for inner in ["", "/local"] {
+            let scratch = tempfile::tempdir().unwrap();
+            let folder = scratch.path().join("paper-1.2");
+            let installs = format!(
+                r#"mkdir -p "$2{inner}/include/paper" "$2{inner}/lib" && echo b >"$2{inner}/lib/b.so""#
+            );
+            files.fetch_with(&python(scratch.path(), &installs), &folder).unwrap();
+            assert!(folder.join("paper").is_dir() && folder.join("b.so").is_file());
+            files.fetch_with(&python(scratch.path(), "exit 1"), &folder).unwrap();
         }
     }
 

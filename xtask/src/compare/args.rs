@@ -11,11 +11,12 @@ use super::library;
 
 /// Compare this library with its peers, and write docs/performance.md.
 ///
-/// Measures the installed peers: Open MPI, MPICH and Intel MPI (`cargo xtask mpi-fetch`), those of
-/// the distribution, Gloo through PyTorch, and on request the ring of ferrotorch-distributed. The
-/// measurements are kept next to the page as JSON lines. The same command continues an interrupted
-/// run; other ranks, collectives or sizes are added. After a change of the library or the machine,
-/// ratios are those of the last run that has measured both libraries.
+/// Measures the installed peers: Open MPI, MPICH and Intel MPI (`cargo xtask mpi-fetch`), oneCCL
+/// (`cargo xtask oneccl-fetch`), MPIs of the distribution, Gloo through PyTorch, and on request the
+/// ring of ferrotorch-distributed. The measurements are kept next to the page as JSON lines. The
+/// same command continues an interrupted run; other ranks, collectives or sizes are added. After a
+/// change of the library or the machine, ratios are those of the last run that has measured both
+/// libraries.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
     /// Measure the overhead of data parallel training instead of collectives, beside PyTorch's

@@ -4,6 +4,7 @@ mod ferrotorch;
 mod gloo;
 mod imb;
 mod mpi;
+mod oneccl;
 mod ours;
 
 use std::fmt::Debug;
@@ -80,13 +81,14 @@ struct Peer {
 }
 
 /// All peers, in the order of the report.
-const PEERS: [Peer; 11] = [
+const PEERS: [Peer; 12] = [
     Peer { name: "openmpi", find: |name, _| mpi::find(name, mpi::open_mpi(), &[], &[]) },
     Peer { name: "openmpi-tuned", find: |name, _| mpi::find(name, mpi::open_mpi(), &[], &mpi::KEEP_MEMORY) },
     Peer { name: "mpich", find: |name, _| mpi::find(name, mpi::mpich(), &[], &[]) },
     Peer { name: "mpich-tuned", find: |name, _| mpi::find(name, mpi::mpich(), &[], &mpi::KEEP_MEMORY) },
     Peer { name: "impi", find: |name, _| mpi::find(name, mpi::intel_mpi(), &[], &[]) },
     Peer { name: "impi-imb", find: |_, _| imb::find(mpi::intel_mpi()) },
+    Peer { name: "oneccl", find: |_, _| oneccl::find() },
     Peer { name: "openmpi-debian", find: |name, _| mpi::find(name, mpi::debian_open_mpi(), &[], &[]) },
     Peer { name: "mpich-debian", find: |name, _| mpi::find(name, mpi::debian_mpich(), &[], &[]) },
     Peer { name: "openmpi-tcp", find: |name, _| mpi::find(name, mpi::open_mpi(), &mpi::ONLY_TCP, &[]) },
@@ -211,6 +213,7 @@ mod tests {
         assert!(is_fair("comm-shm", "mpich-tuned") && !is_fair("comm-tcp", BEST_MPI));
         assert!(is_fair("comm-shm", "gloo") && is_fair("comm-tcp", "gloo"));
         assert!(is_fair("comm-shm-alloc", "openmpi"));
+        assert!(is_fair("comm-shm", "oneccl") && !is_fair("comm-tcp", "oneccl"));
     }
 
     #[test]

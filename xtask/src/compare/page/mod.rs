@@ -22,13 +22,13 @@ Written by `cargo xtask compare`. A ratio is the time of comm divided by that of
 the median over the rounds, and the time of a round the median of its samples. A sample is the average time of consecutive calls on the \
 slowest rank. Sizes are those of nccl-tests, elements are `f32`, reductions are sums, and every result was checked. *send_recv* is a \
 message from one rank to another: half the time of one there and one back. *Best MPI* is the \
-fastest MPI in a round, with default settings; the *tuned* ones are configured to keep allocated memory. With more ranks than cores, Open \
-MPI and Intel MPI are told to yield, and MPICH is not measured, because its ranks only spin. *Limit* is the time of the bytes which a \
-collective reads and writes at least, at the bandwidth of memory that as many threads as ranks measured, or at the smallest size the round \
-trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. Both are measured in each round directly before the libraries, \
-but only once in runs of earlier versions. In the tables *from memory*, calls use copies of their buffers \
-in turn, which all ranks together have in twice the size of the last-level cache, and which are written after each call, outside the \
-measured time.
+fastest MPI in a round, with default settings; the *tuned* ones are configured to keep allocated memory. *oneccl* is oneCCL over Intel \
+MPI. With more ranks than cores, Open MPI, Intel MPI and oneCCL are told to yield, and MPICH is not measured, because its ranks only \
+spin. *Limit* is the time of the bytes which a collective reads and writes at least, at the bandwidth of memory that as many threads as \
+ranks measured, or at the smallest size the round trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. Both are \
+measured in each round directly before the libraries, but only once in runs of earlier versions. In the tables *from memory*, calls use \
+copies of their buffers in turn, which all ranks together have in twice the size of the last-level cache, and which are written after \
+each call, outside the measured time.
 
 ";
 
