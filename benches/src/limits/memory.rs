@@ -11,7 +11,7 @@ const SIZES: [(usize, &str); 3] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64
 /// The numbers of threads, as far as there are as many cores; two are measured everywhere.
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 const TRIES: usize = 7;
-const QUICK_TRIES: usize = 3;
+const QUICK_TRIES: usize = 5;
 /// The minimum duration of a try.
 const LEAST: Duration = Duration::from_millis(20);
 

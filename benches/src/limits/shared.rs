@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use crate::Limit;
 
-const TRIPS: u32 = 20_000;
-const TRIES: usize = 7;
-const QUICK_TRIES: usize = 3;
+/// The trips of a try. It takes less than a slice of the scheduler, and there are many tries, so
+/// that some are undisturbed also if another process runs now and then.
+const TRIPS: u32 = 2_000;
+const TRIES: usize = 100;
 
 /// A word on its own cache line.
 #[repr(align(128))]
@@ -29,16 +30,16 @@ type Wait = (&'static str, fn());
 const SPINNING: Wait = ("spinning", std::hint::spin_loop);
 
 pub(crate) fn limits() -> Vec<Limit> {
-    [SPINNING, ("sched_yield", thread::yield_now)].map(|wait| limit(wait, TRIES)).into()
+    [SPINNING, ("sched_yield", thread::yield_now)].map(limit).into()
 }
 
 /// Measures the round trip between threads that spin.
 pub(crate) fn quick_flag() -> Limit {
-    limit(SPINNING, QUICK_TRIES)
+    limit(SPINNING)
 }
 
-fn limit((detail, idle): Wait, tries: usize) -> Limit {
-    let seconds = (0..tries).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
+fn limit((detail, idle): Wait) -> Limit {
+    let seconds = (0..TRIES).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
     Limit::round_trip("flag in memory, round trip", detail.to_owned(), seconds)
 }
 
@@ -47,16 +48,19 @@ fn round_trip(idle: fn()) -> f64 {
     let (there, back) = (Flag::default(), Flag::default());
     thread::scope(|scope| {
         scope.spawn(|| {
-            for trip in 1..=TRIPS {
+            for trip in 1..=TRIPS + 1 {
                 there.wait_for(trip, idle);
                 back.0.store(trip, Ordering::Release);
             }
         });
-        let began = Instant::now();
-        for trip in 1..=TRIPS {
+        let go = |trip| {
             there.0.store(trip, Ordering::Release);
             back.wait_for(trip, idle);
-        }
+        };
+        // The first trip waits until the other thread has started.
+        go(1);
+        let began = Instant::now();
+        (2..=TRIPS + 1).for_each(go);
         began.elapsed().as_secs_f64() / f64::from(TRIPS)
     })
 }
