@@ -172,6 +172,13 @@ pub trait Transport: Send {
         wait::yield_now();
     }
 
+    /// Returns whether all peers on this host were last seen on other processors than that of this
+    /// thread, so that a thread which keeps its processor delays none of them. Shows the processor
+    /// of this thread to the peers. The default is `false`: unknown.
+    fn peers_run_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Returns the strategy by which a thread that uses this transport waits: by default it spins,
     /// then yields for at most `yield_max`, and then sleeps.
     fn waiter(&self, yield_max: Duration) -> Waiter {

@@ -7,6 +7,10 @@
 //! on the length of past waits. Neither depends on the number of processors, because other programs
 //! use them too. Time that other threads used is not counted: a thread that yields to one that
 //! copies for a millisecond has lost nothing, and would lose more by sleeping.
+//!
+//! If those other threads belong to no rank, to yield is to give them a whole time slice. Then the
+//! thread spins about as long as such a slice takes, in which a peer that was interrupted
+//! continues, and leaves it to the scheduler to interrupt it.
 
 mod contention;
 
@@ -17,14 +21,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::simulation::{self, SimulatedSystem};
 use crate::{Error, Result};
-use contention::Contention;
+use contention::{Contention, Measurement, Rivals};
+
+pub(crate) use contention::run_in_background;
 
 /// The action of a waiting thread before its next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
     /// Execute a spin loop hint.
     Spin,
-    /// Call [`Waiter::yield_now`].
+    /// Let another thread run between [`Waiter::begin_yield`] and [`Waiter::end_yield`].
     Yield,
     /// Sleep until something can move.
     Sleep,
@@ -33,6 +39,9 @@ pub enum Idle {
 /// The longest spin on an uncontended processor. It is longer than a yield that lets no other
 /// thread run; otherwise two ranks that alternate in yielding would keep each other waiting.
 const SPIN: Duration = Duration::from_micros(5);
+/// The longest spin on a processor that foreign threads want, in time of this thread: schedulers
+/// interrupt a thread for about as long.
+const HOLD_MAX: Duration = Duration::from_millis(4);
 /// The number of polls before the clock is read. With a pause in between they take less than a
 /// microsecond, and on a contended processor most waits end once the other threads have run.
 const POLLS: u32 = 4;
@@ -66,17 +75,33 @@ struct Wait {
     last: Instant,
     /// The time waited, excluding the time during which other threads ran.
     waited: Duration,
+    /// The threads that wanted the processor at the last poll.
+    rivals: Rivals,
+    /// Whether the thread has yielded to foreign threads.
+    has_probed: bool,
 }
+
+/// A yield that has begun.
+#[derive(Debug)]
+#[must_use = "pass it to `end_yield` after the yield"]
+pub struct Yielding(Option<Measurement>);
 
 impl Wait {
     const fn new(now: Instant) -> Self {
-        Self { since: now, last: now, waited: Duration::ZERO }
+        Self { since: now, last: now, waited: Duration::ZERO, rivals: Rivals::None, has_probed: false }
     }
 
     /// Counts the time until now, up to `at_most`: during the rest, other threads ran.
     fn count(&mut self, now: Instant, at_most: Duration) {
         self.waited += now.saturating_duration_since(self.last).min(at_most);
         self.last = now;
+    }
+
+    /// Counts the time since the last poll.
+    fn count_poll(&mut self, now: Instant) {
+        // Foreign threads interrupt one that never yields to them.
+        let at_most = if self.rivals == Rivals::Foreign { CALL_MAX } else { Duration::MAX };
+        self.count(now, at_most);
     }
 }
 
@@ -89,24 +114,35 @@ impl Waiter {
     }
 
     /// Returns the action to take after a poll that moved nothing. The first polls of a wait do not
-    /// read the clock `now`.
+    /// read the clock `now`. `peers_run_elsewhere` is
+    /// [`Transport::peers_run_elsewhere`](crate::Transport::peers_run_elsewhere).
     #[inline]
-    pub fn idle(&mut self, now: impl FnOnce() -> Instant) -> Idle {
-        let spins = !self.contention.is_likely();
+    pub fn idle(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        peers_run_elsewhere: impl FnOnce() -> bool,
+    ) -> Idle {
+        let rivals = self.contention.rivals(peers_run_elsewhere);
+        let spins = rivals != Rivals::Own;
         if self.polls < POLLS && (spins || !self.yield_max.is_zero()) {
             self.polls += 1;
             return if spins { Idle::Spin } else { Idle::Yield };
         }
         let now = now();
         let wait = self.current.get_or_insert(Wait::new(now));
-        wait.count(now, Duration::MAX);
-        if spins && wait.waited < SPIN.min(self.yield_max) {
-            Idle::Spin
-        } else if wait.waited < self.yield_for && now.saturating_duration_since(wait.since) < AWAKE_MAX {
-            Idle::Yield
-        } else {
-            Idle::Sleep
+        wait.rivals = rivals;
+        wait.count_poll(now);
+        let is_short = now.saturating_duration_since(wait.since) < AWAKE_MAX;
+        if is_short && wait.waited < spin_max(rivals, self.yield_for, self.yield_max) {
+            return Idle::Spin;
         }
+        if rivals == Rivals::Foreign && !wait.has_probed {
+            // They may be gone. During a wait of this length, a time slice hardly matters.
+            wait.has_probed = true;
+            self.contention.measure_next();
+            return Idle::Yield;
+        }
+        if is_short && wait.waited < self.yield_for { Idle::Yield } else { Idle::Sleep }
     }
 
     /// Returns when the current wait began, if it has read the clock.
@@ -116,14 +152,16 @@ impl Waiter {
         self.current.map(|wait| wait.since)
     }
 
-    /// Lets another thread run, and occasionally measures whether one did.
-    pub fn yield_now(&mut self, now: impl Fn() -> Instant) {
-        self.contention.yield_now(&now);
-        self.yielded(now);
+    /// Begins to let another thread run, and occasionally to measure whether one does.
+    pub fn begin_yield(&mut self, now: impl FnOnce() -> Instant) -> Yielding {
+        Yielding(self.contention.begin_yield(now))
     }
 
     /// Records that the thread yielded since the last poll.
-    pub fn yielded(&mut self, now: impl FnOnce() -> Instant) {
+    pub fn end_yield(&mut self, yielding: Yielding, now: impl Fn() -> Instant) {
+        if let Some(measurement) = yielding.0 {
+            self.contention.end_yield(measurement, now());
+        }
         if let Some(wait) = &mut self.current {
             wait.count(now(), CALL_MAX);
         }
@@ -139,17 +177,30 @@ impl Waiter {
     #[inline]
     pub fn moved(&mut self, now: impl FnOnce() -> Instant) {
         self.polls = 0;
-        if let Some(mut wait) = self.current.take() {
-            wait.count(now(), Duration::MAX);
-            self.record(wait.waited);
+        self.contention.end_wait();
+        if let Some(wait) = self.current.take() {
+            self.record(wait, now());
         }
     }
 
-    fn record(&mut self, waited: Duration) {
-        // Yielding pays off if it covers the whole wait.
-        let pays = waited < self.yield_max + WAKE_UP;
+    fn record(&mut self, mut wait: Wait, now: Instant) {
+        wait.count_poll(now);
+        // Staying awake pays off if it covers the whole wait.
+        let covered = if wait.rivals == Rivals::Foreign { HOLD_MAX } else { self.yield_max + WAKE_UP };
+        let pays = wait.waited < covered;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
         self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
+    }
+}
+
+/// Returns the time to spin of a thread that otherwise yields for `yield_for`.
+fn spin_max(rivals: Rivals, yield_for: Duration, yield_max: Duration) -> Duration {
+    match rivals {
+        Rivals::None => SPIN.min(yield_max),
+        Rivals::Own => Duration::ZERO,
+        Rivals::Foreign if yield_max.is_zero() => Duration::ZERO,
+        // After long waits, it is shorter by the same factor.
+        Rivals::Foreign => HOLD_MAX.mul_f64(yield_for.as_secs_f64() / yield_max.as_secs_f64()),
     }
 }
 
@@ -194,18 +245,35 @@ mod tests {
 
     use super::*;
 
+    /// Polls while peers may want the processor.
+    fn poll(waiter: &mut Waiter, now: impl FnOnce() -> Instant) -> Idle {
+        waiter.idle(now, || false)
+    }
+
+    /// Polls while all peers run elsewhere.
+    fn poll_alone(waiter: &mut Waiter, now: impl FnOnce() -> Instant) -> Idle {
+        waiter.idle(now, || true)
+    }
+
     /// Makes the polls that do not read the clock.
     fn poll_without_clock(waiter: &mut Waiter) {
-        while !waiter.contention.is_likely() && waiter.polls < POLLS {
-            assert_eq!(waiter.idle(|| unreachable!()), Idle::Spin);
+        while waiter.polls < POLLS {
+            assert_eq!(poll(waiter, || unreachable!()), Idle::Spin);
         }
+    }
+
+    /// Yields for a time.
+    fn yield_for(waiter: &mut Waiter, now: &Cell<Instant>, time: Duration) {
+        let yielding = waiter.begin_yield(|| now.get());
+        now.set(now.get() + time);
+        waiter.end_yield(yielding, || now.get());
     }
 
     fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
         poll_without_clock(waiter);
-        waiter.idle(|| start);
+        poll(waiter, || start);
         let end = start + Duration::from_micros(micros);
-        let last = waiter.idle(|| end);
+        let last = poll(waiter, || end);
         waiter.moved(|| end);
         last
     }
@@ -215,31 +283,29 @@ mod tests {
         let mut waiter = Waiter::new(Duration::from_micros(100));
         let start = Instant::now();
         poll_without_clock(&mut waiter);
-        assert_eq!(waiter.idle(|| start), Idle::Spin);
-        assert_eq!(waiter.idle(|| start + Duration::from_micros(99)), Idle::Yield);
-        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+        assert_eq!(poll(&mut waiter, || start), Idle::Spin);
+        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(99)), Idle::Yield);
+        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
     }
 
-    /// Waits until it is time to sleep, if a yield takes `call` and a poll `poll` microseconds.
-    /// Returns the number of yields.
-    fn yields(call: u64, poll: u64) -> usize {
+    /// Waits until it is time to sleep, if a yield takes `call` microseconds, and `between` pass
+    /// before the next poll. Returns the number of yields.
+    fn yields(call: u64, between: u64) -> usize {
         let mut waiter = Waiter::new(Duration::from_micros(100));
         let now = Cell::new(Instant::now());
         let pass = |micros| now.set(now.get() + Duration::from_micros(micros));
         poll_without_clock(&mut waiter);
         let mut yields = 0;
         loop {
-            match waiter.idle(|| now.get()) {
+            match poll(&mut waiter, || now.get()) {
                 Idle::Spin => {}
                 Idle::Sleep => return yields,
                 Idle::Yield => {
                     yields += 1;
-                    // This reads the time of the test twice, but does not advance it.
-                    pass(call);
-                    waiter.yield_now(|| now.get());
+                    yield_for(&mut waiter, &now, Duration::from_micros(call));
                 }
             }
-            pass(poll);
+            pass(between);
         }
     }
 
@@ -253,16 +319,10 @@ mod tests {
         assert_eq!(yields(0, 50), 1);
     }
 
-    /// Returns a waiter that found other threads running whenever it yielded.
+    /// Returns a waiter that found other threads running when it yielded.
     fn contended(yield_max: Duration) -> Waiter {
         let mut waiter = Waiter::new(yield_max);
-        let now = Cell::new(Instant::now());
-        while !waiter.contention.is_likely() {
-            waiter.yield_now(|| {
-                now.set(now.get() + Duration::from_millis(1));
-                now.get()
-            });
-        }
+        yield_for(&mut waiter, &Cell::new(Instant::now()), Duration::from_millis(1));
         waiter
     }
 
@@ -270,23 +330,66 @@ mod tests {
     fn on_a_contended_processor_it_yields_before_it_reads_the_clock() {
         let mut waiter = contended(Duration::from_micros(100));
         for _ in 0..POLLS {
-            assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield);
-            waiter.yielded(|| unreachable!());
+            assert_eq!(poll(&mut waiter, || unreachable!()), Idle::Yield);
         }
         let start = Instant::now();
-        assert_eq!(waiter.idle(|| start), Idle::Yield);
+        assert_eq!(poll(&mut waiter, || start), Idle::Yield);
         assert_eq!(waiter.since(), Some(start));
-        assert_eq!(waiter.idle(|| start + Duration::from_micros(100)), Idle::Sleep);
+        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
         waiter.moved(|| start + Duration::from_micros(100));
-        assert_eq!(waiter.idle(|| unreachable!()), Idle::Yield, "the next wait begins anew");
-        assert_eq!(contended(Duration::ZERO).idle(Instant::now), Idle::Sleep);
+        assert_eq!(poll(&mut waiter, || unreachable!()), Idle::Yield, "the next wait begins anew");
+        assert_eq!(poll(&mut contended(Duration::ZERO), Instant::now), Idle::Sleep);
+    }
+
+    /// Polls every microsecond of this thread, which foreign threads interrupt after every
+    /// 100 polls, until it would not spin. Returns the number of polls and the last action.
+    fn spin_beside_foreign_threads(waiter: &mut Waiter, now: &Cell<Instant>) -> (usize, Idle) {
+        for polls in 1.. {
+            let idle = poll_alone(waiter, || now.get());
+            if idle != Idle::Spin {
+                return (polls, idle);
+            }
+            let interruption = if polls % 100 == 0 { Duration::from_micros(100) } else { Duration::ZERO };
+            now.set(now.get() + Duration::from_micros(1) + interruption);
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn it_keeps_a_processor_that_only_foreign_threads_want() {
+        let mut waiter = contended(Duration::from_micros(100));
+        let now = Cell::new(Instant::now());
+        let (polls, idle) = spin_beside_foreign_threads(&mut waiter, &now);
+        // An interruption counts as a poll of two microseconds.
+        assert!((3_900..4_010).contains(&polls), "{polls}");
+        assert_eq!(idle, Idle::Yield, "whether they are still there");
+        yield_for(&mut waiter, &now, Duration::from_millis(1));
+        assert_eq!(poll_alone(&mut waiter, || now.get()), Idle::Sleep);
+        waiter.moved(|| now.get());
+        let (shorter, _) = spin_beside_foreign_threads(&mut waiter, &now);
+        assert!(shorter < polls * 2 / 3, "after a long wait: {shorter}");
+        waiter.moved(|| now.get());
+        let (longer, _) = spin_beside_foreign_threads(&mut waiter, &now);
+        assert!(longer > shorter * 3 / 2, "after a short wait: {longer}");
+    }
+
+    #[test]
+    fn it_notices_during_long_waits_that_foreign_threads_are_gone() {
+        let mut waiter = contended(Duration::from_micros(100));
+        let now = Cell::new(Instant::now());
+        let (polls, idle) = spin_beside_foreign_threads(&mut waiter, &now);
+        assert!(polls > 1000 && idle == Idle::Yield);
+        yield_for(&mut waiter, &now, Duration::ZERO);
+        waiter.moved(|| now.get());
+        let (polls, _) = spin_beside_foreign_threads(&mut waiter, &now);
+        assert!(polls < 20, "{polls}");
     }
 
     #[test]
     fn a_waiter_that_must_not_yield_sleeps_at_once() {
         let mut waiter = Waiter::new(Duration::ZERO);
         poll_without_clock(&mut waiter);
-        assert_eq!(waiter.idle(Instant::now), Idle::Sleep);
+        assert_eq!(poll(&mut waiter, Instant::now), Idle::Sleep);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, never, select_b
 
 use crate::panics::caught;
 use crate::scheduler::{EndOfTurns, Turns};
+use crate::wait::run_in_background;
 use crate::{Comm, Communicator as _, Error, Host, Memory, Process, Result, Work};
 
 /// An operation to run, or to end with the error that cancelled the worker.
@@ -108,6 +109,7 @@ fn run<M: Memory>(
     mut cancelled: Receiver<Error>,
     turns: Option<Turns>,
 ) {
+    run_in_background();
     if let Some(turns) = &turns {
         turns.begin();
     }

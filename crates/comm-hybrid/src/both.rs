@@ -54,6 +54,10 @@ impl Both {
         self.shm.cached_bytes()
     }
 
+    pub(crate) fn peers_run_elsewhere(&self) -> bool {
+        self.shm.peers_run_elsewhere()
+    }
+
     pub(crate) const fn shm(&mut self) -> &mut SharedMemoryTransport {
         &mut self.shm
     }

@@ -154,6 +154,10 @@ impl Transport for HybridTransport {
         whole!(&self.inner, channel => channel.cached_bytes())
     }
 
+    fn peers_run_elsewhere(&self) -> bool {
+        whole!(&self.inner, channel => channel.peers_run_elsewhere())
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }

@@ -230,6 +230,13 @@ impl Peer {
         self.control_out().writer().clear();
     }
 
+    /// Shows the peer on which processor this thread waits, and returns whether the peer last
+    /// waited there, too.
+    pub(crate) fn shares_processor(&self, processor: usize) -> bool {
+        self.control_out().show_processor(processor);
+        self.control_in().was_on(processor)
+    }
+
     /// Unmaps regions that the peer has dropped.
     pub(crate) fn evict_regions(&mut self) {
         let control = self.connection.segment.control(self.incoming());

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::host::HostId;
 
 /// The first field of every record: the version of the format.
-const VERSION: &str = "8";
+const VERSION: &str = "9";
 
 /// The address of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +77,11 @@ mod tests {
         let text = record().to_string();
         assert_eq!(
             text,
-            "8 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+            "9 0000000000000000000000000000000b.4026531833.4026531837.1000 \
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
-        assert_eq!(Record(None).to_string(), "8 -");
-        for other in ["", "8", "8 - 0", &text.replacen('8', "7", 1), &format!("{text} more")] {
+        assert_eq!(Record(None).to_string(), "9 -");
+        for other in ["", "9", "9 - 0", &text.replacen('9', "8", 1), &format!("{text} more")] {
             assert_eq!(Record::parse(other), None, "{other:?}");
         }
     }

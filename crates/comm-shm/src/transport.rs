@@ -435,6 +435,13 @@ impl Transport for SharedMemoryTransport {
         self.epoll.as_fd()
     }
 
+    fn peers_run_elsewhere(&self) -> bool {
+        let processor = rustix::thread::sched_getcpu();
+        let sharing = self.peers.iter().flatten().filter(|peer| peer.shares_processor(processor));
+        // Every peer is to learn the processor.
+        sharing.count() == 0
+    }
+
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
         Arc::<AbortSignal>::clone(&self.abort)
     }

@@ -209,6 +209,10 @@ where
         self.transport.yield_now();
     }
 
+    fn peers_run_elsewhere(&self) -> bool {
+        self.transport.peers_run_elsewhere()
+    }
+
     fn waiter(&self, yield_max: Duration) -> Waiter {
         self.transport.waiter(yield_max)
     }

@@ -150,7 +150,8 @@ impl Session {
                             self.check_while_moving(clock)?;
                         }
                     }
-                    let idle = self.waiter.idle(|| self.data.now());
+                    let data = &*self.data;
+                    let idle = self.waiter.idle(|| data.now(), || data.peers_run_elsewhere());
                     if !clock.has_started()
                         && let Some(since) = self.waiter.since()
                     {
@@ -163,12 +164,19 @@ impl Session {
                     }
                     match idle {
                         Idle::Spin => std::hint::spin_loop(),
-                        Idle::Yield => self.waiter.yield_now(|| self.data.now()),
+                        Idle::Yield => self.yield_now(),
                         Idle::Sleep => self.sleep(clock)?,
                     }
                 }
             }
         }
+    }
+
+    /// Lets another thread run.
+    fn yield_now(&mut self) {
+        let yielding = self.waiter.begin_yield(|| self.data.now());
+        self.data.yield_now();
+        self.waiter.end_yield(yielding, || self.data.now());
     }
 
     /// Applies the deadline to a call whose data moves so steadily that this rank never sleeps.

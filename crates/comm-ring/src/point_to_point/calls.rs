@@ -180,8 +180,8 @@ impl Messenger {
             if partly != before {
                 waiter.reset();
             }
-            let spins = waiter.idle(|| transport.now()) == Idle::Spin;
-            if !spins || self.callers.load(Ordering::Relaxed) > 0 {
+            let idle = waiter.idle(|| transport.now(), || transport.peers_run_elsewhere());
+            if idle != Idle::Spin || self.callers.load(Ordering::Relaxed) > 0 {
                 break;
             }
             std::hint::spin_loop();

@@ -98,16 +98,17 @@ fn idle<'a>(
     caller: &mut CallerBuffers<'_>,
     interest: &mut Interest,
 ) -> MutexGuard<'a, State> {
-    match state.waiter.idle(|| transport.now()) {
+    match state.waiter.idle(|| transport.now(), || transport.peers_run_elsewhere()) {
         Idle::Spin => {
             std::hint::spin_loop();
             yield_lock(messenger, state, transport)
         }
         Idle::Yield => {
+            let yielding = state.waiter.begin_yield(|| transport.now());
             drop(state);
             transport.yield_now();
             state = messenger.lock();
-            state.waiter.yielded(|| transport.now());
+            state.waiter.end_yield(yielding, || transport.now());
             state
         }
         Idle::Sleep => {

@@ -62,6 +62,13 @@ pub(super) struct WriterShared {
     pub(super) revoked: AtomicU32,
     /// Nonzero while the writer may write into the window of the reader.
     pub(super) is_putting: AtomicU32,
+    /// One more than the number of the processor on which the writer last waited while other
+    /// threads wanted it; zero if it never did.
+    pub(super) processor: AtomicU32,
+}
+
+const fn processor_mark(processor: usize) -> u32 {
+    (processor as u32).wrapping_add(1)
 }
 
 /// The size of [`Control`] is part of the format.
@@ -81,6 +88,7 @@ impl Control {
                 descriptors: AtomicU64::new(0),
                 revoked: AtomicU32::new(0),
                 is_putting: AtomicU32::new(0),
+                processor: AtomicU32::new(0),
             }),
             read: CachePadded(ReaderShared {
                 head: AtomicU64::new(0),
@@ -184,6 +192,20 @@ impl Control {
         let has_put = self.window(call).is_some() && write();
         self.written.0.is_putting.store(0, Ordering::Release);
         has_put
+    }
+
+    /// Shows the reader on which processor the writer waits.
+    pub(crate) fn show_processor(&self, processor: usize) {
+        let shown = processor_mark(processor);
+        let place = &self.written.0.processor;
+        if place.load(Ordering::Relaxed) != shown {
+            place.store(shown, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the writer last waited on this processor.
+    pub(crate) fn was_on(&self, processor: usize) -> bool {
+        self.written.0.processor.load(Ordering::Relaxed) == processor_mark(processor)
     }
 
     /// Writes as a broken or hostile peer may.

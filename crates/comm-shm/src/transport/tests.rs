@@ -284,3 +284,22 @@ fn an_exit_is_detected_without_sleeping() {
         }
     }
 }
+
+#[test]
+fn a_peer_is_elsewhere_unless_it_waits_on_the_same_processor() {
+    let wait = || {
+        let own = rustix::thread::sched_getcpu();
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(own);
+        rustix::thread::sched_setaffinity(None, &only).unwrap();
+        let (transport, far) = with_peer();
+        let (theirs, ours) = (far.segment.control(Direction::Back), far.segment.control(Direction::Out));
+        assert!(transport.peers_run_elsewhere(), "a peer that has never waited");
+        assert!(ours.was_on(own) && !ours.was_on(own + 1));
+        theirs.show_processor(own);
+        assert!(!transport.peers_run_elsewhere());
+        theirs.show_processor(own + 1);
+        assert!(transport.peers_run_elsewhere());
+    };
+    std::thread::spawn(wait).join().unwrap();
+}
