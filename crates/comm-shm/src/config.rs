@@ -18,10 +18,10 @@ pub struct SharedMemoryConfig {
     /// carry short frames, also have smaller ones.
     pub ring_bytes: usize,
     /// The minimum size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
-    /// that other ranks read in place in collectives; smaller ones are copied through the ring.
-    /// `usize::MAX` means that no allocated memory is read in place, including the shared buffers
-    /// of channels. Pieces of such a buffer that are smaller than 1/32 of this are still copied.
-    /// Ranks may use different values.
+    /// that other ranks read in place; smaller ones are copied through the ring. `usize::MAX` means
+    /// that no allocated memory is read in place, including the shared buffers of channels. Pieces
+    /// of such a buffer are still copied if a collective sends less than 1/32 of this at a time, or
+    /// a message less than this. Ranks may use different values.
     pub zero_copy_bytes: usize,
     /// The minimum size in bytes of a piece of any other memory that the receiver reads in place by
     /// cross-memory attach instead of through the ring. This applies to collectives that send the

@@ -30,6 +30,11 @@ pub(crate) struct ExportConfig {
 }
 
 impl ExportConfig {
+    /// Whether this rank and its peers read each other's memory by cross-memory attach.
+    pub(crate) const fn uses_cma(&self) -> bool {
+        self.cma_bytes_min < usize::MAX
+    }
+
     /// The size of the longest piece that is copied.
     pub(crate) const fn copied_max(&self) -> usize {
         self.bytes_min.saturating_sub(1)

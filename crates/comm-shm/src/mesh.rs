@@ -175,12 +175,18 @@ impl Protocol for SharedMemoryProtocol {
     fn channel(&self, connected: ConnectedChannel<Self>) -> Result<SharedMemoryTransport> {
         let ConnectedChannel { key, group, peers, registration, .. } = connected;
         let registration = registration.filter(Registration::is_on_demand);
-        // Senders on other channels do not wait for the release of each piece before they reuse its
-        // memory.
-        let export = (key.channel.kind == ChannelKind::Collective).then(|| ExportConfig {
+        let export = match key.channel.kind {
+            ChannelKind::Collective => Some((self.config.region_bytes_min(), self.config.cma_bytes_min())),
+            // Nothing is registered there. Short messages are copied, so that their senders need
+            // not wait for the receivers.
+            ChannelKind::PointToPoint => Some((self.config.zero_copy_bytes.max(1), usize::MAX)),
+            // Senders do not wait until their memory is released.
+            _ => None,
+        };
+        let export = export.map(|(bytes_min, cma_bytes_min)| ExportConfig {
             regions: Arc::clone(&self.regions),
-            bytes_min: self.config.region_bytes_min(),
-            cma_bytes_min: self.config.cma_bytes_min(),
+            bytes_min,
+            cma_bytes_min,
         });
         let connections = peers.into_iter().map(|(id, connection)| (id.rank, connection));
         SharedMemoryTransport::new(group, connections, registration, export)

@@ -100,7 +100,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(rank: usize, connection: Connection, export: Option<ExportConfig>) -> Self {
         let capacity = connection.segment.capacity();
-        let cma = export.as_ref().and_then(|_| connection.open_cma());
+        let cma = export.as_ref().filter(|export| export.uses_cma()).and_then(|_| connection.open_cma());
         let copied_max = export.as_ref().map_or(usize::MAX, ExportConfig::copied_max);
         Self {
             rank,

@@ -42,15 +42,16 @@ const ATTEMPTS_MAX: u32 = 4096;
 /// While no rank sleeps, bytes move without a system call. A rank sets a flag in shared memory
 /// before it sleeps, and is woken through its socket.
 ///
-/// On channels for collectives, a large piece that lies in memory from
+/// On channels for collectives and messages, a large piece that lies in memory from
 /// [`Fabric::allocate`](comm_core::Fabric::allocate) is not copied into the ring: the peer gets a
 /// descriptor of it, and reads it in place. It is released when the peer has read it to the end. It
 /// remains readable until then, even if its process is killed or drops it. If it is revoked with
 /// [`Transport::revoke`], the peer's stream ends with [`Loss::Io`](comm_core::Loss::Io).
 ///
-/// On the same channels, large pieces of memory that was registered with [`Transport::register`]
-/// are read in place by cross-memory attach, if the system lets the peer read the memory of this
-/// process. They are released likewise, but are lost when this process exits.
+/// On channels for collectives, large pieces of memory that was registered with
+/// [`Transport::register`] are read in place by cross-memory attach, if the system lets the peer
+/// read the memory of this process. They are released likewise, but are lost when this process
+/// exits.
 ///
 /// Nothing is allocated after opening, except a record of each region when it is first exported to
 /// a peer, and 64 KiB for each peer whose memory is reduced by cross-memory attach.

@@ -37,9 +37,12 @@ impl Lengths {
     }
 }
 
+/// A buffer of the program or of the communicator.
+pub(super) type Memory<T> = Box<dyn DerefMut<Target = [T]> + Send + Sync>;
+
 /// Copies of one buffer in one allocation, of which calls use one after the other.
 struct Rotation<T> {
-    memory: Box<dyn DerefMut<Target = [T]>>,
+    memory: Memory<T>,
     len: usize,
     /// The distance between the starts of two copies in elements.
     stride: usize,
@@ -220,8 +223,9 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     }
 }
 
-/// Allocates a buffer, and writes to all of its pages, because untouched pages take no memory.
-fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Box<dyn DerefMut<Target = [T]>>> {
+/// Allocates a buffer, from the communicator if there is one, and writes to all of its pages,
+/// because untouched pages take no memory.
+pub(super) fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Memory<T>> {
     if let Some(comm) = comm {
         let mut buffer = comm.alloc(len)?;
         buffer.fill(T::of(UNTOUCHED));

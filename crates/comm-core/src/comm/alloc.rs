@@ -5,9 +5,9 @@ use crate::{Buffer, Comm, Element, Host, Result};
 impl Comm<Host> {
     /// Allocates a buffer of `len` elements, all zero, where this communicator moves them fastest.
     ///
-    /// With shared memory, other ranks of the host read the data that collectives send from such a
-    /// buffer in place, if it is large enough for this to be faster than copying. The call then
-    /// returns on the sending rank once the others have read the data. They write to the buffer
+    /// With shared memory, other ranks of the host read the data that is sent from such a buffer in
+    /// place, if it is large enough for this to be faster than copying. The call then returns on
+    /// the sending rank once the others have read the data. They write to the buffer
     /// only in an all-reduce of it, and if that fails, no longer when it returns. A smaller buffer,
     /// one of a communicator over another transport, or one for which the limits of the process
     /// allow no file, is ordinary memory. Calls still accept any slice, and buffers of any

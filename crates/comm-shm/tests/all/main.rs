@@ -5,4 +5,5 @@ mod allocated;
 mod common;
 mod conformance;
 mod fabric;
+mod messages;
 mod processes;

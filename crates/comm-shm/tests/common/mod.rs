@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests; each program uses a part of this")]
 
 pub(crate) mod arena;
+pub(crate) mod stopping;
 
 use std::thread;
 use std::time::Duration;

@@ -7,6 +7,7 @@ mod collectives;
 #[path = "../common/mod.rs"]
 mod common;
 mod fork;
+mod messages;
 mod process;
 
 use comm_shm::Heap;

@@ -6,7 +6,8 @@ use comm::{Comm, ReduceOp, Source, Work};
 use comm_sim::exact;
 
 use super::Kind;
-use crate::error::{CliError, Result};
+use crate::error::Result;
+use crate::perf::buffers::{Memory, allocate};
 
 /// The tags of messages, and of the acknowledgement of a window.
 const DATA: u64 = 0;
@@ -15,16 +16,34 @@ const ACK: u64 = 1;
 /// A byte that no message contains.
 const UNTOUCHED: u8 = 0xa5;
 
+/// A message that is sent several times at once.
+#[derive(Clone)]
+struct Outgoing(Arc<Memory<u8>>);
+
+impl AsRef<[u8]> for Outgoing {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The buffer of a receive.
+struct Incoming(Memory<u8>);
+
+impl AsMut<[u8]> for Incoming {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
 /// The buffers and the role of one rank.
-#[derive(Debug)]
 pub(super) struct Endpoint<'a> {
     comm: &'a Comm,
     kind: Kind,
     role: Role,
     /// The contents of every message of a window.
-    outgoing: Arc<[u8]>,
+    outgoing: Outgoing,
     /// One buffer per message of a window.
-    incoming: Vec<Vec<u8>>,
+    incoming: Vec<Incoming>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +57,8 @@ enum Role {
 }
 
 impl<'a> Endpoint<'a> {
-    pub(super) fn new(comm: &'a Comm, kind: Kind, bytes: usize) -> Result<Self> {
+    /// Allocates the buffers for messages of this size, from the communicator if `alloc`.
+    pub(super) fn new(comm: &'a Comm, kind: Kind, bytes: usize, alloc: bool) -> Result<Self> {
         let last = comm.size() - 1;
         let role = match comm.rank() {
             0 => Role::First { peer: last },
@@ -51,11 +71,12 @@ impl<'a> Endpoint<'a> {
             (Kind::Bandwidth, Role::Last { .. }) => (false, true),
             (Kind::Latency | Kind::Bidirectional, _) => (true, true),
         };
-        let rank = comm.rank();
-        let outgoing = (0..if sends { bytes } else { 0 }).map(|index| pattern(rank, index)).collect();
+        let buffer = |bytes| allocate(alloc.then_some(comm), bytes);
+        let mut outgoing = buffer(if sends { bytes } else { 0 })?;
+        outgoing.iter_mut().enumerate().for_each(|(index, byte)| *byte = pattern(comm.rank(), index));
         let count = if receives { kind.window(bytes) } else { 0 };
-        let incoming = (0..count).map(|_| buffer(bytes)).collect::<Result<_>>()?;
-        Ok(Self { comm, kind, role, outgoing, incoming })
+        let incoming = (0..count).map(|_| buffer(bytes).map(Incoming)).collect::<Result<_>>()?;
+        Ok(Self { comm, kind, role, outgoing: Outgoing(Arc::new(outgoing)), incoming })
     }
 
     /// Makes the call once: a round trip, or a window with its acknowledgement.
@@ -71,12 +92,12 @@ impl<'a> Endpoint<'a> {
     }
 
     fn send(&self, peer: usize) -> comm::Result<()> {
-        self.comm.send(peer, DATA, &*self.outgoing)
+        self.comm.send(peer, DATA, self.outgoing.as_ref())
     }
 
     fn receive(&mut self, peer: usize) -> comm::Result<()> {
         match self.incoming.first_mut() {
-            Some(buffer) => self.comm.recv(Source::Rank(peer), DATA, &mut buffer[..]).map(drop),
+            Some(buffer) => self.comm.recv(Source::Rank(peer), DATA, buffer.as_mut()).map(drop),
             None => Ok(()),
         }
     }
@@ -87,9 +108,10 @@ impl<'a> Endpoint<'a> {
             .into_iter()
             .map(|buffer| self.comm.recv_async::<u8, _>(Source::Rank(peer), DATA, buffer))
             .collect::<comm::Result<Vec<Work<_>>>>()?;
-        let sends = if self.outgoing.is_empty() { 0 } else { self.kind.window(self.outgoing.len()) };
+        let bytes = self.outgoing.as_ref().len();
+        let sends = if bytes == 0 { 0 } else { self.kind.window(bytes) };
         let sent = (0..sends)
-            .map(|_| self.comm.send_async::<u8, _>(peer, DATA, Arc::clone(&self.outgoing)))
+            .map(|_| self.comm.send_async::<u8, _>(peer, DATA, self.outgoing.clone()))
             .collect::<comm::Result<Vec<Work<_>>>>()?;
         sent.into_iter().try_for_each(|work| work.wait().map(drop))?;
         let receives = !received.is_empty();
@@ -106,14 +128,14 @@ impl<'a> Endpoint<'a> {
 
     /// Repeats the call, and returns the number of wrong bytes on all ranks.
     pub(super) fn count_wrong(&mut self) -> Result<u64> {
-        self.incoming.iter_mut().for_each(|buffer| buffer.fill(UNTOUCHED));
+        self.incoming.iter_mut().for_each(|buffer| buffer.as_mut().fill(UNTOUCHED));
         self.call()?;
         let peer = match self.role {
             Role::First { peer } | Role::Last { peer } => peer,
             Role::Idle => 0,
         };
-        let wrong = |buffer: &Vec<u8>| {
-            buffer.iter().enumerate().filter(|(index, byte)| **byte != pattern(peer, *index)).count() as u64
+        let wrong = |buffer: &Incoming| {
+            buffer.0.iter().enumerate().filter(|(index, byte)| **byte != pattern(peer, *index)).count() as u64
         };
         let mut wrong = [self.incoming.iter().map(wrong).sum()];
         self.comm.all_reduce(&mut wrong, ReduceOp::Sum)?;
@@ -123,12 +145,4 @@ impl<'a> Endpoint<'a> {
 
 fn pattern(rank: usize, index: usize) -> u8 {
     exact::block_number(rank, 0, index) as u8
-}
-
-fn buffer(bytes: usize) -> Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    let refused = |_| CliError::usage(format!("--max: no memory for {bytes} bytes"));
-    buffer.try_reserve_exact(bytes).map_err(refused)?;
-    buffer.resize(bytes, UNTOUCHED);
-    Ok(buffer)
 }

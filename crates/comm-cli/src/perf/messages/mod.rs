@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    fn info(self, ranks: usize) -> BenchmarkInfo {
+    fn info(self, ranks: usize, alloc: bool) -> BenchmarkInfo {
         let bus_factor = if self == Self::Bidirectional { 2.0 } else { 1.0 };
         BenchmarkInfo {
             name: self.name(),
@@ -49,7 +49,7 @@ impl Kind {
             op: None,
             root: None,
             layout: "",
-            alloc: false,
+            alloc,
             bus_factor,
         }
     }
@@ -105,7 +105,8 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
     let progress = Progress::new(sizes.len() * Kind::ALL.len(), session.prints());
     let mut wrong = perf.call.check.then_some(0);
     for kind in Kind::ALL {
-        let printer = Printer::new(perf.output.format(), kind.info(session.ranks()), session);
+        let printer =
+            Printer::new(perf.output.format(), kind.info(session.ranks(), perf.call.alloc), session);
         // CSV has a single header.
         if kind == Kind::Latency || perf.output.format() != Format::Csv {
             printer.header(session)?;
@@ -128,7 +129,7 @@ pub(super) fn run(session: &Session, perf: &Perf) -> Result<()> {
 
 /// Measures one size.
 fn row(session: &Session, perf: &Perf, kind: Kind, bytes: usize) -> Result<Row> {
-    let mut endpoint = Endpoint::new(&session.comm, kind, bytes)?;
+    let mut endpoint = Endpoint::new(&session.comm, kind, bytes, perf.call.alloc)?;
     let mut times = timing::measure(&session.comm, &perf.samples, &mut || endpoint.call())?;
     times.iter_mut().for_each(|time| *time /= kind.messages_per_call(bytes));
     let wrong = if perf.call.check { Some(endpoint.count_wrong()?) } else { None };
@@ -152,9 +153,9 @@ mod tests {
     fn every_message_arrives_as_it_was_sent() {
         for kind in Kind::ALL {
             for ranks in [2, 3, 5] {
-                for bytes in [1, 100, (64 << 10) + 1] {
+                for (bytes, alloc) in [(1, false), (100, true), ((64 << 10) + 1, false), (300 << 10, true)] {
                     let wrong = comm::threads::run(ranks, |comm| {
-                        let mut endpoint = Endpoint::new(&comm, kind, bytes).unwrap();
+                        let mut endpoint = Endpoint::new(&comm, kind, bytes, alloc).unwrap();
                         endpoint.call().unwrap();
                         endpoint.count_wrong().unwrap()
                     });

@@ -6,7 +6,7 @@ use comm_core::{Result, Transport};
 
 use super::operation::{Kind, Operation, misplaced};
 use super::peer::{FrameBody, OnSent, PartialFrame};
-use super::{CallerBuffers, Payload, ProgressEngine, RequestId};
+use super::{CallerBuffers, ProgressEngine, RequestId};
 use crate::point_to_point::frame::Frame;
 
 /// The number of bytes that are sent to one peer before the next one's turn.
@@ -112,15 +112,8 @@ impl ProgressEngine {
             OnSent::Nothing => {}
             OnSent::Received(request) => self.end_received(request),
             OnSent::Continue(transfer) => peer.outgoing_transfers.push_back(transfer),
-            OnSent::Sent(request) => match self.operations.get(&request) {
-                Some(Operation { kind: Kind::Send(send), .. })
-                    if !matches!(send.payload, Payload::Copied(_)) =>
-                {
-                    // The transport may still read the memory, which belongs to the caller.
-                    peer.unreleased.push_back((peer.accepted, request));
-                }
-                _ => self.end(request, Ok(None)),
-            },
+            // The transport may still read the memory.
+            OnSent::Sent(request) => peer.unreleased.push_back((peer.accepted, request)),
         }
     }
 
