@@ -1,7 +1,7 @@
 """Measures a collective of Gloo, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS ROTATED BYTES...
 
-Starts the ranks on this machine. Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample
-is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples.
+Starts the ranks on this machine. Measures as `commctl perf` does, with sums of f32: after barriers for SETTLE and two
+warm-up calls per size, a sample is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples.
 Sizes are defined as in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit,
 before the measurement.
 
@@ -18,6 +18,7 @@ import time
 import gloo_ranks
 
 WARMUP = 2
+SETTLE = 0.4
 GROWTH_MAX = 16
 CALLS_MAX = 1 << 24
 COPIES_MAX = 1024
@@ -136,6 +137,18 @@ def agree_on_calls(dist, torch, rotation, least):
         calls = int(following.item())
 
 
+class Barriers:
+    """Calls that move nothing."""
+
+    def elapsed(self, calls):
+        import torch.distributed as dist
+
+        start = time.perf_counter()
+        for _ in range(calls):
+            dist.barrier()
+        return time.perf_counter() - start
+
+
 def measure(dist, torch, rotation, samples, least):
     rotation.elapsed(WARMUP)
     calls = agree_on_calls(dist, torch, rotation, least)
@@ -153,6 +166,8 @@ def copies(rotated, size):
 
 
 def measure_all(torch, dist, rank, ranks, name, samples, least, rotated, sizes):
+    # Until then, the scheduler has spread the ranks over the processors.
+    agree_on_calls(dist, torch, Barriers(), SETTLE)
     for size in sizes:
         cases = [Case(name, rank, ranks, size // 4) for _ in range(copies(rotated, size))]
         cases[0].check()

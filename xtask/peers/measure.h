@@ -1,8 +1,8 @@
 /* Measures a collective of which the including file defines the calls: PROGRAM COLLECTIVE SAMPLES SAMPLE_MS ROTATED
  * BYTES... It is C and C++.
  *
- * Measures as `commctl perf` does, with sums of f32: after two warm-up calls, a sample is the average time of
- * consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples. Sizes are defined as
+ * Measures as `commctl perf` does, with sums of f32: after barriers for SETTLE and two warm-up calls per size, a sample is
+ * the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples. Sizes are defined as
  * in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit, before the
  * measurement.
  *
@@ -15,6 +15,7 @@
 
 enum { WARMUP = 2, GROWTH_MAX = 16, ALIGNMENT = 4096, PERIOD = 16, COPIES_MAX = 1024 };
 static const long CALLS_MAX = 1L << 24;
+static const double SETTLE = 0.4; /* seconds */
 
 struct buffers {
     int rank, ranks;
@@ -157,6 +158,12 @@ static long agree_on_calls(const struct collective *c, struct buffers *b, double
     }
 }
 
+/* Keeps all ranks busy until the scheduler has spread them over the processors. */
+static void settle(void) {
+    struct buffers none = {0};
+    agree_on_calls(find("barrier"), &none, SETTLE, 0);
+}
+
 static int compare(const void *a, const void *b) {
     double difference = *(const double *)a - *(const double *)b;
     return (difference > 0) - (difference < 0);
@@ -223,5 +230,6 @@ static void measure_all(int argc, char **argv) {
     double least = atof(argv[3]) / 1e3;
     if (samples < 1) fail("SAMPLES is at least 1");
     long long rotated = atoll(argv[4]);
+    settle();
     for (int i = 5; i < argc; i++) measure_size(c, atoll(argv[i]), samples, least, rotated);
 }

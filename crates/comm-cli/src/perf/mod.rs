@@ -56,6 +56,7 @@ impl Perf {
         }
         let plans = self.plans(config.world_size)?;
         let session = Session::join(self.transport(&config), &config)?;
+        timing::settle(&session.comm)?;
         match self.benchmark {
             Some(Benchmark::SendRecv) => messages::run(&session, self),
             Some(Benchmark::Collective(_)) => {

@@ -11,6 +11,10 @@ const CALLS_MAX: u64 = 1 << 24;
 /// The largest growth factor, because a short measurement is inexact.
 const GROWTH_MAX: u64 = 16;
 
+/// The time in which the scheduler spreads new processes over the processors. Before that, three of
+/// four ranks may share one of two processors.
+const SETTLE: Duration = Duration::from_millis(400);
+
 /// Makes a number of calls, and returns the time that they took.
 type TimedCalls<'a> = dyn FnMut(u64) -> comm::Result<Duration> + 'a;
 
@@ -51,6 +55,16 @@ pub(crate) fn measure_with<T>(
         }
         Ok(total)
     })
+}
+
+/// Keeps all ranks busy until the scheduler has found a processor for each.
+pub(crate) fn settle(comm: &Comm) -> comm::Result<()> {
+    let mut barriers = |count| {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| comm.barrier())?;
+        Ok(start.elapsed())
+    };
+    agree_on_calls(comm, SETTLE, &mut barriers).map(drop)
 }
 
 fn measure_calls(comm: &Comm, samples: &Samples, timed: &mut TimedCalls<'_>) -> comm::Result<Vec<f64>> {
