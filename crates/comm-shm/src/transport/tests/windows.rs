@@ -216,3 +216,21 @@ fn a_claim_to_have_put_bytes_outside_a_window_ends_the_stream() {
         if at == 0 { assert_eq!(result.unwrap(), 10) } else { assert!(is_garbage(&result), "{descriptor:?}") }
     }
 }
+
+#[test]
+fn the_windows_of_all_peers_are_closed_also_if_the_first_one_is_being_written() {
+    let regions = Arc::<Regions>::default();
+    let export = ExportConfig { regions: Arc::clone(&regions), bytes_min: 1, cma_bytes_min: usize::MAX };
+    let (pairs, group) = ([connections(), connections()], Membership { rank: 0, size: 3 });
+    let group = Group::new(GroupId::WORLD, group).unwrap();
+    let [[first, far_first], [second, far_second]] = pairs;
+    let mut owner = SharedMemoryTransport::new(group, [(1, first), (2, second)], None, Some(export)).unwrap();
+    let page = rustix::param::page_size();
+    let mut memory = regions.allocate(2 * page, 1, PeerAccess::Write).unwrap();
+    owner.open_window(memory.bytes_mut(), CALL);
+    let window = |far: &Connection| far.segment.control(Direction::Back).window(CALL);
+    assert!(window(&far_first).is_some() && window(&far_second).is_some());
+    far_first.segment.control(Direction::Back).begin_put();
+    owner.revoke();
+    assert!(window(&far_first).is_none() && window(&far_second).is_none());
+}
