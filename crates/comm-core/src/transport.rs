@@ -173,8 +173,8 @@ pub trait Transport: Send {
     }
 
     /// Returns whether all peers on this host were last seen on other processors than that of this
-    /// thread, so that a thread which keeps its processor delays none of them. Shows the processor
-    /// of this thread to the peers. The default is `false`: unknown.
+    /// thread, so that a thread which keeps its processor delays none of them. The default is
+    /// `false`: unknown.
     fn peers_run_elsewhere(&self) -> bool {
         false
     }

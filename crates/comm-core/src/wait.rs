@@ -170,6 +170,7 @@ impl Waiter {
     /// Ends the current wait without learning from it.
     pub const fn reset(&mut self) {
         (self.polls, self.current) = (0, None);
+        self.contention.end_wait();
     }
 
     /// Ends the current wait, because something moved. Reads the clock only if the wait already

@@ -230,11 +230,11 @@ impl Peer {
         self.control_out().writer().clear();
     }
 
-    /// Shows the peer on which processor this thread waits, and returns whether the peer last
-    /// waited there, too.
+    /// Shows the peer on which processor this thread is, and returns whether the peer may be on the
+    /// same one.
     pub(crate) fn shares_processor(&self, processor: usize) -> bool {
         self.control_out().show_processor(processor);
-        self.control_in().was_on(processor)
+        self.control_in().may_be_on(processor)
     }
 
     /// Unmaps regions that the peer has dropped.

@@ -249,8 +249,17 @@ impl SharedMemoryTransport {
         }
     }
 
+    /// Shows all peers on which processor this thread is, and returns whether one of them may be on
+    /// the same one.
+    fn shares_processor(&self) -> bool {
+        let processor = rustix::thread::sched_getcpu();
+        let shares = |shares, peer: &Peer| peer.shares_processor(processor) || shares;
+        self.peers.iter().flatten().fold(false, shares)
+    }
+
     /// Handles notifications, and peers that have exited.
     fn poll_events(&mut self) -> Result<()> {
+        self.shares_processor();
         loop {
             let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
             let events = match epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) {
@@ -437,10 +446,7 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn peers_run_elsewhere(&self) -> bool {
-        let processor = rustix::thread::sched_getcpu();
-        let sharing = self.peers.iter().flatten().filter(|peer| peer.shares_processor(processor));
-        // Every peer is to learn the processor.
-        sharing.count() == 0
+        !self.shares_processor()
     }
 
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {

@@ -62,8 +62,8 @@ pub(super) struct WriterShared {
     pub(super) revoked: AtomicU32,
     /// Nonzero while the writer may write into the window of the reader.
     pub(super) is_putting: AtomicU32,
-    /// One more than the number of the processor on which the writer last waited while other
-    /// threads wanted it; zero if it never did.
+    /// One more than the number of the processor on which the writer was last seen; zero if it has
+    /// shown none.
     pub(super) processor: AtomicU32,
 }
 
@@ -194,7 +194,7 @@ impl Control {
         has_put
     }
 
-    /// Shows the reader on which processor the writer waits.
+    /// Shows the reader on which processor the writer is.
     pub(crate) fn show_processor(&self, processor: usize) {
         let shown = processor_mark(processor);
         let place = &self.written.0.processor;
@@ -203,9 +203,9 @@ impl Control {
         }
     }
 
-    /// Whether the writer last waited on this processor.
-    pub(crate) fn was_on(&self, processor: usize) -> bool {
-        self.written.0.processor.load(Ordering::Relaxed) == processor_mark(processor)
+    /// Whether the writer was last seen on this processor, or on none.
+    pub(crate) fn may_be_on(&self, processor: usize) -> bool {
+        [0, processor_mark(processor)].contains(&self.written.0.processor.load(Ordering::Relaxed))
     }
 
     /// Writes as a broken or hostile peer may.
