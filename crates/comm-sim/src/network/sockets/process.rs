@@ -42,8 +42,10 @@ impl World {
         }
         let (rank, peer) = (socket.rank, socket.peer);
         if is_closed {
-            // As of a process that closed its socket, or exited.
+            // As of a process that closed its socket, or exited. What it had sent and is not on its
+            // way yet is lost with the connection.
             socket.arrived.clear();
+            (socket.end, socket.has_ended) = (None, true);
             self.send_segment(id, SegmentContent::Reset);
         }
         if accepted > 0 || ends || is_closed {

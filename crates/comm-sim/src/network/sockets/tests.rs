@@ -9,7 +9,7 @@ use std::time::Duration;
 use comm_core::simulation::{self, SimulatedSystem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::network::{FaultPlan, Incident, VirtualClock, run};
+use crate::network::{FaultPlan, Incident, VirtualClock, run, simulate};
 
 const LATENCY: Duration = Duration::from_millis(10);
 const PORT: u16 = 7;
@@ -49,22 +49,24 @@ fn read_to_end(mut stream: &UnixStream) -> (Vec<u8>, Option<ErrorKind>) {
 /// Connects rank 1 to rank 0, and calls a function with the end of each, and whether it is that of
 /// rank 0. Returns the results.
 fn between<T: Send>(plan: &FaultPlan, side: impl Fn(UnixStream, &VirtualClock, bool) -> T + Sync) -> Vec<T> {
+    run(2, 1, plan, |_, clock| connected(&clock, &side))
+}
+
+fn connected<T>(clock: &VirtualClock, side: impl Fn(UnixStream, &VirtualClock, bool) -> T) -> T {
     let server = SocketAddr::new(super::address_of(0), PORT);
-    run(2, 1, plan, |_, clock| {
-        if clock.address() == server.ip() {
-            let listener = system().listen(server).unwrap();
-            assert_eq!(system().listen(server).unwrap_err().kind(), ErrorKind::AddrInUse);
-            wait(&listener, PollFlags::IN);
-            let (socket, from) = system().accept(listener.as_fd()).unwrap().unwrap();
-            assert_eq!(from.ip(), super::address_of(1));
-            return side(socket.into(), &clock, true);
-        }
-        let socket = system().connect(server).unwrap();
-        wait(&socket, PollFlags::OUT);
-        assert!(system().take_error(socket.as_fd()).is_none());
-        assert_eq!(clock.elapsed(), 2 * LATENCY);
-        side(socket.into(), &clock, false)
-    })
+    if clock.address() == server.ip() {
+        let listener = system().listen(server).unwrap();
+        assert_eq!(system().listen(server).unwrap_err().kind(), ErrorKind::AddrInUse);
+        wait(&listener, PollFlags::IN);
+        let (socket, from) = system().accept(listener.as_fd()).unwrap().unwrap();
+        assert_eq!(from.ip(), super::address_of(1));
+        return side(socket.into(), clock, true);
+    }
+    let socket = system().connect(server).unwrap();
+    wait(&socket, PollFlags::OUT);
+    assert!(system().take_error(socket.as_fd()).is_none());
+    assert_eq!(clock.elapsed(), 2 * LATENCY);
+    side(socket.into(), clock, false)
 }
 
 /// Sends bytes from rank 1 to rank 0, which lets something happen first. Returns what arrives.
@@ -172,4 +174,24 @@ fn descriptors_that_are_copies_stand_for_the_same_socket() {
         assert_ne!(address.port(), 0);
         assert_eq!(system().local_address(copy.as_fd()), Some(address));
     });
+}
+
+#[test]
+fn a_socket_that_was_closed_with_more_to_send_than_its_peer_takes_is_closed() {
+    let simulation = simulate(2, 1, &plan(), |_, clock| {
+        connected(&clock, |mut stream, clock, is_server| {
+            if is_server {
+                // The answer finds that nobody reads it, and breaks the connection.
+                clock.sleep(Duration::from_secs(60));
+                stream.write_all(&[1]).unwrap();
+                clock.sleep(Duration::from_secs(1));
+                return;
+            }
+            for _ in 0..50 {
+                while stream.write(&[0; 64 << 10]).is_ok() {}
+                clock.sleep(LATENCY);
+            }
+        });
+    });
+    assert_eq!(simulation.open_transports, 0);
 }
