@@ -9,8 +9,8 @@ use super::super::ratio::{Cell, Comparison, Ratio};
 use super::super::record::Case;
 use super::{ABSENT, ratio, table};
 
-/// Returns the geometric means over all sizes: a table per number of ranks, a row per pair, and a
-/// column per collective.
+/// Returns the geometric means over all sizes: a table per number of ranks, a row per pair that was
+/// measured with it, and a column per collective.
 pub(super) fn means(comparison: &Comparison) -> String {
     let cases = comparison.cases();
     let pairs = comparison.pairs();
@@ -24,10 +24,12 @@ pub(super) fn means(comparison: &Comparison) -> String {
         let mut head = vec![format!("{ranks} ranks{}", if rotates { ", from memory" } else { "" })];
         head.extend(cases.iter().map(|case| case.collective.to_string()));
         let row = |(ours, peer): &(String, String)| {
-            let mean = |case: &&Case| mean_of(comparison, **case, ours, peer).map_or(ABSENT.into(), ratio);
-            [format!("{ours} by {peer}")].into_iter().chain(cases.iter().map(mean)).collect()
+            let means: Vec<_> = cases.iter().map(|case| mean_of(comparison, **case, ours, peer)).collect();
+            let cells = means.iter().map(|mean| mean.map_or(ABSENT.into(), ratio));
+            let is_measured = means.iter().any(Option::is_some);
+            is_measured.then(|| [format!("{ours} by {peer}")].into_iter().chain(cells).collect())
         };
-        text += &table(&head, &pairs.iter().map(row).collect::<Vec<_>>());
+        text += &table(&head, &pairs.iter().filter_map(row).collect::<Vec<_>>());
     }
     text
 }
