@@ -23,7 +23,8 @@ Sizes are counted as in nccl-tests. all_reduce, reduce, broadcast, scan, exscan:
 result, one block per rank. reduce_scatter, scatter: the data before it is scattered. all_to_all: the data that one rank sends. \
 Sizes are rounded down to whole elements, and up to one element per block. SIZE takes K, M, G and T (powers of 1024).
 
-Before the first size, all ranks make barriers for 0.4 s, in which the scheduler spreads them over the processors. A sample is the average time of consecutive calls on the slowest rank; calls overlap if some ranks only send. time is the median \
+Before the first size, all ranks make barriers for 0.4 s, in which the scheduler spreads them over the processors. A sample is \
+the average time of consecutive calls on the slowest rank; calls overlap if some ranks only send. time is the median \
 of the samples; p10, p90 and p99 are interpolated. algbw is size divided by time. busbw is algbw times the share of the data that \
 the busiest port carries: 2(n-1)/n for all_reduce, 1 for reduce, broadcast and scans, (n-1)/n for the others. Both are in GB/s \
 (10^9 bytes per second).

@@ -107,7 +107,7 @@ impl Contention {
 
     /// Begins a yield, and occasionally its measurement.
     pub(super) fn begin_yield(&mut self, now: impl FnOnce() -> Instant) -> Option<Measurement> {
-        self.countdown -= 1;
+        self.countdown = self.countdown.saturating_sub(1);
         (self.countdown == 0).then(|| Measurement { begin: now(), used: thread_time() })
     }
 
