@@ -1,9 +1,9 @@
 """Measures a collective of Gloo, through PyTorch: gloo.py RANKS COLLECTIVE SAMPLES SAMPLE_MS ROTATED BYTES...
 
 Starts the ranks on this machine. Measures as `commctl perf` does, with sums of f32: after barriers for SETTLE and two
-warm-up calls per size, a sample is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the time is the median of the samples.
-Sizes are defined as in nccl-tests. Rank 0 prints a JSON object per size. Every result is checked once, bit for bit,
-before the measurement.
+warm-up calls per size, a sample is the average time of consecutive calls over SAMPLE_MS on the slowest rank, and the
+time is the median of the samples. Sizes are defined as in nccl-tests. Rank 0 prints a JSON object per size. Every
+result is checked once, bit for bit, before the measurement.
 
 With ROTATED above 0, each call uses another copy of the buffers, so many that they have this size together, at most
 COPIES_MAX, and each is written after its call, outside the measured time.
