@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use comm_core::{During, Error, Loss};
 
+use crate::announcements::{ANNOUNCED_BYTES_MAX, InlineMessage};
 use crate::cma::CmaPeer;
 use crate::copy_path::PathSelector;
 use crate::exporter::{ExportConfig, REGION_MESSAGE_BYTES, RegionExporter, RegionMessage};
-use crate::inline::{INLINE_BYTES_MAX, InlineMessage};
 use crate::positions::{Control, Reader, Writer};
 use crate::region_cache::RegionCache;
 use crate::segment::{Direction, Segment};
@@ -59,6 +59,30 @@ impl Connection {
     }
 }
 
+/// Whether small messages go in one direction. Then the lines of later ones are fetched early;
+/// otherwise they would be taken from the side that is about to use them.
+#[derive(Debug, Default)]
+struct Flow {
+    sent: bool,
+    received: bool,
+}
+
+impl Flow {
+    /// Notes that a message was sent, and returns whether the last one was sent, too.
+    #[inline]
+    const fn sends(&mut self) -> bool {
+        self.received = false;
+        std::mem::replace(&mut self.sent, true)
+    }
+
+    /// Notes that a message has arrived, and returns whether the last one had arrived, too.
+    #[inline]
+    const fn receives(&mut self) -> bool {
+        self.sent = false;
+        std::mem::replace(&mut self.received, true)
+    }
+}
+
 /// One peer on a channel.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -70,7 +94,7 @@ pub(crate) struct Peer {
     path_selector: PathSelector,
     /// `None` if everything is copied.
     exporter: Option<RegionExporter>,
-    /// The longest message that is also sent inline.
+    /// The longest message that is announced.
     small_max: usize,
     region_cache: RegionCache,
     /// The window into which the peer puts results of the current call.
@@ -88,6 +112,7 @@ pub(crate) struct Peer {
     partial: PartialElement,
     /// The inline message that was received last.
     inline: InlineMessage,
+    flow: Flow,
     /// The number of available bytes that were returned but not consumed, if they may be part of an
     /// element. They do not keep the caller awake until more bytes arrive.
     unconsumed: u64,
@@ -110,7 +135,7 @@ impl Peer {
             stride: (capacity / STRIDES_MIN).min(STRIDE_BYTES_MAX),
             path_selector: PathSelector::new(),
             exporter: export.map(RegionExporter::new),
-            small_max: copied_max.min(INLINE_BYTES_MAX),
+            small_max: copied_max.min(ANNOUNCED_BYTES_MAX),
             region_cache: RegionCache::default(),
             window: None,
             cma,
@@ -120,6 +145,7 @@ impl Peer {
             revoked: None,
             partial: PartialElement::default(),
             inline: InlineMessage::empty(),
+            flow: Flow::default(),
             unconsumed: 0,
             end: None,
             has_failed: false,

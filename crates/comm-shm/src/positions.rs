@@ -2,9 +2,11 @@
 //!
 //! Positions count bytes from the start of the stream and never decrease. The writer publishes the
 //! position to which it has written (the tail), and the reader the one to which it has read (the
-//! head). Each side knows its own position and caches the other's, so that it reads the other's
-//! cache line only when it would otherwise have to stop. The peer may publish anything, so
-//! positions are validated against the bounds that a correct peer observes.
+//! head). After a small message, the writer does not move the tail, but announces the position on a
+//! line that the reader polls for this message. Each side knows its own position and caches the
+//! other's, so that it reads the other's cache line only when it would otherwise have to stop. The
+//! peer may publish anything, so positions are validated against the bounds that a correct peer
+//! observes.
 //!
 //! Some bytes of the stream do not go through the ring: a descriptor names their memory. The writer
 //! writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader that
@@ -15,8 +17,8 @@ mod control;
 
 use std::fmt;
 
+use crate::announcements::{Announcement, INLINE_BYTES_MAX, InlineMessage};
 use crate::descriptors::{CMA_DESCRIPTORS_MAX, DESCRIPTORS_MAX, Descriptor, Outstanding};
-use crate::inline::InlineMessage;
 use crate::sync::Ordering;
 pub(crate) use control::Control;
 
@@ -51,7 +53,7 @@ pub(crate) struct Writer {
     capacity: u64,
     /// The position to which this side has written.
     tail: u64,
-    /// The tail that was published last.
+    /// The position that was published or announced last.
     published: u64,
     /// The head of the reader when it was last read.
     head: u64,
@@ -168,12 +170,33 @@ impl Writer {
         if self.published == self.tail {
             return false;
         }
-        // The count is on another cache line than the tail. Most messages need only the tail.
         if self.described != self.published_descriptors {
             control.written.0.descriptors.store(self.out.made(), Ordering::Release);
         }
         control.written.0.tail.store(self.tail, Ordering::Release);
         (self.published, self.published_descriptors) = (self.tail, self.described);
+        control.reader().should_notify()
+    }
+
+    /// Announces a small message, which the caller has written, and returns whether the reader must
+    /// be notified. The message is also copied onto the line of the announcement if it is short
+    /// enough.
+    #[must_use]
+    #[inline]
+    pub(crate) fn announce(
+        &mut self,
+        control: &Control,
+        copy: Option<(&[u8; INLINE_BYTES_MAX], usize)>,
+    ) -> bool {
+        if self.described != self.published_descriptors {
+            return self.publish(control);
+        }
+        let announcement = control.announcements().of(self.published);
+        if let Some((bytes, len)) = copy {
+            announcement.copy(bytes, len, self.tail);
+        }
+        announcement.announce(self.tail);
+        self.published = self.tail;
         control.reader().should_notify()
     }
 }
@@ -186,8 +209,11 @@ pub(crate) struct Reader {
     head: u64,
     /// The head that was published last.
     published: u64,
-    /// The tail of the writer when it was last read.
+    /// The position to which the writer has written, as far as this side knows.
     tail: u64,
+    /// The tail that the writer had published when it was last read: the last announcements may be
+    /// beyond it.
+    published_tail: u64,
     /// The end of the piece at the head, which is either in the ring, up to the next descriptor, or
     /// the rest of one descriptor.
     limit: u64,
@@ -206,6 +232,7 @@ impl Reader {
             head: 0,
             published: 0,
             tail: 0,
+            published_tail: 0,
             limit: 0,
             described: 0,
             descriptors_read: 0,
@@ -260,32 +287,42 @@ impl Reader {
     /// Whether all known bytes were read, and the writer has published none since.
     #[inline]
     pub(crate) fn is_drained(&self, control: &Control) -> bool {
-        self.head == self.tail && control.written.0.tail.load(Ordering::Relaxed) == self.tail
+        self.head == self.tail
+            && self.next_announcement(control).end(Ordering::Relaxed) <= self.tail
+            && control.written.0.tail.load(Ordering::Relaxed) == self.published_tail
     }
 
-    /// Receives the inline message, if it is all that was written since the head. Returns whether
-    /// it has done so.
+    /// The line on which the next message is announced, if it is small.
+    #[inline]
+    fn next_announcement<'a>(&self, control: &'a Control) -> &'a Announcement {
+        control.announcements().of(self.tail)
+    }
+
+    /// Receives the next message, if all known bytes were read and it was announced with a copy.
+    /// Returns whether it has done so.
     #[inline]
     pub(crate) fn recv_inline(&mut self, control: &Control, inline: &mut InlineMessage) -> bool {
-        let tail = control.written.0.tail.load(Ordering::Acquire);
-        let is_near = tail.wrapping_sub(self.head) <= self.capacity;
+        let announcement = self.next_announcement(control);
+        let end = announcement.end(Ordering::Acquire);
         let takes =
-            self.descriptor.is_none() && is_near && control.inline_slot().read(self.head, tail, inline);
+            self.descriptor.is_none() && self.head == self.tail && announcement.read(self.head, end, inline);
         if takes {
-            (self.tail, self.limit) = (tail, tail);
+            (self.tail, self.limit) = (end, end);
         }
         takes
     }
 
-    /// Reads the tail that the writer has published.
+    /// Reads the positions that the writer has published and announced.
     #[inline]
     pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), InvalidPosition> {
-        let tail = control.written.0.tail.load(Ordering::Acquire);
+        let announced = self.next_announcement(control).end(Ordering::Acquire);
+        let published = control.written.0.tail.load(Ordering::Acquire);
         self.take_descriptor(control)?;
         // A stream would have to carry 2^64 bytes for this sum to overflow.
         let full = self.head.saturating_add(self.capacity);
         let most = if self.descriptor.is_none() { full } else { u64::MAX };
-        let tail = validate(tail, self.tail, most)?;
+        self.published_tail = validate(published, self.published_tail, most)?;
+        let tail = validate(self.tail.max(published).max(announced), self.tail, most)?;
         self.limit = match self.descriptor {
             Some(descriptor) if descriptor.start <= self.head => tail.min(descriptor.end()),
             Some(descriptor) => validate(tail.min(descriptor.start), self.head, full)?,

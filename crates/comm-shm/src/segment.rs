@@ -24,6 +24,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
 use crate::positions::Control;
+use crate::prefetch::{self, Intent};
 
 /// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -140,14 +141,14 @@ impl Segment {
             rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let page = rustix::param::page_size();
+        let rings = control_bytes();
         let proof = Box::new(u64::from_ne_bytes(random_bytes()?));
-        let segment = Self { start, rings: page, capacity, present: [0; 2], proof };
-        segment.place(file, 0, page, 0)?;
+        let segment = Self { start, rings, capacity, present: [0; 2], proof };
+        segment.place(file, 0, rings, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
-                let at = page + (2 * ring + copy) * capacity;
-                segment.place(file, at, capacity, page + ring * capacity)?;
+                let at = rings + (2 * ring + copy) * capacity;
+                segment.place(file, at, capacity, rings + ring * capacity)?;
             }
         }
         Ok(segment)
@@ -233,6 +234,18 @@ impl Segment {
         (position as usize) & (self.capacity - 1)
     }
 
+    /// Lets the processor fetch bytes of a ring, at most its capacity.
+    #[inline]
+    pub(crate) fn prefetch(&self, direction: Direction, position: u64, len: usize) {
+        prefetch::lines(self.address(direction, position), len, Intent::Read);
+    }
+
+    /// Lets the processor fetch bytes of a ring, at most its capacity, which are to be written.
+    #[inline]
+    pub(crate) fn prefetch_to_write(&self, direction: Direction, position: u64, len: usize) {
+        prefetch::lines(self.address(direction, position), len, Intent::Write);
+    }
+
     /// Copies bytes to a position of a ring, at most its capacity.
     #[inline]
     pub(crate) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
@@ -279,9 +292,14 @@ pub(crate) fn create_file() -> io::Result<OwnedFd> {
     }
 }
 
-/// A page for the positions, and two rings.
+/// The pages of the positions.
+fn control_bytes() -> usize {
+    (2 * Control::BYTES).next_multiple_of(rustix::param::page_size())
+}
+
+/// The pages of the positions, and two rings.
 fn file_bytes(capacity: usize) -> u64 {
-    (rustix::param::page_size() + 2 * capacity) as u64
+    (control_bytes() + 2 * capacity) as u64
 }
 
 /// Whether the kernel can allocate memory of a mapping and report a shortage. Linux can since 5.14.
@@ -291,15 +309,15 @@ static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
     unsafe { rustix::mm::madvise(page, 0, Advice::LinuxPopulateWrite) }.is_ok()
 });
 
-/// The bytes that are allocated when a segment is created: the page of the positions, or all if
+/// The bytes that are allocated when a segment is created: those of the positions, or all if
 /// the rings cannot be allocated later.
 fn allocated_bytes(capacity: usize) -> u64 {
-    if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
+    if *CAN_POPULATE { control_bytes() as u64 } else { file_bytes(capacity) }
 }
 
-/// A page for the positions, and two rings twice.
+/// The pages of the positions, and two rings twice.
 fn mapped_bytes(capacity: usize) -> usize {
-    rustix::param::page_size() + 4 * capacity
+    control_bytes() + 4 * capacity
 }
 
 #[cfg(not(loom))]
@@ -378,8 +396,8 @@ mod tests {
         const CAPACITY: usize = 1 << 20;
         let (mut near, file) = Segment::create(CAPACITY).unwrap();
         let mut far = Segment::open(&file, CAPACITY).unwrap();
-        let page = rustix::param::page_size();
-        let allocated = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * BLOCK_BYTES as usize - page;
+        let allocated =
+            || rustix::fs::fstat(&file).unwrap().st_blocks as usize * BLOCK_BYTES as usize - control_bytes();
         assert_eq!(allocated(), 0);
         let mut position = 0;
         for (len, expected) in [(1, 1 << 14), (16_383, 1 << 14), (70_000, 1 << 17), (900_000, CAPACITY)] {

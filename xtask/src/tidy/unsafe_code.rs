@@ -8,7 +8,7 @@ use super::tree::Tree;
 use crate::packages::Package;
 
 /// The files and folders that may contain `unsafe`, and the reason.
-const ALLOWED: [(&str, &str); 56] = [
+const ALLOWED: [(&str, &str); 57] = [
     ("benches/benches/allocator.rs", "calls allocators directly"),
     ("crates/comm-candle/src/cuda.rs", "passes memory of candle's tensors by address"),
     (
@@ -56,6 +56,7 @@ const ALLOWED: [(&str, &str); 56] = [
     ("crates/comm-shm/src/heap/fork.rs", "registers handlers of forks, which are C functions"),
     ("crates/comm-shm/src/heap/large.rs", "maps segments in place of reserved addresses"),
     ("crates/comm-shm/src/heap/tests.rs", "forks"),
+    ("crates/comm-shm/src/prefetch.rs", "asks the processor for cache lines"),
     ("crates/comm-shm/src/preload.rs", "calls a function of a preloaded library by its symbol"),
     ("crates/comm-shm/src/segment.rs", "maps memory that another process writes, and copies by address"),
     ("crates/comm-shm/tests/heap", "call an allocator, and fork"),

@@ -4,6 +4,7 @@ use comm_core::{During, Error, RecvBuf, Result};
 
 use super::{Peer, revocation};
 use crate::descriptors::Descriptor;
+use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
 use crate::segment::Access;
 use crate::socket;
 
@@ -110,11 +111,16 @@ impl Peer {
                 && self.reader.available() >= ELEMENT_BYTES_MAX
             {
                 self.unconsumed = 0;
+                if self.flow.receives() {
+                    let next = self.reader.position() + self.reader.available() as u64;
+                    self.control_in().announcements().of(next).prefetch(Intent::Read);
+                }
                 return Ok(self.reader.available().min(at_most));
             }
         }
         if self.reader.available() < at_most.min(self.stride) {
             self.refresh_tail()?;
+            self.prefetch();
         }
         self.check_end(self.unconsumed)?;
         self.assemble_element(at_most)?;
@@ -136,6 +142,17 @@ impl Peer {
         let prepared = self.reader.available().min(at_most).min(stride);
         self.ensure_mapped(prepared)?;
         Ok(prepared)
+    }
+
+    /// Lets the processor fetch bytes of the ring, so that it does not wait for the header of a
+    /// message before it fetches the payload.
+    #[inline]
+    fn prefetch(&mut self) {
+        if self.reader.available() > 0 && self.reader.descriptor().is_none() {
+            self.flow.receives();
+            let len = self.reader.available().min(PREFETCHED_BYTES_MAX);
+            self.connection.segment.prefetch(self.incoming(), self.reader.ring_position(), len);
+        }
     }
 
     /// Copies an element that begins in one piece of the stream and ends in another, so that it is

@@ -7,13 +7,18 @@ use std::time::Instant;
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
+use crate::announcements::INLINE_BYTES_MAX;
 use crate::copy_path::{CopyMode, CopyPath};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
-use crate::inline::INLINE_BYTES_MAX;
+use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
 use crate::registered::RegisteredMemory;
 use crate::segment::Access;
 use crate::socket;
+
+/// The shortest message for which the lines of the ring are fetched before they are written: a
+/// processor fetches a few by itself while it writes.
+const PREFETCHED_BYTES_MIN: usize = 256;
 
 /// The resource that an attempt to send lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +66,7 @@ impl Peer {
         }
         self.shortage = Shortage::None;
         if offered <= self.small_max && offered <= self.writer.space() {
-            self.send_small(pieces)?;
+            self.send_small(pieces, offered)?;
             return Ok(offered);
         }
         let mut sent = 0;
@@ -76,23 +81,67 @@ impl Peer {
         Ok(sent)
     }
 
-    /// Copies a message for which there is space, and which is small enough to be sent inline too.
+    /// Copies a message of `len` bytes, for which there is space, and announces it.
     #[inline]
-    fn send_small(&mut self, pieces: &[IoSlice<'_>]) -> Result<()> {
-        let (mut message, mut len) = ([0; INLINE_BYTES_MAX], 0);
-        for piece in pieces {
-            message[len..len + piece.len()].copy_from_slice(piece);
-            len += piece.len();
+    fn send_small(&mut self, pieces: &[IoSlice<'_>], len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
         }
         self.prepare_ring(len)?;
+        let is_woken = if len <= INLINE_BYTES_MAX {
+            self.send_inline(pieces, len)
+        } else {
+            self.send_short(pieces, len)
+        };
+        if is_woken {
+            socket::notify(&self.connection.socket);
+        }
+        if self.flow.sends() {
+            self.prefetch_later(len);
+        }
+        Ok(())
+    }
+
+    /// Lets the processor fetch the lines of the message after the next one, if it is as long as
+    /// this one. Those of the next one may be with the reader, which is about to read it.
+    #[inline]
+    fn prefetch_later(&self, len: usize) {
+        let Connection { segment, outgoing, .. } = &self.connection;
+        let later = self.writer.position() + len as u64;
+        segment.control(*outgoing).announcements().of(later).prefetch(Intent::Write);
+        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX {
+            segment.prefetch_to_write(*outgoing, self.writer.ring_position() + len as u64, len);
+        }
+    }
+
+    /// Copies a message into the ring and onto the line that announces it. Returns whether the
+    /// reader must be notified.
+    #[inline]
+    fn send_inline(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
+        let (mut message, mut filled) = ([0; INLINE_BYTES_MAX], 0);
+        for piece in pieces {
+            message[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
         let Connection { segment, outgoing, .. } = &self.connection;
         segment.copy_in(*outgoing, self.writer.ring_position(), &message[..len]);
         self.writer.advance(len);
-        if len > 0 {
-            segment.control(*outgoing).inline_slot().write(&message, len, self.writer.position());
+        self.writer.announce(segment.control(*outgoing), Some((&message, len)))
+    }
+
+    /// Copies a message into the ring, and announces it. Returns whether the reader must be
+    /// notified.
+    #[inline]
+    fn send_short(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
+        let Connection { segment, outgoing, .. } = &self.connection;
+        if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
+            segment.prefetch_to_write(*outgoing, self.writer.ring_position(), len);
         }
-        self.publish();
-        Ok(())
+        for piece in pieces {
+            segment.copy_in(*outgoing, self.writer.ring_position(), piece);
+            self.writer.advance(piece.len());
+        }
+        self.writer.announce(segment.control(*outgoing), None)
     }
 
     /// Allocates the memory of the next bytes of the ring, if they are used for the first time.

@@ -1,8 +1,8 @@
 //! The shared state of a ring besides its bytes.
 
+use crate::announcements::Announcements;
 use crate::cma::Proof;
 use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
-use crate::inline::InlineSlot;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::wakeup::WakeupFlag;
 use crate::window::{Window, WindowSlot};
@@ -21,6 +21,7 @@ pub(crate) struct Control {
     pub(super) reader: CachePadded<WakeupFlag>,
     pub(super) writer: CachePadded<WriterStatus>,
     pub(super) slots: DescriptorSlots,
+    pub(super) announcements: Announcements,
 }
 
 /// The state that the reader publishes.
@@ -54,8 +55,8 @@ pub(super) struct SharedProof {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct WriterShared {
+    /// The end of the last message that was not announced.
     pub(super) tail: AtomicU64,
-    pub(super) inline_slot: InlineSlot,
     /// The number of descriptors made so far.
     pub(super) descriptors: AtomicU64,
     /// Nonzero once descriptors that were not read have been revoked.
@@ -77,14 +78,13 @@ const _: () = assert!(size_of::<Control>() == Control::BYTES);
 
 impl Control {
     /// The size in a segment.
-    pub(crate) const BYTES: usize = 512 + 32 * DESCRIPTORS_MAX;
+    pub(crate) const BYTES: usize = 512 + 32 * DESCRIPTORS_MAX + 512;
 
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self {
             written: CachePadded(WriterShared {
                 tail: AtomicU64::new(0),
-                inline_slot: InlineSlot::new(),
                 descriptors: AtomicU64::new(0),
                 revoked: AtomicU32::new(0),
                 is_putting: AtomicU32::new(0),
@@ -101,13 +101,14 @@ impl Control {
                 proof: SharedProof { address: AtomicU64::new(0), number: AtomicU64::new(0) },
             }),
             slots: DescriptorSlots::new(),
+            announcements: Announcements::new(),
         }
     }
 
-    /// The inline message.
+    /// The announcements of small messages.
     #[inline]
-    pub(crate) const fn inline_slot(&self) -> &InlineSlot {
-        &self.written.0.inline_slot
+    pub(crate) const fn announcements(&self) -> &Announcements {
+        &self.announcements
     }
 
     /// The wakeup flag of the reader.

@@ -71,8 +71,15 @@ fn wait(notify: &Notify, wakeup: &WakeupFlag, mut ready: impl FnMut() -> bool) {
     }
 }
 
+/// The way in which a writer makes bytes known.
+#[derive(Clone, Copy)]
+enum Notice {
+    Tail,
+    Announcement,
+}
+
 /// Writes bytes, one by one, into a ring of one byte.
-fn write(shared: &Shared, bytes: usize) {
+fn write(shared: &Shared, bytes: usize, notice: Notice) {
     let mut writer = Writer::new(1);
     for _ in 0..bytes {
         wait(&shared.for_writer, shared.control.writer(), || {
@@ -80,7 +87,11 @@ fn write(shared: &Shared, bytes: usize) {
             writer.space() > 0
         });
         writer.advance(1);
-        if writer.publish(&shared.control) {
+        let is_woken = match notice {
+            Notice::Tail => writer.publish(&shared.control),
+            Notice::Announcement => writer.announce(&shared.control, None),
+        };
+        if is_woken {
             shared.for_reader.notify();
         }
     }
@@ -102,24 +113,28 @@ fn read(shared: &Shared, bytes: usize) {
 
 #[test]
 fn a_reader_is_woken() {
-    model(None, || {
-        let shared = shared();
-        let other = Arc::clone(&shared);
-        let writer = thread::spawn(move || write(&other, 1));
-        read(&shared, 1);
-        writer.join().unwrap();
-    });
+    for notice in [Notice::Tail, Notice::Announcement] {
+        model(None, move || {
+            let shared = shared();
+            let other = Arc::clone(&shared);
+            let writer = thread::spawn(move || write(&other, 1, notice));
+            read(&shared, 1);
+            writer.join().unwrap();
+        });
+    }
 }
 
 #[test]
 fn a_writer_is_woken_when_there_is_space() {
-    model(Some(4), || {
-        let shared = shared();
-        let other = Arc::clone(&shared);
-        let writer = thread::spawn(move || write(&other, 2));
-        read(&shared, 2);
-        writer.join().unwrap();
-    });
+    for notice in [Notice::Tail, Notice::Announcement] {
+        model(Some(4), move || {
+            let shared = shared();
+            let other = Arc::clone(&shared);
+            let writer = thread::spawn(move || write(&other, 2, notice));
+            read(&shared, 2);
+            writer.join().unwrap();
+        });
+    }
 }
 
 /// Either the writer finds the window closed, or its owner sees that it may be writing.
@@ -151,7 +166,7 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
     model(Some(4), || {
         let shared = shared();
         let other = Arc::clone(&shared);
-        let writer = thread::spawn(move || write(&other, 1));
+        let writer = thread::spawn(move || write(&other, 1, Notice::Tail));
         // A notification for another reason, as if another peer had sent something.
         let third = Arc::clone(&shared);
         let neighbour = thread::spawn(move || third.for_reader.notify());
@@ -161,26 +176,32 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
     });
 }
 
-/// Bytes that were written before a position was published are visible when the position is.
+/// Bytes that were written before a position was published or announced are visible when the
+/// position is.
 #[test]
 fn bytes_are_visible_before_their_position() {
-    model(None, || {
-        let shared = shared();
-        let byte = Arc::new(loom::cell::UnsafeCell::new(0_u8));
-        let (other, into) = (Arc::clone(&shared), Arc::clone(&byte));
-        let writer = thread::spawn(move || {
-            let mut writer = Writer::new(1);
-            into.with_mut(|_| ());
-            writer.advance(1);
-            let _ = writer.publish(&other.control);
+    for notice in [Notice::Tail, Notice::Announcement] {
+        model(None, move || {
+            let shared = shared();
+            let byte = Arc::new(loom::cell::UnsafeCell::new(0_u8));
+            let (other, into) = (Arc::clone(&shared), Arc::clone(&byte));
+            let writer = thread::spawn(move || {
+                let mut writer = Writer::new(1);
+                into.with_mut(|_| ());
+                writer.advance(1);
+                let _ = match notice {
+                    Notice::Tail => writer.publish(&other.control),
+                    Notice::Announcement => writer.announce(&other.control, None),
+                };
+            });
+            let mut reader = Reader::new(1);
+            reader.refresh(&shared.control).unwrap();
+            if reader.available() > 0 {
+                byte.with(|_| ());
+            }
+            writer.join().unwrap();
         });
-        let mut reader = Reader::new(1);
-        reader.refresh(&shared.control).unwrap();
-        if reader.available() > 0 {
-            byte.with(|_| ());
-        }
-        writer.join().unwrap();
-    });
+    }
 }
 
 /// Sends descriptors of one byte each, and waits after each one until it has been read.

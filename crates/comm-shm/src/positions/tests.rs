@@ -8,10 +8,10 @@ fn the_fields_have_the_offsets_of_the_format() {
     assert_eq!(std::mem::offset_of!(Control, reader), 256);
     assert_eq!(std::mem::offset_of!(Control, writer), 384);
     assert_eq!(std::mem::offset_of!(Control, slots), 512);
-    assert_eq!(std::mem::offset_of!(WriterShared, inline_slot), 8);
+    assert_eq!(std::mem::offset_of!(Control, announcements), 1536);
     assert_eq!(
         (std::mem::offset_of!(WriterShared, descriptors), std::mem::offset_of!(WriterShared, revoked)),
-        (64, 72)
+        (8, 16)
     );
     assert_eq!(
         (std::mem::offset_of!(ReaderShared, head), std::mem::offset_of!(ReaderShared, reads_by_cma)),
@@ -112,6 +112,92 @@ fn invalid_positions_are_errors() {
         assert_eq!(error, InvalidPosition { found: head, least: 5, most: 8 });
         assert_eq!(writer.space(), 13);
     }
+}
+
+/// Announces the next bytes without a copy.
+fn announce(writer: &mut Writer, control: &Control, bytes: usize) -> bool {
+    writer.advance(bytes);
+    writer.announce(control, None)
+}
+
+#[test]
+fn announced_bytes_are_available_although_the_tail_has_not_moved() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(1024), Reader::new(1024));
+    for bytes in [1, 33, 40, 500, 31, 100] {
+        assert!(reader.is_drained(&control));
+        assert!(!announce(&mut writer, &control, bytes));
+        assert!(!reader.is_drained(&control));
+        reader.refresh(&control).unwrap();
+        assert_eq!((reader.available(), control.written.0.tail.load(Ordering::Relaxed)), (bytes, 0));
+        assert!(!reader.release(bytes, &control));
+    }
+    writer.advance(50);
+    let _ = writer.publish(&control);
+    let _ = announce(&mut writer, &control, 60);
+    reader.refresh(&control).unwrap();
+    assert_eq!(reader.available(), 50, "the next announcement is beyond the tail");
+    reader.refresh(&control).unwrap();
+    assert_eq!(reader.available(), 110);
+    control.reader().prepare_sleep();
+    assert!(announce(&mut writer, &control, 70), "the reader sleeps");
+}
+
+/// A line is used again for later messages, which also announce the ones before them.
+#[test]
+fn a_reader_that_lags_behind_misses_no_announcement() {
+    for lag in 1..40 {
+        let (control, mut writer, mut reader) = (Control::new(), Writer::new(4096), Reader::new(4096));
+        let mut inline = InlineMessage::empty();
+        for number in 0..1000 {
+            let bytes = [number as u8; INLINE_BYTES_MAX];
+            writer.refresh(&control).unwrap();
+            writer.advance(40);
+            let _ = writer.announce(&control, Some((&bytes, 40)));
+            if number % lag < lag - 1 {
+                continue;
+            }
+            let mut received = 0;
+            while !reader.is_drained(&control) {
+                if reader.recv_inline(&control, &mut inline) {
+                    let number = reader.position() / 40;
+                    assert_eq!(inline.get(reader.position(), 40), Some(&[number as u8; 40][..]));
+                } else {
+                    reader.refresh(&control).unwrap();
+                }
+                received += reader.available();
+                let _ = reader.release(usize::MAX, &control);
+            }
+            assert_eq!((received, reader.position()), (40 * lag, writer.position()));
+            let _ = reader.publish(&control);
+        }
+    }
+}
+
+#[test]
+fn an_announcement_after_a_descriptor_also_counts_the_descriptor() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    writer.push_descriptor(&control, 1000, 7, 3);
+    let _ = announce(&mut writer, &control, 6);
+    reader.refresh(&control).unwrap();
+    assert_eq!((reader.available(), reader.claimed()), (1000, 1006));
+}
+
+#[test]
+fn invalid_announcements_are_errors() {
+    let (control, mut writer, mut reader) = (Control::new(), Writer::new(16), Reader::new(16));
+    let _ = announce(&mut writer, &control, 8);
+    reader.refresh(&control).unwrap();
+    let _ = reader.release(5, &control);
+    for end in [22, u64::MAX, 1 << 63] {
+        control.announcements().of(8).announce(end);
+        let error = reader.refresh(&control).unwrap_err();
+        assert_eq!(error, InvalidPosition { found: end, least: 8, most: 21 });
+        assert_eq!(reader.available(), 3);
+    }
+    // An old announcement on the same line.
+    control.announcements().of(8).announce(7);
+    reader.refresh(&control).unwrap();
+    assert_eq!(reader.available(), 3);
 }
 
 #[test]

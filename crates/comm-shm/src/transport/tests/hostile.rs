@@ -7,9 +7,9 @@ use comm_core::Allocation;
 use comm_sim::hostile::Input;
 
 use super::*;
+use crate::announcements::INLINE_BYTES_MAX;
 use crate::descriptors::{CMA_REGION, DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::{REGION_MESSAGE_BYTES, RegionMessage};
-use crate::inline::INLINE_BYTES_MAX;
 use crate::region::{PeerAccess, Region};
 use crate::regions::Regions;
 use crate::window::Window;
@@ -223,7 +223,9 @@ impl Pair {
             3 | 4 => self.describe(input),
             5 => {
                 let (len, end) = (position(input) as usize, position(input));
-                back.inline_slot().write(&[RING; INLINE_BYTES_MAX], len, end);
+                let announcement = back.announcements().of(position(input));
+                announcement.copy(&[RING; INLINE_BYTES_MAX], len, end);
+                announcement.announce(if input.one_in(2) { end } else { position(input) });
             }
             6 => {
                 back.reader().overwrite(input.number() as u32);

@@ -1,25 +1,48 @@
-//! Inline messages: a copy of the last small message, next to the position that announces it.
+//! Announcements of small messages: where one ends, and a copy of it if it fits.
 //!
-//! A rank that waits for a message polls the cache line of the writer's position, and then has to
-//! fetch the line of the ring that contains the message. So a small message that is published alone
-//! is also written next to the position, in the same cache line. A reader that lags behind, or that
-//! sees the copy being overwritten, takes the message from the ring.
+//! A rank that waits for a message polls one cache line, and the processors of both sides exchange
+//! that line for each message. If it were the line of the tail, a writer that is ahead of the
+//! reader would wait for the line with every message. So a small message is announced on a line of
+//! its own, which its position in the stream selects: the reader looks where its next message is
+//! announced, while the writer writes later ones. The writer moves the tail only for larger
+//! messages.
+//!
+//! A very small message is also copied onto the line that announces it, so that the reader need not
+//! fetch the line of the ring that contains it. A reader that lags behind, or that sees the copy
+//! being overwritten, takes the message from the ring.
 
+use crate::prefetch::{self, Intent};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORD: usize = size_of::<u64>();
-/// The words that fit into the cache line of the position. Longer messages are read from the ring.
+/// The words of a copy: those that fit onto a cache line next to its position.
 const WORDS: usize = 6;
-/// The longest message that is sent inline.
+/// The longest message that is copied onto the line. Longer ones are read from the ring.
 pub(crate) const INLINE_BYTES_MAX: usize = WORD * WORDS;
+/// The longest message that is announced: for longer ones, the time of one cache line is nothing.
+pub(crate) const ANNOUNCED_BYTES_MAX: usize = 4096 + 512;
 /// The number of low bits of a mark that hold the length. The bits above hold the position.
 const LENGTH_BITS: u32 = 8;
 
-/// A copy in shared memory, and a mark that identifies its bytes of the stream. All zeros means
-/// that there is no copy.
+/// The number of lines. It is odd, so that messages of a usual size do not share a line with the
+/// ones before them.
+#[cfg(not(loom))]
+const LINES: usize = 7;
+#[cfg(loom)]
+const LINES: usize = 1;
+/// The bytes of the stream for which there is one line: no more than a message with its header.
+const BYTES_PER_LINE: u64 = 32;
+
+/// The lines of one direction, in shared memory. All zeros means that nothing was announced.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct InlineSlot {
+#[repr(C, align(128))]
+pub(crate) struct Announcements([Announcement; LINES]);
+
+/// The announcement of a message, and a mark that identifies the copied bytes.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Announcement {
+    end: AtomicU64,
     mark: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -29,16 +52,52 @@ const fn mark(end: u64, len: usize) -> u64 {
     (end << LENGTH_BITS) | len as u64
 }
 
-impl InlineSlot {
+impl Announcements {
     #[cfg(test)]
     pub(crate) fn new() -> Self {
-        Self { mark: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Self(std::array::from_fn(|_| Announcement::new()))
     }
 
-    /// Writes the first `len` of these bytes, which end at a position of the stream. The writer
-    /// calls it before it publishes that position.
+    /// The line of the message that starts at a position of the stream.
     #[inline]
-    pub(crate) fn write(&self, bytes: &[u8; INLINE_BYTES_MAX], len: usize, end: u64) {
+    pub(crate) const fn of(&self, start: u64) -> &Announcement {
+        &self.0[(start / BYTES_PER_LINE) as usize % LINES]
+    }
+}
+
+impl Announcement {
+    #[cfg(test)]
+    fn new() -> Self {
+        Self {
+            end: AtomicU64::new(0),
+            mark: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The end of the last message that was announced here. All bytes before it are in the ring, or
+    /// have descriptors.
+    #[inline]
+    pub(crate) fn end(&self, order: Ordering) -> u64 {
+        self.end.load(order)
+    }
+
+    /// Announces that all bytes before a position have been written.
+    #[inline]
+    pub(crate) fn announce(&self, end: u64) {
+        self.end.store(end, Ordering::Release);
+    }
+
+    /// Lets the processor fetch the line.
+    #[inline]
+    pub(crate) fn prefetch(&self, intent: Intent) {
+        prefetch::lines(std::ptr::from_ref(self).cast(), size_of::<Self>(), intent);
+    }
+
+    /// Copies the first `len` of these bytes, which end at a position of the stream. The writer
+    /// calls it before it announces that position.
+    #[inline]
+    pub(crate) fn copy(&self, bytes: &[u8; INLINE_BYTES_MAX], len: usize, end: u64) {
         self.mark.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         // To write all words is faster than to write only those in use.
@@ -99,13 +158,13 @@ mod tests {
 
     #[test]
     fn the_last_message_is_read() {
-        let (slot, mut message) = (InlineSlot::new(), InlineMessage::empty());
+        let (slot, mut message) = (Announcement::new(), InlineMessage::empty());
         assert!(!slot.read(0, 0, &mut message) && !slot.read(0, 4, &mut message));
         assert_eq!(message.get(0, 1), None);
         for len in 1..=INLINE_BYTES_MAX {
             let bytes: [u8; INLINE_BYTES_MAX] = std::array::from_fn(|at| (at + len) as u8);
             let (start, end) = (1000, 1000 + len as u64);
-            slot.write(&bytes, len, end);
+            slot.copy(&bytes, len, end);
             assert!(!slot.read(start - 1, end, &mut message) && !slot.read(start, end + 1, &mut message));
             assert!(slot.read(start, end, &mut message));
             assert_eq!(message.get(start, len), Some(&bytes[..len]));
@@ -118,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_being_overwritten_is_not_read() {
-        let (slot, mut message) = (InlineSlot::new(), InlineMessage::empty());
+        let (slot, mut message) = (Announcement::new(), InlineMessage::empty());
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut end = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     end += INLINE_BYTES_MAX as u64;
-                    slot.write(&[(end / 7) as u8; INLINE_BYTES_MAX], INLINE_BYTES_MAX, end);
+                    slot.copy(&[(end / 7) as u8; INLINE_BYTES_MAX], INLINE_BYTES_MAX, end);
                 }
             });
             let mut seen = 0;
@@ -142,11 +201,25 @@ mod tests {
 
     #[test]
     fn a_mark_that_no_correct_peer_writes_is_no_message() {
-        let (slot, mut message) = (InlineSlot::new(), InlineMessage::empty());
+        let (slot, mut message) = (Announcement::new(), InlineMessage::empty());
         for value in [u64::MAX, mark(5, 200), mark(5, 0), mark(5, 49)] {
             slot.mark.store(value, Ordering::Relaxed);
             for (start, end) in [(0, 5), (5, 5), (5, 0), (u64::MAX - 90, 5), (0, u64::MAX)] {
                 assert!(!slot.read(start, end, &mut message), "{value} {start} {end}");
+            }
+        }
+    }
+
+    /// The writer may be on the next line while the reader reads this one.
+    #[test]
+    fn messages_in_a_row_have_lines_of_their_own() {
+        const HEADER: u64 = 32;
+        let announcements = Announcements::new();
+        for payload in [1, 4, 16, 64, 100, 256, 1000, 1024, 2048, 4096] {
+            for number in 0..1000 {
+                let start = number * (HEADER + payload);
+                let next = start + HEADER + payload;
+                assert!(!std::ptr::eq(announcements.of(start), announcements.of(next)), "{start} {next}");
             }
         }
     }
