@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod exchange;
 mod memory;
 mod shared;
 mod sockets;
@@ -37,6 +38,10 @@ enum Quick {
     Triad,
     /// The round trip of a flag in memory
     Flag,
+    /// Two threads that send each other a few bytes
+    Exchange,
+    /// A few bytes from one thread to another
+    Message,
     /// A TCP connection that carries data both ways
     Duplex,
 }
@@ -85,12 +90,16 @@ fn measure(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     if args.quick.is_empty() {
         print(memory::limits())?;
         print(shared::limits())?;
+        print(exchange::exchanges())?;
+        print(exchange::messages())?;
         print(sockets::limits()?)?;
     }
     for quick in &args.quick {
         print(match quick {
             Quick::Triad => vec![memory::quick_triad(args.threads.get())],
             Quick::Flag => vec![shared::quick_flag()],
+            Quick::Exchange => exchange::exchanges(),
+            Quick::Message => exchange::messages(),
             Quick::Duplex => sockets::quick_duplex()?,
         })?;
     }

@@ -4,10 +4,10 @@ use std::ops::RangeInclusive;
 
 use comm_cli::__private::statistics::geometric_mean;
 
-use super::bounds::{LIMIT, TCP_LIMIT};
+use super::bounds::{FLAG, LIMIT, TCP_LIMIT};
 use super::collective::Collective;
 use super::library::BEST_MPI;
-use super::ratio::{Comparison, Ratio};
+use super::ratio::{Cell, Comparison, Ratio};
 use super::record::Case;
 
 /// A limit of the ratio of our time to that of a peer.
@@ -30,12 +30,19 @@ pub(crate) enum Threshold {
     Mean(f64),
     /// The ratio of each size.
     Each(f64),
+    /// The ratio of each size at which this library is not at the limit of the machine, as
+    /// [`AT_LIMIT`] says.
+    EachBeyondLimit(f64),
 }
+
+/// Up to this multiple of the least time that the machine allows, a call is at the limit, if no
+/// peer is below it.
+pub(crate) const AT_LIMIT: f64 = 1.3;
 
 impl Threshold {
     pub(crate) const fn value(self) -> f64 {
         match self {
-            Self::Mean(value) | Self::Each(value) => value,
+            Self::Mean(value) | Self::Each(value) | Self::EachBeyondLimit(value) => value,
         }
     }
 }
@@ -70,15 +77,15 @@ macro_rules! bar {
 }
 
 pub(crate) const BARS: &[Bar] = {
-    use Threshold::{Each, Mean};
+    use Threshold::{Each, EachBeyondLimit, Mean};
     &[
         bar!(ALLOC, LIMIT, ANY_RANKS, ALL_REDUCE, FROM_4_MIB, Each(1.25)),
         bar!(SHM, LIMIT, ANY_RANKS, ALL_REDUCE, FROM_4_MIB, Each(1.6)),
-        bar!(SHM, LIMIT, &[2], SMALLEST, UP_TO_4, Each(1.3)),
+        bar!(SHM, FLAG, &[2], SMALLEST, UP_TO_4, Each(1.3)),
         bar!(SHM, BEST_MPI, &[2], ALL_REDUCE, ANY_SIZE, Mean(0.55)),
         bar!(SHM, BEST_MPI, &[4, 8], ALL_REDUCE, ANY_SIZE, Mean(0.4)),
         bar!(SHM, BEST_MPI, ANY_RANKS, ALL_REDUCE, FROM_64_MIB, Each(0.35)),
-        bar!(SHM, BEST_MPI, ANY_RANKS, ALL, ANY_SIZE, Each(0.9)),
+        bar!(SHM, BEST_MPI, ANY_RANKS, ALL, ANY_SIZE, EachBeyondLimit(0.9)),
         bar!(SHM, "openmpi-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(0.9)),
         bar!(SHM, "mpich-tuned", ANY_RANKS, ALL_REDUCE, ANY_SIZE, Each(0.9)),
         bar!(SHM, "gloo", ANY_RANKS, ALL, UP_TO_MIB, Each(0.2)),
@@ -164,15 +171,24 @@ impl Bar {
         worst(&mut held.iter().filter(misses)).or_else(|| worst(&mut held.iter()))
     }
 
+    /// Whether the bar does not apply to a size, because this library is at the limit there. What a
+    /// peer is below, such as a limit of memory that caches make up for, is none.
+    fn excepts(&self, cell: &Cell, ours: &str) -> bool {
+        let by_limit = |library| cell.ratio(library, LIMIT).map(|ratio| ratio.median());
+        matches!(self.limit, Threshold::EachBeyondLimit(_))
+            && by_limit(ours).is_some_and(|ratio| ratio <= AT_LIMIT)
+            && by_limit(self.peer).is_some_and(|ratio| ratio >= 1.0)
+    }
+
     fn held(&self, comparison: &Comparison, collective: Collective, ranks: usize) -> Vec<CheckedRatio> {
         let ours = self.ours(comparison);
         let cells = comparison.cells(Case { collective, ranks, rotates: false });
         let ratios: Vec<(usize, Ratio)> = cells
-            .filter(|(bytes, _)| self.sizes.contains(bytes))
+            .filter(|(bytes, cell)| self.sizes.contains(bytes) && !self.excepts(cell, ours))
             .filter_map(|(bytes, cell)| Some((bytes, cell.ratio(ours, self.peer)?)))
             .collect();
         match self.limit {
-            Threshold::Each(_) => ratios
+            Threshold::Each(_) | Threshold::EachBeyondLimit(_) => ratios
                 .into_iter()
                 .map(|(bytes, ratio)| CheckedRatio {
                     collective,
@@ -211,7 +227,7 @@ pub(crate) fn mean_of(comparison: &Comparison, case: Case, ours: &str, peer: &st
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Record, Time};
+    use super::super::record::{Limit, Record, RoundLimit, Time};
     use super::*;
 
     /// All-reduce of two ranks: for each size, our times in the rounds; the peer takes 1 always.
@@ -243,6 +259,33 @@ mod tests {
         assert_eq!((verdict.above, verdict.rounds), (2, 3));
         let verdict = bar(Threshold::Each(1.2)).verdict(&comparison, 2).unwrap();
         assert!(verdict.met, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_size_at_the_limit_of_the_machine_may_be_as_slow_as_a_peer() {
+        let case = Case { collective: Collective::AllReduce, ranks: 2, rotates: false };
+        let time = |library: &str, bytes, us| {
+            Record::Time(Time { run: 1, round: 1, library: library.into(), case, bytes, us })
+        };
+        let limit = |exchange| {
+            let (limit, detail, unit) = ("exchange in memory".into(), "4 B".into(), "us".into());
+            let limit = Limit { run: 1, limit, detail, value: exchange, unit };
+            Record::RoundLimit(RoundLimit { round: 1, case, limit })
+        };
+        let records = |exchange| {
+            [4, 16, 1024]
+                .iter()
+                .flat_map(|bytes| [time("comm-shm", *bytes, 1.0), time("openmpi", *bytes, 1.0)])
+                .chain([limit(exchange)])
+                .collect::<Vec<_>>()
+        };
+        let misses = |exchange, bar: Threshold| {
+            self::bar(bar).verdict(&Comparison::of(&records(exchange)), 2).unwrap().misses
+        };
+        assert_eq!(misses(0.8, Threshold::EachBeyondLimit(0.9)), (1, 1), "1 KiB has no limit");
+        assert_eq!(misses(0.7, Threshold::EachBeyondLimit(0.9)), (3, 3));
+        assert_eq!(misses(1.1, Threshold::EachBeyondLimit(0.9)), (3, 3), "the peer is below the limit");
+        assert_eq!(misses(0.8, Threshold::Each(0.9)), (3, 3));
     }
 
     #[test]

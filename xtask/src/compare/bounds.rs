@@ -8,13 +8,17 @@ use super::record::{Case, Limit};
 
 /// The name of the least times over shared memory in the report.
 pub(crate) const LIMIT: &str = "limit";
+/// The name of the round trip of a flag.
+pub(crate) const FLAG: &str = "flag";
 /// The name of the least times over TCP.
 pub(crate) const TCP_LIMIT: &str = "limit-tcp";
 
 /// From this size on, data of a call does not stay in the caches of cores.
 const FROM_MEMORY: usize = 4 << 20;
-/// Up to this size, a call takes as long as its synchronization.
+/// Up to this size, a call is compared with the round trip of a flag.
 const EMPTY: usize = 4;
+/// Up to this size, what a rank sends in a call of two ranks takes as long as its cache lines.
+const FEW_LINES: usize = 256;
 /// From this size on, a call over TCP takes as long as its copies.
 const STREAMED: usize = 1 << 20;
 
@@ -23,6 +27,8 @@ const STREAMED: usize = 1 << 20;
 enum Bound {
     Triad,
     Flag,
+    Exchange,
+    Message,
     Duplex,
 }
 
@@ -31,6 +37,8 @@ impl Bound {
         match self {
             Self::Triad => "triad",
             Self::Flag => "flag",
+            Self::Exchange => "exchange",
+            Self::Message => "message",
             Self::Duplex => "duplex",
         }
     }
@@ -39,11 +47,22 @@ impl Bound {
     /// synchronization both matter.
     fn of_shared_memory(case: Case, bytes: usize) -> Option<Self> {
         let Case { collective, ranks, .. } = case;
+        let is_short = ranks == 2 && sent_bytes(collective, bytes) <= FEW_LINES;
         match collective {
-            Collective::AllReduce | Collective::Barrier if ranks == 2 && bytes <= EMPTY => Some(Self::Flag),
-            Collective::Barrier | Collective::SendRecv => None,
+            Collective::SendRecv => is_short.then_some(Self::Message),
+            // The root waits for nobody, so no call has a least time.
+            Collective::Broadcast => (bytes >= FROM_MEMORY).then_some(Self::Triad),
+            _ if is_short => Some(Self::Exchange),
+            Collective::Barrier => None,
             _ => (bytes >= FROM_MEMORY).then_some(Self::Triad),
         }
+    }
+
+    /// Returns the bound of a call that is compared with the round trip of a flag.
+    fn of_flag(case: Case, bytes: usize) -> Option<Self> {
+        let Case { collective, ranks, .. } = case;
+        let is_compared = matches!(collective, Collective::AllReduce | Collective::Barrier);
+        (is_compared && ranks == 2 && bytes <= EMPTY).then_some(Self::Flag)
     }
 
     /// Returns the limit of a call over TCP within a host: an all-reduce of two ranks, each of
@@ -59,7 +78,8 @@ impl Bound {
 pub(crate) fn arguments(case: Case, sizes: &[usize], is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let bounds = sizes.iter().flat_map(|bytes| {
         let shared_memory = Bound::of_shared_memory(case, *bytes).filter(|_| is_wanted(LIMIT));
-        [shared_memory, Bound::of_tcp(case, *bytes).filter(|_| is_wanted(TCP_LIMIT))]
+        let flag = Bound::of_flag(case, *bytes).filter(|_| is_wanted(FLAG));
+        [shared_memory, flag, Bound::of_tcp(case, *bytes).filter(|_| is_wanted(TCP_LIMIT))]
     });
     let bounds: BTreeSet<Bound> = bounds.flatten().collect();
     let mut arguments: Vec<String> = bounds.iter().map(|bound| bound.name().to_owned()).collect();
@@ -77,6 +97,10 @@ pub(crate) struct Bounds {
     memory: BTreeMap<usize, f64>,
     /// The round trip of a flag in microseconds.
     flag: Option<f64>,
+    /// The times in microseconds of two threads that send each other so many bytes.
+    exchanges: BTreeMap<usize, f64>,
+    /// The times in microseconds of a message of so many bytes.
+    messages: BTreeMap<usize, f64>,
     /// The speed of each direction of a TCP connection over loopback that carries both at once, in
     /// 10^9 bytes per second, by its congestion control.
     duplex: BTreeMap<String, f64>,
@@ -89,6 +113,8 @@ impl Bounds {
         match (&**limit, &**detail) {
             ("triad (f32)", detail) => drop(self.memory.insert(threads(detail), *value)),
             ("flag in memory, round trip", "spinning") => self.flag = Some(*value),
+            ("exchange in memory", detail) => drop(self.exchanges.insert(leading_number(detail), *value)),
+            ("message in memory", detail) => drop(self.messages.insert(leading_number(detail), *value)),
             ("TCP over loopback, both ways", detail) => drop(self.duplex.insert(detail.to_owned(), *value)),
             _ => {}
         }
@@ -96,14 +122,25 @@ impl Bounds {
 
     /// Returns the least time of a call over shared memory in microseconds.
     pub(crate) fn shared_memory(&self, case: Case, bytes: usize) -> Option<f64> {
+        let Case { collective, ranks, .. } = case;
+        // A call of more bytes than were measured takes no less.
+        let at_most = |times: &BTreeMap<usize, f64>| {
+            times.range(..=sent_bytes(collective, bytes)).next_back().map(|(_, time)| *time)
+        };
         match Bound::of_shared_memory(case, bytes)? {
-            Bound::Triad => {
-                let Case { collective, ranks, .. } = case;
+            Bound::Exchange => at_most(&self.exchanges),
+            Bound::Message => at_most(&self.messages),
+            _ => {
                 let (_, bandwidth) = self.memory.range(..=ranks).next_back()?;
                 Some(bytes_through_memory(collective, ranks) as f64 * bytes as f64 / bandwidth * 1e-3)
             }
-            _ => self.flag,
         }
+    }
+
+    /// Returns the round trip of a flag in microseconds, if a call is compared with it.
+    pub(crate) fn flag(&self, case: Case, bytes: usize) -> Option<f64> {
+        Bound::of_flag(case, bytes)?;
+        self.flag
     }
 
     /// Returns the least time of a call over TCP within a host in microseconds.
@@ -116,8 +153,21 @@ impl Bounds {
 
 /// Returns the number of threads in the detail of a limit, such as `64 MiB, 2 threads`.
 fn threads(detail: &str) -> usize {
-    let words = detail.rsplit_once(", ").map_or(detail, |(_, words)| words);
-    words.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(1)
+    leading_number(detail.rsplit_once(", ").map_or(detail, |(_, words)| words)).max(1)
+}
+
+/// Returns the number at the start of words such as `64 B`, zero if there is none.
+fn leading_number(words: &str) -> usize {
+    words.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// Returns the bytes that each of two ranks sends to the other one at least.
+const fn sent_bytes(collective: Collective, bytes: usize) -> usize {
+    match collective {
+        Collective::AllReduce | Collective::Broadcast | Collective::SendRecv => bytes,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => bytes / 2,
+        Collective::Barrier => 0,
+    }
 }
 
 /// Returns the bytes that all ranks together read from memory or write to it at least, divided by
@@ -165,7 +215,9 @@ mod tests {
         let size = 40_000_000;
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 4), size), Some(8000.0));
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 8), size), Some(8000.0));
-        assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 2), 4), Some(0.25));
+        assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 2), 4), None, "not measured");
+        assert_eq!(bounds.flag(case(Collective::AllReduce, 2), 4), Some(0.25));
+        assert_eq!(bounds.flag(case(Collective::AllReduce, 2), 16), None);
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 2), 1 << 20), None);
         assert_eq!(bounds.shared_memory(case(Collective::Barrier, 4), 0), None);
         assert_eq!(bounds.tcp(case(Collective::AllReduce, 2), size), Some(10_000.0));
@@ -179,7 +231,26 @@ mod tests {
         let flag = |value| limit("flag in memory, round trip", "spinning", value);
         let bounds = bounds(&[duplex(4.0), flag(0.1), duplex(2.0), flag(0.2)]);
         assert_eq!(bounds.tcp(case(Collective::AllReduce, 2), 4_000_000), Some(2000.0));
-        assert_eq!(bounds.shared_memory(case(Collective::Barrier, 2), 0), Some(0.2));
+        assert_eq!(bounds.flag(case(Collective::Barrier, 2), 0), Some(0.2));
+    }
+
+    #[test]
+    fn small_calls_of_two_ranks_are_bounded_by_what_each_sends() {
+        let exchange = |detail, value| limit("exchange in memory", detail, value);
+        let bounds = bounds(&[
+            exchange("0 B", 0.1),
+            exchange("4 B", 0.2),
+            exchange("256 B", 0.3),
+            limit("message in memory", "4 B", 0.05),
+        ]);
+        let of = |collective, bytes| bounds.shared_memory(case(collective, 2), bytes);
+        assert_eq!(of(Collective::Barrier, 0), Some(0.1));
+        assert_eq!((of(Collective::AllReduce, 4), of(Collective::AllReduce, 255)), (Some(0.2), Some(0.2)));
+        assert_eq!((of(Collective::AllReduce, 256), of(Collective::AllReduce, 257)), (Some(0.3), None));
+        assert_eq!((of(Collective::AllGather, 8), of(Collective::AllGather, 512)), (Some(0.2), Some(0.3)));
+        assert_eq!((of(Collective::SendRecv, 4), of(Collective::SendRecv, 512)), (Some(0.05), None));
+        assert_eq!(of(Collective::Broadcast, 4), None);
+        assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 4), 4), None);
     }
 
     #[test]
@@ -188,12 +259,13 @@ mod tests {
         let all_reduce = case(Collective::AllReduce, 2);
         let threads = format!("--threads={}", cores().min(2));
         let both = |_: &str| true;
-        assert_eq!(arguments(all_reduce, &sizes, both), ["triad", "flag", "duplex", &threads]);
-        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == LIMIT), ["triad", "flag", &threads]);
+        assert_eq!(arguments(all_reduce, &sizes, both), ["triad", "flag", "exchange", "duplex", &threads]);
+        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == LIMIT), ["triad", "exchange", &threads]);
         assert_eq!(arguments(all_reduce, &sizes, |limit| limit == TCP_LIMIT), ["duplex"]);
-        assert_eq!(arguments(all_reduce, &sizes[..2], both), ["flag", "duplex"]);
-        assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag"]);
+        assert_eq!(arguments(all_reduce, &sizes[..2], both), ["flag", "exchange", "duplex"]);
+        assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag", "exchange"]);
         assert!(arguments(case(Collective::Barrier, 4), &[0], both).is_empty());
-        assert!(arguments(case(Collective::SendRecv, 2), &sizes, both).is_empty());
+        assert_eq!(arguments(case(Collective::SendRecv, 2), &sizes, both), ["message"]);
+        assert!(arguments(case(Collective::SendRecv, 2), &sizes[1..], both).is_empty());
     }
 }

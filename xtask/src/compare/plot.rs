@@ -35,8 +35,8 @@ const SHARED_MEMORY: ChartedLibraries = &[
 const SOCKETS: ChartedLibraries =
     &[("comm-tcp", OURS), (TCP_LIMIT, BOUND), ("openmpi-tcp", OPEN_MPI), ("gloo", GLOO)];
 
-/// The smallest size with limits in the picture: below, there is one of a single size, and a line
-/// from there would show what was not measured.
+/// The smallest size with limits in the picture. There are limits of very small sizes and of large
+/// ones, and a line from the ones to the others would show what was not measured.
 const LIMITS_MIN: usize = 1 << 10;
 
 /// Points farther from 1 are not drawn, because the others would be hard to tell apart.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comm_cli::__private::statistics::median;
 
-use super::bounds::{Bounds, LIMIT, TCP_LIMIT};
+use super::bounds::{Bounds, FLAG, LIMIT, TCP_LIMIT};
 use super::library::{BEST_MPI, MPIS, is_fair, is_ours, position};
 use super::record::{Case, Record, RoundLimit};
 
@@ -135,6 +135,7 @@ impl Cell {
     fn add_limits(&mut self, bounds: &AllBounds, case: Case, bytes: usize) {
         let whens: BTreeSet<When> = self.times.values().flat_map(|times| times.keys().copied()).collect();
         self.add_times(LIMIT, &whens, |when| bounds.get(when, case)?.shared_memory(case, bytes));
+        self.add_times(FLAG, &whens, |when| bounds.get(when, case)?.flag(case, bytes));
         self.add_times(TCP_LIMIT, &whens, |when| bounds.get(when, case)?.tcp(case, bytes));
     }
 
@@ -251,14 +252,14 @@ mod tests {
             time((1, 3), "comm-shm", 12.0),
             round((2, 3), CASE, 7.0),
         ];
-        assert_eq!(ratio(&records, "comm-shm", LIMIT).unwrap().rounds, [(1, 2.0), (2, 2.0), (3, 3.0)]);
+        assert_eq!(ratio(&records, "comm-shm", FLAG).unwrap().rounds, [(1, 2.0), (2, 2.0), (3, 3.0)]);
     }
 
     #[test]
     fn a_limit_of_a_run_applies_to_all_its_rounds_that_measured_none() {
         let records =
             [Record::Limit(flag(1, 0.5)), time((1, 1), "comm-shm", 1.0), time((1, 2), "comm-shm", 2.0)];
-        assert_eq!(ratio(&records, "comm-shm", LIMIT).unwrap().rounds, [(1, 2.0), (2, 4.0)]);
+        assert_eq!(ratio(&records, "comm-shm", FLAG).unwrap().rounds, [(1, 2.0), (2, 4.0)]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::process::Command;
 use comm_cli::__private::program::chain;
 
 use super::args::Compare;
-use super::bounds::{LIMIT, TCP_LIMIT};
+use super::bounds::{FLAG, LIMIT, TCP_LIMIT};
 use super::journal::LibraryVersions;
 use super::machine::rotated_bytes;
 use super::record::Case;
@@ -130,7 +130,7 @@ pub(crate) fn position(library: &str) -> (usize, String) {
     let peer = PEERS.iter().position(|peer| peer.name == library);
     let index = match library {
         ours if is_ours(ours) => 0,
-        LIMIT | TCP_LIMIT => 1,
+        LIMIT | FLAG | TCP_LIMIT => 1,
         BEST_MPI => 2,
         _ => peer.map_or(usize::MAX, |at| at + 3),
     };

@@ -25,7 +25,8 @@ message from one rank to another: half the time of one there and one back. *Best
 fastest MPI in a round, with default settings; the *tuned* ones are configured to keep allocated memory. *oneccl* is oneCCL over Intel \
 MPI. With more ranks than cores, Open MPI, Intel MPI and oneCCL are told to yield, and MPICH is not measured, because its ranks only \
 spin. *Limit* is the time of the bytes which a collective reads and writes at least, at the bandwidth of memory that as many threads as \
-ranks measured, or at the smallest size the round trip of a flag; *limit-tcp* is the time of the copies of a TCP connection. Both are \
+ranks measured, or, for two ranks that send each other up to 256 B, the time that two threads take to write and read so many bytes; \
+*flag* is the round trip of a flag, and *limit-tcp* is the time of the copies of a TCP connection. All are \
 measured in each round directly before the libraries, but only once in runs of earlier versions. In the tables *from memory*, calls use \
 copies of their buffers in turn, which all ranks together have in twice the size of the last-level cache, and which are written after \
 each call, outside the measured time.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comm_cli::__private::units::about;
 
-use super::super::bars::{BARS, Bar, Threshold, Verdict};
+use super::super::bars::{AT_LIMIT, BARS, Bar, Threshold, Verdict};
 use super::super::collective::Collective;
 use super::super::ratio::Comparison;
 use super::{ratio, table};
@@ -46,8 +46,9 @@ fn name(bar: &Bar, comparison: &Comparison) -> String {
         (first, _) => format!(", above {}", about((first - 1) as f64)),
     };
     let what = match bar.limit {
-        Threshold::Mean(_) => "geometric mean",
-        Threshold::Each(_) => "every size",
+        Threshold::Mean(_) => "geometric mean".to_owned(),
+        Threshold::Each(_) => "every size".to_owned(),
+        Threshold::EachBeyondLimit(_) => format!("every size above {AT_LIMIT} times the limit"),
     };
     format!("{} by {}: {collectives}{sizes}, {what}", bar.ours(comparison), bar.peer)
 }

@@ -94,7 +94,13 @@ fn all_libraries_measure_a_case_before_the_next_in_rotating_order() {
     ];
     let names: Vec<&str> = starts.iter().map(|start| start.split(' ').next().unwrap()).collect();
     assert_eq!(names, order);
-    let second = ["limits flag", "comm-shm barrier 2", "one barrier 2", "two barrier 2", "limits flag"];
+    let second = [
+        "limits flag exchange",
+        "comm-shm barrier 2",
+        "one barrier 2",
+        "two barrier 2",
+        "limits flag exchange",
+    ];
     assert_eq!(starts[4..9], second);
     assert_eq!(starts[9], "one all_reduce 2");
     // Two sizes and a barrier, by three libraries, twice, and a limit of each of the four cases.
@@ -147,7 +153,7 @@ fn all_libraries_repeat_an_interrupted_case() {
     // The last barrier of the last round, and half of the line before it.
     fs::write(&path, lines[..20].concat() + &lines[20][..10]).unwrap();
     let (starts, records) = measure(folder.path(), SHORT, None);
-    assert_eq!(starts, ["limits flag", "one barrier 2", "two barrier 2", "comm-shm barrier 2"]);
+    assert_eq!(starts, ["limits flag exchange", "one barrier 2", "two barrier 2", "comm-shm barrier 2"]);
     assert_eq!(records.len(), 24);
 }
 
