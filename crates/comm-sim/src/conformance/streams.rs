@@ -63,9 +63,19 @@ pub fn exchange<T: Transport>(transport: T, total: usize) -> Result<()> {
     Ok(())
 }
 
+/// The bounds of random sizes: transports may treat messages of a few bytes, of a few cache lines
+/// and longer ones differently.
+const BYTES_BELOW: [usize; 3] = [60, 2000, 10_000];
+
+/// Draws a number of bytes.
+fn some_bytes(random: &mut Random) -> usize {
+    let below = BYTES_BELOW[random.below(BYTES_BELOW.len())];
+    random.below(below)
+}
+
 /// Sends a random number of the bytes, gathered from pieces, some of them empty.
 fn send_some(transport: &mut impl Transport, to: usize, bytes: &[u8], random: &mut Random) -> Result<usize> {
-    let (bytes, _) = bytes.split_at(random.below(2000).min(bytes.len()));
+    let (bytes, _) = bytes.split_at(some_bytes(random).min(bytes.len()));
     let (first, rest) = bytes.split_at(random.below(bytes.len() + 1));
     let (second, third) = rest.split_at(random.below(rest.len() + 1));
     let parts = [first, &[], second, third].map(IoSlice::new);
@@ -86,7 +96,7 @@ fn recv_some(
     random: &mut Random,
 ) -> Result<usize> {
     let rank = transport.group().rank();
-    let mut buffer = vec![0; random.below(2000).max(1).min(left)];
+    let mut buffer = vec![0; some_bytes(random).max(1).min(left)];
     let in_place = random.one_in(2);
     let received = if in_place {
         transport.fill_buf(from, buffer.len())?.copy_to(&mut buffer)
