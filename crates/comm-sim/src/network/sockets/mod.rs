@@ -15,7 +15,8 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -26,6 +27,9 @@ use segment::{Segment, SegmentContent};
 const FIRST_ADDRESS: u32 = 0x0a00_0001;
 /// The longest time for which bytes are on their way after the last process has ended.
 const SETTLING_MAX: Duration = Duration::from_secs(60);
+/// The longest time, in reality, for which another thread may be starting a process. Until that
+/// executes its program, it has copies of all descriptors, and a socket that was closed looks open.
+const STARTING_MAX: Duration = Duration::from_secs(2);
 /// The bit of the token of a listener.
 const LISTENER: u64 = 1 << 32;
 
@@ -173,12 +177,18 @@ impl World {
     /// the number of those that they have not.
     pub(super) fn settle_sockets(&mut self) -> usize {
         let until = self.now() + SETTLING_MAX;
-        self.pump_sockets();
-        while self.sockets.open() > 0 && self.next_event().is_some_and(|next| next < until) {
-            self.advance(None);
+        let began = Instant::now();
+        loop {
             self.pump_sockets();
+            while self.sockets.open() > 0 && self.next_event().is_some_and(|next| next < until) {
+                self.advance(None);
+                self.pump_sockets();
+            }
+            if self.sockets.open() == 0 || began.elapsed() > STARTING_MAX {
+                return self.sockets.open();
+            }
+            thread::sleep(Duration::from_millis(1));
         }
-        self.sockets.open()
     }
 
     /// Closes a side whose connection cannot be used.
