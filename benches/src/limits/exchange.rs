@@ -84,7 +84,7 @@ fn limits(name: &'static str, calls: [Call; 2], part: f64) -> Vec<Limit> {
     let limit = |bytes: usize| {
         let words = bytes.div_ceil(WORD);
         let seconds = (0..TRIES).map(|_| seconds_per_call(calls, words)).fold(f64::INFINITY, f64::min);
-        Limit::round_trip(name, format!("{bytes} B"), part * seconds)
+        Limit::time(name, format!("{bytes} B"), part * seconds)
     };
     SIZES.map(limit).into()
 }

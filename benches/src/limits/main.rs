@@ -62,7 +62,7 @@ impl Limit {
     }
 
     /// Creates a limit in microseconds.
-    fn round_trip(name: &'static str, detail: String, seconds: f64) -> Self {
+    fn time(name: &'static str, detail: String, seconds: f64) -> Self {
         Self { name, detail, value: seconds * 1e6, unit: "us" }
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn quick_flag() -> Limit {
 
 fn limit((detail, idle): Wait) -> Limit {
     let seconds = (0..TRIES).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
-    Limit::round_trip("flag in memory, round trip", detail.to_owned(), seconds)
+    Limit::time("flag in memory, round trip", detail.to_owned(), seconds)
 }
 
 /// Measures between two threads, which share memory as two processes do.

@@ -23,7 +23,7 @@ pub(crate) fn limits() -> io::Result<Vec<Limit>> {
     let mut limits = Vec::new();
     for (detail, nonblocking) in [("blocking", false), ("spinning", true)] {
         let seconds = best(TRIES, || round_trip(nonblocking))?;
-        limits.push(Limit::round_trip("TCP over loopback, round trip", detail.to_owned(), seconds));
+        limits.push(Limit::time("TCP over loopback, round trip", detail.to_owned(), seconds));
     }
     for control in congestion_controls()? {
         let seconds = best(TRIES, || stream(&control))?;
