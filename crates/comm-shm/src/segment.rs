@@ -32,6 +32,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// The unit in which the kernel counts the blocks of a file, on all file systems.
 const BLOCK_BYTES: u64 = 512;
 
+/// The positions of both rings are on the first page, also if pages are as small as they can be.
+const _: () = assert!(2 * Control::BYTES <= 4096);
+
 /// The first bytes of a ring, which are allocated together. Then the allocated part is doubled.
 const ALLOCATED_BYTES_MIN: usize = 16 * 1024;
 
@@ -141,14 +144,14 @@ impl Segment {
             rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let rings = control_bytes();
+        let page = rustix::param::page_size();
         let proof = Box::new(u64::from_ne_bytes(random_bytes()?));
-        let segment = Self { start, rings, capacity, present: [0; 2], proof };
-        segment.place(file, 0, rings, 0)?;
+        let segment = Self { start, rings: page, capacity, present: [0; 2], proof };
+        segment.place(file, 0, page, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
-                let at = rings + (2 * ring + copy) * capacity;
-                segment.place(file, at, capacity, rings + ring * capacity)?;
+                let at = page + (2 * ring + copy) * capacity;
+                segment.place(file, at, capacity, page + ring * capacity)?;
             }
         }
         Ok(segment)
@@ -292,14 +295,9 @@ pub(crate) fn create_file() -> io::Result<OwnedFd> {
     }
 }
 
-/// The pages of the positions.
-fn control_bytes() -> usize {
-    (2 * Control::BYTES).next_multiple_of(rustix::param::page_size())
-}
-
-/// The pages of the positions, and two rings.
+/// A page for the positions, and two rings.
 fn file_bytes(capacity: usize) -> u64 {
-    (control_bytes() + 2 * capacity) as u64
+    (rustix::param::page_size() + 2 * capacity) as u64
 }
 
 /// Whether the kernel can allocate memory of a mapping and report a shortage. Linux can since 5.14.
@@ -309,15 +307,15 @@ static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
     unsafe { rustix::mm::madvise(page, 0, Advice::LinuxPopulateWrite) }.is_ok()
 });
 
-/// The bytes that are allocated when a segment is created: those of the positions, or all if
+/// The bytes that are allocated when a segment is created: the page of the positions, or all if
 /// the rings cannot be allocated later.
 fn allocated_bytes(capacity: usize) -> u64 {
-    if *CAN_POPULATE { control_bytes() as u64 } else { file_bytes(capacity) }
+    if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
 }
 
-/// The pages of the positions, and two rings twice.
+/// A page for the positions, and two rings twice.
 fn mapped_bytes(capacity: usize) -> usize {
-    control_bytes() + 4 * capacity
+    rustix::param::page_size() + 4 * capacity
 }
 
 #[cfg(not(loom))]
@@ -396,8 +394,8 @@ mod tests {
         const CAPACITY: usize = 1 << 20;
         let (mut near, file) = Segment::create(CAPACITY).unwrap();
         let mut far = Segment::open(&file, CAPACITY).unwrap();
-        let allocated =
-            || rustix::fs::fstat(&file).unwrap().st_blocks as usize * BLOCK_BYTES as usize - control_bytes();
+        let page = rustix::param::page_size();
+        let allocated = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * BLOCK_BYTES as usize - page;
         assert_eq!(allocated(), 0);
         let mut position = 0;
         for (len, expected) in [(1, 1 << 14), (16_383, 1 << 14), (70_000, 1 << 17), (900_000, CAPACITY)] {
