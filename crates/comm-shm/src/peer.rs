@@ -27,7 +27,7 @@ use sending::Shortage;
 
 /// The maximum number of bytes that are moved before the position is published, so that both sides
 /// copy at the same time.
-const STRIDE_BYTES_MAX: usize = 16 * 1024;
+const STRIDE_BYTES_MAX: usize = 64 * 1024;
 /// The minimum number of strides in a ring.
 const STRIDES_MIN: usize = 4;
 /// The maximum number of packets that are read from a socket at a time.

@@ -20,6 +20,12 @@ use crate::socket;
 /// processor fetches a few by itself while it writes.
 const PREFETCHED_BYTES_MIN: usize = 256;
 
+/// The least number of bytes that is worth a publication, which costs both processors the transfer
+/// of a line.
+const STRIDE_BYTES_MIN: usize = 16 << 10;
+/// The number of publications of a longer piece.
+const STRIDES_PER_PIECE: usize = 8;
+
 /// The resource that an attempt to send lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shortage {
@@ -168,9 +174,10 @@ impl Peer {
             self.shortage = Shortage::Space;
         }
         self.prepare_ring(sent)?;
+        let stride_bytes = stride(piece.len(), self.stride);
         while !rest.is_empty() {
-            let (stride, tail) = rest.split_at(rest.len().min(self.stride));
-            self.write(stride);
+            let (stride, tail) = rest.split_at(rest.len().min(stride_bytes));
+            self.write(stride, stride_bytes);
             rest = tail;
         }
         Ok(sent)
@@ -222,7 +229,7 @@ impl Peer {
     }
 
     #[inline]
-    fn write(&mut self, bytes: &[u8]) {
+    fn write(&mut self, bytes: &[u8], stride_bytes: usize) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
         let copy = |path| match path {
@@ -239,7 +246,7 @@ impl Peer {
             }
         }
         self.writer.advance(bytes.len());
-        if self.writer.unpublished() >= self.stride as u64 {
+        if self.writer.unpublished() >= stride_bytes as u64 {
             self.publish();
         }
     }
@@ -289,8 +296,27 @@ impl Peer {
     }
 }
 
+/// Returns after how many bytes of a piece the next ones are published: so few that the peer soon
+/// begins to read, but no fewer than a publication is worth.
+fn stride(piece_bytes: usize, max: usize) -> usize {
+    (piece_bytes / STRIDES_PER_PIECE).max(STRIDE_BYTES_MIN).min(max)
+}
+
 /// Brings bytes into the cache, so that the time to fetch them from memory is not measured.
 fn load_into_cache(bytes: &[u8]) {
     let lines = bytes.iter().step_by(64);
     black_box(lines.fold(0_u8, |sum, byte| sum ^ *byte));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longer_pieces_are_published_in_longer_strides() {
+        let max = 64 << 10;
+        let strides = [1, 128 << 10, 256 << 10, 512 << 10, usize::MAX].map(|bytes| stride(bytes, max));
+        assert_eq!(strides, [16 << 10, 16 << 10, 32 << 10, 64 << 10, 64 << 10]);
+        assert_eq!(stride(1 << 20, 1024), 1024, "a short ring");
+    }
 }
