@@ -22,9 +22,8 @@ use comm_core::{
 };
 
 pub use lower::{LoweredStep, lower};
-use recv::{
-    recv_available, recv_bypassing, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements,
-};
+pub(crate) use recv::recv_bypassing;
+use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
 pub use regions::Regions;
 use stores::SharedStores;
 use window::{EntryState, Window};

@@ -48,7 +48,7 @@ pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &
 
 /// Receives into `rest` until nothing more has arrived, with stores that bypass the caches if the
 /// bytes can be copied from where they are. Returns the number of bytes received.
-pub(super) fn recv_bypassing(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
+pub(crate) fn recv_bypassing(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < rest.len() && !transport.fill_buf_copies(from) {
         let filled = transport.fill_buf(from, rest.len() - done)?;

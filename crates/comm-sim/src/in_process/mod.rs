@@ -41,18 +41,20 @@ pub struct InProcessConfig {
     /// as if the rest had not arrived, and by which `Transport::fill_buf_copies` changes its
     /// answer. `None` to move as many bytes as possible.
     pub dribble: Option<u64>,
+    /// The size of received data from which on it bypasses the caches.
+    pub cached_bytes: usize,
 }
 
 impl Default for InProcessConfig {
     /// Returns queues of 64 KiB that move as many bytes as possible.
     fn default() -> Self {
-        Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None }
+        Self { capacity: 64 << 10, release: Release::OnAccept, dribble: None, cached_bytes: usize::MAX }
     }
 }
 
 /// Setters, as in `InProcessConfig::default().capacity(7)`.
 impl InProcessConfig {
-    comm_core::setters!(capacity: usize, release: Release);
+    comm_core::setters!(capacity: usize, release: Release, cached_bytes: usize);
 
     /// Returns the configuration with calls that move random numbers of bytes.
     #[must_use]

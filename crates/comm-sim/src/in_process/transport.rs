@@ -113,6 +113,10 @@ impl Transport for InProcessTransport {
         Ok(sent)
     }
 
+    fn cached_bytes(&self) -> usize {
+        self.channel.config.cached_bytes
+    }
+
     fn released(&self, to: usize) -> u64 {
         if to >= self.group.size() {
             return 0;

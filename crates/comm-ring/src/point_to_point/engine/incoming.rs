@@ -5,6 +5,7 @@ use comm_core::{During, Error, Loss, Result, Transport};
 use super::operation::{Kind, Operation, misplaced};
 use super::peer::{Destination, OutgoingTransfer, ReadState, Report};
 use super::{CallerBuffers, ProgressEngine, RequestId, UnexpectedBody, credit_cost};
+use crate::executor::recv_bypassing;
 use crate::point_to_point::frame::{CREDIT, Frame, RTS_MAX};
 use crate::point_to_point::matching::Envelope;
 
@@ -71,6 +72,9 @@ impl ProgressEngine {
                 };
                 let into = Destination::Receive(transfer.receive);
                 let received = match buffer_of(self, into, transfer.done..transfer.done + left, caller) {
+                    Ok(dst) if transfer.length > transport.cached_bytes() => {
+                        recv_bypassing(transport, from, dst)?
+                    }
                     Ok(dst) => transport.try_recv(from, dst)?,
                     Err(error) => return Ok(self.read_nothing(into, error)),
                 };

@@ -15,7 +15,7 @@ use comm_sim::Release;
 use comm_sim::in_process::InProcessConfig;
 
 /// Networks from plain to awkward: large queues, tiny ones, bytes that arrive a few at a time,
-/// memory that is released late.
+/// memory that is released late, caches that long messages bypass.
 fn networks() -> Vec<InProcessConfig> {
     let plain = InProcessConfig::default;
     vec![
@@ -23,7 +23,9 @@ fn networks() -> Vec<InProcessConfig> {
         plain().capacity(7),
         plain().dribble(11),
         plain().release(Release::OnConsume).capacity(1000),
-        InProcessConfig::default().release(Release::OnConsume).capacity(100).dribble(5),
+        plain().release(Release::OnConsume).capacity(100).dribble(5),
+        plain().cached_bytes(300),
+        plain().cached_bytes(300).capacity(100).dribble(8),
     ]
 }
 
