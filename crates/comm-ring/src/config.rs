@@ -23,7 +23,7 @@ pub struct RingConfig {
     /// of its timeout has passed.
     pub diagnosis: Duration,
     /// The largest message between two ranks, in bytes, that is sent before the receiver asks for
-    /// it. Ranks may set different values.
+    /// it; four times as much if no other message is under way. Ranks may set different values.
     pub eager_bytes: usize,
     /// Larger messages are sent in parts of this size in bytes, between which other messages may be
     /// sent.
@@ -61,7 +61,7 @@ impl Default for RingConfig {
             announce_after: Duration::from_millis(100),
             diagnosis: Duration::from_millis(200),
             eager_bytes: 64 << 10,
-            part_bytes: 256 << 10,
+            part_bytes: 512 << 10,
             yield_max: Duration::from_micros(200),
             recorded_calls: 512,
             exact_times: false,

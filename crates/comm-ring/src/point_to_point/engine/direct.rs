@@ -16,6 +16,11 @@ use super::{CallerBuffers, Kind, ProgressEngine, credit_cost};
 use crate::point_to_point::frame::{CREDIT, Frame};
 use crate::point_to_point::matching::{Envelope, MatchKey};
 
+/// The longest message that is sent at once, as a multiple of the longest one that is sent eagerly
+/// by an operation: asking the receiver first would take longer than copying such a message, but
+/// one of several at a time is asked for while others are copied.
+const AT_ONCE: usize = 4;
+
 /// The part of a message that was sent without an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirectSend {
@@ -64,7 +69,8 @@ impl ProgressEngine {
     ) -> DirectSend {
         let (length, dtype) = (message.bytes().len(), message.dtype());
         let is_peer = to < self.group.size() && to != self.group.rank();
-        if !is_peer || length > self.eager_bytes || self.poison.is_some() || !self.operations.is_empty() {
+        let at_once_max = self.eager_bytes.saturating_mul(AT_ONCE);
+        if !is_peer || length > at_once_max || self.poison.is_some() || !self.operations.is_empty() {
             return DirectSend::Nothing;
         }
         let peer = &self.peers[to];

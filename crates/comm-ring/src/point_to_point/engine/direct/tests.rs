@@ -117,6 +117,19 @@ fn a_short_message_needs_no_operation() {
 }
 
 #[test]
+fn a_message_that_is_sent_at_once_may_be_longer_than_one_that_an_operation_sends_eagerly() {
+    let [mut a, mut b] = End::pair(&InProcessConfig::default());
+    let limit = 4 * LONGEST;
+    a.engine.eager_bytes = LONGEST;
+    assert_eq!(a.send_at_once(1, &message(1, limit + 1)), DirectSend::Nothing);
+    assert_eq!(a.send_at_once(2, &message(2, limit)), DirectSend::Whole);
+    // Nobody receives it yet, so it is stored.
+    while b.progress() {}
+    b.recv_with_operation(vec![0; limit], None);
+    assert_eq!(b.log.lock().unwrap().pop(), Some((2, message(2, limit))));
+}
+
+#[test]
 fn messages_keep_their_order_and_bytes_with_and_without_operations() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
