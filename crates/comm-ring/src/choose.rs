@@ -372,7 +372,11 @@ mod tests {
             let tuning = RingConfig::default().tuning(links);
             choose(&CallShape { ranks, ..shape(collective, bytes) }, None, &tuning).unwrap().algorithm.name
         };
-        for (collective, bytes) in [(Collective::AllGather, 1 << 20), (Collective::AllReduce, 1 << 22)] {
+        for (collective, bytes) in [
+            (Collective::AllGather, 1 << 20),
+            (Collective::AllReduce, 1 << 22),
+            (Collective::ReduceScatter, 1 << 22),
+        ] {
             assert_eq!(chosen(collective, shared, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { staged_from: None, ..shared }, 8, bytes), "staged");
             assert_ne!(chosen(collective, LinkModel { ranks_per_host: 4, ..shared }, 8, bytes), "staged");

@@ -41,6 +41,7 @@ mod scatter_all_gather_broadcast;
 mod staged_all_gather;
 mod staged_all_reduce;
 mod staged_broadcast;
+mod staged_reduce_scatter;
 mod tree;
 mod two_level_all_reduce;
 
@@ -339,6 +340,15 @@ pub static TABLE: &[Algorithm] = &[
         two_level_all_reduce
     ),
     row!("staged", AllReduce, PerRank, Traits { puts_results: true, ..Traits::STAGED }, staged_all_reduce),
+    // Above the ring, which the model takes to be as fast: there a rank writes partial sums to
+    // other memory than that of its data, which takes longer than to add to a sum in the cache.
+    row!(
+        "staged",
+        ReduceScatter,
+        PerRank,
+        Traits { final_ranks_max: 0, ..Traits::STAGED },
+        staged_reduce_scatter
+    ),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),
     row!("circulant", ReduceScatter, PerRank, Traits::EQUAL, circulant_reduce_scatter),
     row!("direct", ReduceScatter, PerRank, Traits::SEGMENTED_IN_ORDER, direct_reduce_scatter),

@@ -10,17 +10,10 @@ use std::ops::Range;
 
 use comm_core::{Place, Step};
 
+use super::staged_reduce_scatter::{self, sets};
 use super::{Cost, Pace, Pacing, Params, Steps, direct_all_reduce, staged_all_gather};
 
-/// Returns the number of sets of slots: one per rank, but no more than fit in the memory of a pass.
-/// With more ranks, a contribution waits for one that was sent before it.
-fn sets(p: &Params) -> usize {
-    p.ranks.min(p.pass.max(1))
-}
-
-pub(super) fn slots(p: &Params) -> usize {
-    if p.ranks > 1 && !p.exposed { p.in_passes_of(sets(p)).slots(sets(p)) } else { 0 }
-}
+pub(super) use super::staged_reduce_scatter::slots;
 
 pub(super) fn cost(p: &Params) -> Cost {
     // A rank combines one contribution after the other, and so receives them without buffering.
@@ -29,17 +22,12 @@ pub(super) fn cost(p: &Params) -> Cost {
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
     let (pace, messages) = (pacing.slowest(p), (p.ranks - 1) * p.segments);
-    match pace.staging() {
+    let gather = match pace.staging() {
         // Nothing is staged, and results are written where they are received.
-        Some((stage, read)) if p.exposed => {
-            read.pipeline(1, messages, true) + Pace { block: stage, ..read }.exchange(messages)
-        }
-        Some((stage, read)) => {
-            let gather = staged_all_gather::time(p, pacing);
-            messages as f64 * stage + read.pipeline(1, messages, true) + gather
-        }
-        None => pace.pipeline(1, messages, true) + pace.exchange(messages),
-    }
+        Some((stage, read)) if p.exposed => Pace { block: stage, ..read }.exchange(messages),
+        _ => staged_all_gather::time(p, pacing),
+    };
+    staged_reduce_scatter::time_of(p, pace, messages) + gather
 }
 
 pub(super) fn steps(params: &Params) -> Steps {
@@ -51,23 +39,8 @@ pub(super) fn steps(params: &Params) -> Steps {
 /// Reduces and gathers some segments of every chunk.
 fn pass(params: &Params, sets: usize, segments: Range<usize>) -> impl Iterator<Item = Step> + use<> {
     let p = *params;
-    let reducing = segments.clone().flat_map(move |segment| reduce(&p, sets, segment));
+    let reducing = staged_reduce_scatter::reduce(&p, sets, segments.clone());
     reducing.chain(segments.flat_map(move |segment| gather(&p, segment)))
-}
-
-/// Exchanges a segment of every chunk, and combines that of this rank.
-fn reduce(params: &Params, sets: usize, segment: usize) -> impl Iterator<Item = Step> + use<> {
-    let p = *params;
-    let own = p.block(p.rank, segment);
-    let exchanges = (1..p.ranks).flat_map(move |distance| {
-        let (to, from) = (p.ahead(distance), p.behind(distance));
-        let theirs = p.block(to, segment);
-        let (staged, stage) = p.stage(p.slot(distance % sets, segment), Place::Output, theirs);
-        let exchange =
-            [Step::send(to, staged, theirs), Step::recv_reduce(from, Place::Output, Place::Output, own)];
-        stage.into_iter().chain(exchange)
-    });
-    exchanges.chain([Step::finish(Place::Output, own)])
 }
 
 /// Lets all ranks read the complete segment of this one, and reads theirs.
