@@ -346,7 +346,7 @@ pub static TABLE: &[Algorithm] = &[
         "staged",
         ReduceScatter,
         PerRank,
-        Traits { final_ranks_max: 0, ..Traits::STAGED },
+        Traits { staged: true, ..Traits::SEGMENTED },
         staged_reduce_scatter
     ),
     row!("ring", ReduceScatter, PerRank, Traits::SEGMENTED, ring_reduce_scatter),

@@ -41,7 +41,7 @@ pub struct InProcessConfig {
     /// as if the rest had not arrived, and by which `Transport::fill_buf_copies` changes its
     /// answer. `None` to move as many bytes as possible.
     pub dribble: Option<u64>,
-    /// The size of received data from which on it bypasses the caches.
+    /// The size above which received data bypasses the caches.
     pub cached_bytes: usize,
 }
 

@@ -16,9 +16,9 @@ use super::{CallerBuffers, Kind, ProgressEngine, credit_cost};
 use crate::point_to_point::frame::{CREDIT, Frame};
 use crate::point_to_point::matching::{Envelope, MatchKey};
 
-/// The longest message that is sent at once, as a multiple of the longest one that is sent eagerly
-/// by an operation: asking the receiver first would take longer than copying such a message, but
-/// one of several at a time is asked for while others are copied.
+/// The longest message that is sent at once, as a multiple of the longest one that an operation
+/// sends eagerly. Its rendezvous would delay it, while one of several messages is announced as
+/// others are copied.
 const AT_ONCE: usize = 4;
 
 /// The part of a message that was sent without an operation.
