@@ -276,10 +276,13 @@ impl Session {
         match stop {
             // A report of another rank already names the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
-            // The peer is alive, so waiting for another cause would only take time.
-            Stop::Failed(Error::PeerLost { peer, loss: loss @ Loss::Corrupted(_), .. }) => {
-                self.lost(peer, loss)
-            }
+            // Nothing came before it. This rank has ended the stream, which a peer that is alive may
+            // take for the loss of this rank.
+            Stop::Failed(Error::PeerLost {
+                peer,
+                loss: loss @ (Loss::Corrupted(_) | Loss::HostUnreachable { .. }),
+                ..
+            }) => self.lost(peer, loss),
             Stop::Failed(Error::PeerLost { peer, loss, .. }) => {
                 let outcome = self.await_cause(self.config.diagnosis, |session| {
                     session.check_members()?;
