@@ -276,8 +276,8 @@ impl Session {
         match stop {
             // A report of another rank already names the cause.
             Stop::Failed(error @ Error::PeerLost { loss: Loss::Reported { .. }, .. }) => error,
-            // Nothing came before it. This rank has ended the stream, which a peer that is alive may
-            // take for the loss of this rank.
+            // Nothing came before it. This rank has ended the stream, which a peer that is alive
+            // may take for the loss of this rank.
             Stop::Failed(Error::PeerLost {
                 peer,
                 loss: loss @ (Loss::Corrupted(_) | Loss::HostUnreachable { .. }),
