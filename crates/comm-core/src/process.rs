@@ -7,7 +7,7 @@
 
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::getpid;
@@ -27,7 +27,13 @@ impl Process {
     /// Returns this process.
     #[must_use]
     pub fn current() -> Self {
-        Self { generation: generation(), id: own_id() }
+        match known() {
+            Some(known) => {
+                let generation = known.generation();
+                Self { generation, id: known.id.load(Ordering::Relaxed) }
+            }
+            None => Self { generation: own_id().into(), id: own_id() },
+        }
     }
 
     /// Returns whether the code runs in this process, and not in one of its descendants.
@@ -56,29 +62,49 @@ impl Process {
 /// the generation of an ancestor.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the generation of this process, which differs from that of each ancestor.
+/// The generation of this process, which differs from that of each ancestor.
 #[inline]
 fn generation() -> u64 {
-    static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-    match PAGE.get_or_init(page) {
-        Some(page) => match page.load(Ordering::Relaxed) {
-            0 => renew(page),
+    known().map_or_else(|| own_id().into(), Known::generation)
+}
+
+/// What is known of this process. The kernel zeroes it in every new child.
+#[derive(Debug)]
+struct Known {
+    generation: AtomicU64,
+    /// Written before the generation.
+    id: AtomicU32,
+}
+
+impl Known {
+    #[inline]
+    fn generation(&self) -> u64 {
+        match self.generation.load(Ordering::Acquire) {
+            0 => self.renew(),
             generation => generation,
-        },
-        None => u64::from(own_id()),
+        }
+    }
+
+    /// Assigns a generation to a process that has just been forked. If several threads do so
+    /// concurrently, the first one wins.
+    #[cold]
+    fn renew(&self) -> u64 {
+        self.id.store(own_id(), Ordering::Relaxed);
+        let next = LATEST.fetch_add(1, Ordering::Relaxed) + 1;
+        let assigned = self.generation.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
+        assigned.err().unwrap_or(next)
     }
 }
 
-/// Assigns a generation to a process that has just been forked. If several threads do so
-/// concurrently, the first one wins.
-#[cold]
-fn renew(page: &AtomicU64) -> u64 {
-    let next = LATEST.fetch_add(1, Ordering::Relaxed) + 1;
-    page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(next)
+/// Returns what is known of this process, if the kernel can zero it in children.
+#[inline]
+fn known() -> Option<&'static Known> {
+    static KNOWN: OnceLock<Option<&'static Known>> = OnceLock::new();
+    *KNOWN.get_or_init(map)
 }
 
-/// Maps a word that is 0 in every new child, if the kernel supports that.
-fn page() -> Option<&'static AtomicU64> {
+/// Maps memory that is zeroed in every new child, if the kernel supports that.
+fn map() -> Option<&'static Known> {
     let len = rustix::param::page_size();
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address that the kernel chooses overlaps no other memory.
@@ -91,7 +117,7 @@ fn page() -> Option<&'static AtomicU64> {
     }
     // SAFETY: the mapping is aligned, zeroed, written only by atomic operations and by the kernel
     // before a child runs, and is never unmapped.
-    Some(unsafe { AtomicU64::from_ptr(page.cast()) })
+    Some(unsafe { &*page.cast::<Known>() })
 }
 
 fn own_id() -> u32 {

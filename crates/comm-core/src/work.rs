@@ -42,6 +42,8 @@ struct Shared<B> {
 struct Slot<B> {
     outcome: Option<Result<B>>,
     done: bool,
+    /// Whether a thread waits. To notify none would be a system call, too.
+    has_waiter: bool,
     waker: Option<Waker>,
 }
 
@@ -55,7 +57,7 @@ impl<B> Shared<B> {
 impl<B> Work<B> {
     pub(crate) fn new() -> (Self, Completer<B>) {
         let state = Arc::new(Shared {
-            slot: Mutex::new(Slot { outcome: None, done: false, waker: None }),
+            slot: Mutex::new(Slot { outcome: None, done: false, has_waiter: false, waker: None }),
             done: Condvar::new(),
         });
         let work = Self { state: Arc::clone(&state), process: Process::current(), scheduler: None };
@@ -89,6 +91,7 @@ impl<B> Work<B> {
             if let Some(outcome) = slot.outcome.take() {
                 return outcome;
             }
+            slot.has_waiter = true;
             slot = self.state.done.wait(slot).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -104,7 +107,8 @@ impl<B> Work<B> {
         if let Err(error) = self.process.check() {
             return Ok(Err(error));
         }
-        let slot = self.state.lock();
+        let mut slot = self.state.lock();
+        slot.has_waiter = true;
         let waited = self.state.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
         let (mut slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match slot.outcome.take() {
@@ -148,9 +152,11 @@ impl<B> Completer<B> {
         }
         slot.outcome = Some(outcome);
         slot.done = true;
-        let waker = slot.waker.take();
+        let (has_waiter, waker) = (slot.has_waiter, slot.waker.take());
         drop(slot);
-        self.state.done.notify_all();
+        if has_waiter {
+            self.state.done.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
