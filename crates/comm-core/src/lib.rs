@@ -91,7 +91,9 @@ pub use groups::Groups;
 pub use kernels::{ErasedBuffer, Kernels};
 pub use link::{Link, LinkModel};
 pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
-pub use message::{ANY_TAG, Incoming, Outgoing, PointToPoint, Received, RecvFrom, SendTo, Source, TagMatch};
+pub use message::{
+    ANY_TAG, Incoming, Outgoing, PointToPoint, Progress, Received, RecvFrom, SendTo, Source, TagMatch,
+};
 pub use metrics::{CallMetrics, DurationHistogram, Metrics};
 pub use notify::{AbortSignal, Notify};
 pub use op::ReduceOp;

@@ -1,5 +1,7 @@
 //! Messages between two ranks: the trait that backends implement, and its types.
 
+use std::sync::Weak;
+
 use crate::{CallOptions, DType, HostView, HostViewMut, Invalid, Result};
 
 /// The source of a message to receive.
@@ -251,18 +253,45 @@ pub trait PointToPoint: Send + Sync {
     fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>>;
 
     /// Starts sending a message. Any thread that makes progress on messages may complete it; a call
-    /// of [`PointToPoint::drive`] does so at the latest.
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions);
+    /// of [`PointToPoint::drive`] does so at the latest. Returns whether such a call must follow.
+    #[must_use = "the message may need a call of `drive`"]
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool;
 
     /// Starts receiving a message, like [`PointToPoint::post_send`].
-    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions);
+    #[must_use = "the message may need a call of `drive`"]
+    fn post_recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: Box<dyn Incoming>,
+        options: &CallOptions,
+    ) -> bool;
 
-    /// Makes progress on messages until every posted operation has completed.
+    /// Makes progress on messages until every posted operation has completed. Other threads that
+    /// make calls may make the progress instead.
     fn drive(&self);
+
+    /// Returns that with which a thread makes progress while it waits for a posted operation;
+    /// `None` if only [`PointToPoint::drive`] does.
+    fn progress(&self) -> Option<Weak<dyn Progress>> {
+        None
+    }
 
     /// Cancels every posted receive that no message has matched, with
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     fn cancel_recvs(&self);
+}
+
+/// Progress on posted operations by the threads that wait for them. Any number of threads may call
+/// this.
+pub trait Progress: Send + Sync {
+    /// Makes progress, or waits while another thread does, until `is_done` returns `true`. Returns
+    /// early once all operations have ended.
+    fn progress_until(&self, is_done: &dyn Fn() -> bool);
+
+    /// Lets the thread that is in [`PointToPoint::drive`] make progress, because a thread waits
+    /// that does not.
+    fn drive_now(&self);
 }
 
 #[cfg(test)]

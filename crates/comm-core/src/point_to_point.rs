@@ -173,9 +173,10 @@ impl Comm<Host> {
         let (work, completer) = Work::new();
         let posted = Posted { buffer: message, completer, element: PhantomData::<fn() -> T> };
         let messenger = self.messenger()?;
-        self.communicator().post_send(to, tag, Box::new(posted), self.options());
-        drop(messenger.submit(drive));
-        Ok(work)
+        if self.communicator().post_send(to, tag, Box::new(posted), self.options()) {
+            drop(messenger.submit(drive));
+        }
+        Ok(self.progressed(work))
     }
 
     /// Runs [`Comm::recv`] in the background. The handle yields the buffer and the envelope of the
@@ -204,14 +205,19 @@ impl Comm<Host> {
         let (work, completer) = Work::new();
         let posted = Posted { buffer, completer, element: PhantomData::<fn() -> T> };
         let messenger = self.messenger()?;
-        self.communicator().post_recv(from.into(), tag.into(), Box::new(posted), self.options());
-        drop(messenger.submit(drive));
-        Ok(work)
+        if self.communicator().post_recv(from.into(), tag.into(), Box::new(posted), self.options()) {
+            drop(messenger.submit(drive));
+        }
+        Ok(self.progressed(work))
+    }
+
+    /// Lets threads that wait for a message make progress on messages.
+    fn progressed<B>(&self, work: Work<B>) -> Work<B> {
+        work.progressed_by(self.communicator().progress())
     }
 }
 
-/// Makes progress on messages in the background. It is submitted once per message, and usually
-/// returns immediately, because the first call completes all of them.
+/// Makes progress on messages in the background.
 fn drive(comm: &Comm<Host>) -> Result<()> {
     comm.communicator().drive();
     Ok(())

@@ -27,10 +27,10 @@ impl Process {
     /// Returns this process.
     #[must_use]
     pub fn current() -> Self {
-        match known() {
-            Some(known) => {
-                let generation = known.generation();
-                Self { generation, id: known.id.load(Ordering::Relaxed) }
+        match identity() {
+            Some(identity) => {
+                let generation = identity.generation();
+                Self { generation, id: identity.id.load(Ordering::Relaxed) }
             }
             None => Self { generation: own_id().into(), id: own_id() },
         }
@@ -65,18 +65,18 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 /// The generation of this process, which differs from that of each ancestor.
 #[inline]
 fn generation() -> u64 {
-    known().map_or_else(|| own_id().into(), Known::generation)
+    identity().map_or_else(|| own_id().into(), Identity::generation)
 }
 
-/// What is known of this process. The kernel zeroes it in every new child.
+/// The identity of this process. The kernel zeroes it in every new child.
 #[derive(Debug)]
-struct Known {
+struct Identity {
     generation: AtomicU64,
     /// Written before the generation.
     id: AtomicU32,
 }
 
-impl Known {
+impl Identity {
     #[inline]
     fn generation(&self) -> u64 {
         match self.generation.load(Ordering::Acquire) {
@@ -96,15 +96,15 @@ impl Known {
     }
 }
 
-/// Returns what is known of this process, if the kernel can zero it in children.
+/// Returns the identity of this process, if the kernel can zero it in children.
 #[inline]
-fn known() -> Option<&'static Known> {
-    static KNOWN: OnceLock<Option<&'static Known>> = OnceLock::new();
-    *KNOWN.get_or_init(map)
+fn identity() -> Option<&'static Identity> {
+    static IDENTITY: OnceLock<Option<&'static Identity>> = OnceLock::new();
+    *IDENTITY.get_or_init(map)
 }
 
 /// Maps memory that is zeroed in every new child, if the kernel supports that.
-fn map() -> Option<&'static Known> {
+fn map() -> Option<&'static Identity> {
     let len = rustix::param::page_size();
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address that the kernel chooses overlaps no other memory.
@@ -117,7 +117,7 @@ fn map() -> Option<&'static Known> {
     }
     // SAFETY: the mapping is aligned, zeroed, written only by atomic operations and by the kernel
     // before a child runs, and is never unmapped.
-    Some(unsafe { &*page.cast::<Known>() })
+    Some(unsafe { &*page.cast::<Identity>() })
 }
 
 fn own_id() -> u32 {

@@ -179,6 +179,13 @@ pub trait Transport: Send {
         false
     }
 
+    /// Returns whether a send to this peer is a system call, so that messages that begin one after
+    /// the other had better be sent together. The default is `true`.
+    fn sends_by_system_call(&self, to: usize) -> bool {
+        let _ = to;
+        true
+    }
+
     /// Returns the strategy by which a thread that uses this transport waits: by default it spins,
     /// then yields for at most `yield_max`, and then sleeps.
     fn waiter(&self, yield_max: Duration) -> Waiter {

@@ -2,14 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 #[cfg(not(loom))]
 use std::time::Duration;
 
 use crate::scheduler::SharedScheduler;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{Error, Process, Result};
+use crate::{Error, Process, Progress, Result};
 
 /// A handle to an operation that runs in the background and owns its buffer until it ends.
 ///
@@ -24,6 +24,8 @@ pub struct Work<B> {
     process: Process,
     /// The scheduler of the threads of a simulated rank.
     scheduler: Option<SharedScheduler>,
+    /// That with which a waiting thread makes progress, if it can.
+    progress: Option<Weak<dyn Progress>>,
 }
 
 /// The other end of a [`Work`]. If it is dropped without an outcome, the waiter gets an error.
@@ -60,7 +62,8 @@ impl<B> Work<B> {
             slot: Mutex::new(Slot { outcome: None, done: false, has_waiter: false, waker: None }),
             done: Condvar::new(),
         });
-        let work = Self { state: Arc::clone(&state), process: Process::current(), scheduler: None };
+        let work =
+            Self { state: Arc::clone(&state), process: Process::current(), scheduler: None, progress: None };
         (work, Completer { state })
     }
 
@@ -70,10 +73,36 @@ impl<B> Work<B> {
         self
     }
 
+    /// Sets that with which waiting threads make progress.
+    pub(crate) fn progressed_by(mut self, progress: Option<Weak<dyn Progress>>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Uses that with which waiting threads make progress, if there is something to make it on.
+    fn with_progress(&self, make: impl FnOnce(&dyn Progress)) {
+        if let Some(progress) = self.progress.as_ref().and_then(Weak::upgrade) {
+            make(&*progress);
+        }
+    }
+
+    /// Lets another thread make progress, because this one does not.
+    fn leave_to_others(&self) {
+        self.with_progress(|progress| progress.drive_now());
+    }
+
+    fn has_outcome(&self) -> bool {
+        self.state.lock().done
+    }
+
     /// Returns whether the operation has ended, with or without an error.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.state.lock().done
+        let is_done = self.has_outcome();
+        if !is_done && self.process.is_current() {
+            self.leave_to_others();
+        }
+        is_done
     }
 
     /// Waits for the operation to end, and returns the buffer.
@@ -84,7 +113,10 @@ impl<B> Work<B> {
     pub fn wait(self) -> Result<B> {
         self.process.check()?;
         if let Some(scheduler) = &self.scheduler {
-            scheduler.wait_until(&mut || self.is_done())?;
+            scheduler.wait_until(&mut || self.has_outcome())?;
+        }
+        if !self.has_outcome() {
+            self.with_progress(|progress| progress.progress_until(&|| self.has_outcome()));
         }
         let mut slot = self.state.lock();
         loop {
@@ -107,6 +139,7 @@ impl<B> Work<B> {
         if let Err(error) = self.process.check() {
             return Ok(Err(error));
         }
+        self.leave_to_others();
         let mut slot = self.state.lock();
         slot.has_waiter = true;
         let waited = self.state.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
@@ -134,6 +167,8 @@ impl<B> Future for Work<B> {
             Some(outcome) => Poll::Ready(outcome),
             None => {
                 slot.waker = Some(context.waker().clone());
+                drop(slot);
+                self.leave_to_others();
                 Poll::Pending
             }
         }

@@ -58,6 +58,14 @@ impl Both {
         self.shm.peers_run_elsewhere()
     }
 
+    pub(crate) fn sends_by_system_call(&self, to: usize) -> bool {
+        if self.is_over_tcp(to) {
+            self.tcp.sends_by_system_call(to)
+        } else {
+            self.shm.sends_by_system_call(to)
+        }
+    }
+
     pub(crate) const fn shm(&mut self) -> &mut SharedMemoryTransport {
         &mut self.shm
     }

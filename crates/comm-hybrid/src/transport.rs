@@ -158,6 +158,10 @@ impl Transport for HybridTransport {
         whole!(&self.inner, channel => channel.peers_run_elsewhere())
     }
 
+    fn sends_by_system_call(&self, to: usize) -> bool {
+        whole!(&self.inner, channel => channel.sends_by_system_call(to))
+    }
+
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
         toward!(&mut self.inner, from, side => side.try_recv(from, into))
     }

@@ -449,6 +449,10 @@ impl Transport for SharedMemoryTransport {
         !self.shares_processor()
     }
 
+    fn sends_by_system_call(&self, _to: usize) -> bool {
+        false
+    }
+
     fn abort_handle(&self) -> Arc<dyn AbortHandle> {
         Arc::<AbortSignal>::clone(&self.abort)
     }

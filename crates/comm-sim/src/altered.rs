@@ -213,6 +213,10 @@ where
         self.transport.peers_run_elsewhere()
     }
 
+    fn sends_by_system_call(&self, to: usize) -> bool {
+        self.transport.sends_by_system_call(to)
+    }
+
     fn waiter(&self, yield_max: Duration) -> Waiter {
         self.transport.waiter(yield_max)
     }

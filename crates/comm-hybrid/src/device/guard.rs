@@ -1,11 +1,11 @@
 //! The host communicator of a group, whose failures are failures of the group.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use comm_core::{
     Allocate, Allocation, Call, CallOptions, Communicator, FlightRecord, Group, Groups, HostCommunicator,
-    HostView, HostViewMut, Incoming, LinkModel, Metrics, Outgoing, PointToPoint, Received, RecvFrom, Result,
-    SendTo, ShrinkOptions, Shrunk, Source, TagMatch,
+    HostView, HostViewMut, Incoming, LinkModel, Metrics, Outgoing, PointToPoint, Progress, Received,
+    RecvFrom, Result, SendTo, ShrinkOptions, Shrunk, Source, TagMatch,
 };
 
 use super::failure_link::FailureLink;
@@ -134,12 +134,22 @@ impl PointToPoint for Guarded {
         self.host.try_probe(from, tag)
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
-        self.host.post_send(to, tag, message, options);
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
+        self.host.post_send(to, tag, message, options)
     }
 
-    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions) {
-        self.host.post_recv(from, tag, buffer, options);
+    fn post_recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: Box<dyn Incoming>,
+        options: &CallOptions,
+    ) -> bool {
+        self.host.post_recv(from, tag, buffer, options)
+    }
+
+    fn progress(&self) -> Option<Weak<dyn Progress>> {
+        self.host.progress()
     }
 
     fn drive(&self) {

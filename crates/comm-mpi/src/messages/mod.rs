@@ -226,7 +226,7 @@ impl PointToPoint for MpiCommunicator {
         self.progress_until(|engine| Some(Ok(engine.find(RecvFrom { source: from, tag }))))
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
         let started = self.check_messages(Some(to)).and_then(|()| {
             let new = new_send(SendTo { rank: to, tag }, &message.view()?, options);
             self.messages().lock().start_send(self.session(), &new)
@@ -235,9 +235,16 @@ impl PointToPoint for MpiCommunicator {
             Ok(started) => _ = self.messages().lock().add_send(started, Owner::Background(message)),
             Err(error) => message.complete(Err(error)),
         }
+        true
     }
 
-    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions) {
+    fn post_recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: Box<dyn Incoming>,
+        options: &CallOptions,
+    ) -> bool {
         let mut buffer = buffer;
         let shape = self.check_messages(rank_of(from)).and_then(|()| {
             let view = buffer.view_mut()?;
@@ -245,12 +252,16 @@ impl PointToPoint for MpiCommunicator {
         });
         let (dtype, capacity) = match shape {
             Ok(shape) => shape,
-            Err(error) => return buffer.complete(Err(error)),
+            Err(error) => {
+                buffer.complete(Err(error));
+                return false;
+            }
         };
         let mut engine = self.messages().lock();
         let number = engine.next();
         let (key, deadline) = (RecvFrom { source: from, tag }, Deadline::after(options.timeout));
         engine.recv(PendingRecv { number, key, capacity, dtype, deadline, owner: Owner::Background(buffer) });
+        true
     }
 
     fn drive(&self) {

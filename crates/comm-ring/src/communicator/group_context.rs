@@ -42,7 +42,7 @@ impl GroupChannels {
 /// A group whose members are connected and agree.
 pub(super) struct Connected {
     pub(super) engine: Engine,
-    pub(super) messenger: Messenger,
+    pub(super) messenger: Arc<Messenger>,
 }
 
 /// The data from which every group of a world is created.
@@ -107,7 +107,8 @@ impl GroupContext {
         let stage = SharedBufferSource(Box::new(move |bytes| fabric.shared_buffer(bytes)));
         let mut engine = Engine::new((control, data), members, stage, self.config.clone());
         agree(&mut engine, proposal, deadline.saturating_duration_since(self.fabric.now()))?;
-        Ok(Connected { engine, messenger: Messenger::new(messages, &self.config, self.scheduler()) })
+        let messenger = Arc::new(Messenger::new(messages, &self.config, self.scheduler()));
+        Ok(Connected { engine, messenger })
     }
 
     /// Returns the time for which a rank that detected a failure waits for its cause.

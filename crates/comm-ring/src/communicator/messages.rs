@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use comm_core::{
-    Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Received,
-    RecvFrom, Result, SendTo, Source, TagMatch,
+    Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Progress,
+    Received, RecvFrom, Result, SendTo, Source, TagMatch,
 };
 
 use super::RingCommunicator;
@@ -57,20 +57,33 @@ impl PointToPoint for RingCommunicator {
         self.messenger.try_probe(from, tag)
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
         if let Err(error) = self.process.check() {
-            return message.complete(Err(error));
+            message.complete(Err(error));
+            return false;
         }
         let engine = Arc::downgrade(&self.engine);
-        self.messenger.post_send(to, tag, Box::new(Posted { buffer: message, engine }), options);
+        self.messenger.post_send(to, tag, Box::new(Posted { buffer: message, engine }), options)
     }
 
-    fn post_recv(&self, from: Source, tag: TagMatch, buffer: Box<dyn Incoming>, options: &CallOptions) {
+    fn post_recv(
+        &self,
+        from: Source,
+        tag: TagMatch,
+        buffer: Box<dyn Incoming>,
+        options: &CallOptions,
+    ) -> bool {
         if let Err(error) = self.process.check() {
-            return buffer.complete(Err(error));
+            buffer.complete(Err(error));
+            return false;
         }
         let engine = Arc::downgrade(&self.engine);
-        self.messenger.post_recv(from, tag, Box::new(Posted { buffer, engine }), options);
+        self.messenger.post_recv(from, tag, Box::new(Posted { buffer, engine }), options)
+    }
+
+    fn progress(&self) -> Option<Weak<dyn Progress>> {
+        let messenger = Arc::downgrade(&self.messenger);
+        self.scheduler.is_none().then_some(messenger as Weak<dyn Progress>)
     }
 
     fn drive(&self) {

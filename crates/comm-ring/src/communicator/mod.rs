@@ -54,7 +54,7 @@ pub struct RingCommunicator {
     context: GroupContext,
     engine: Arc<Mutex<Engine>>,
     abort: Arc<dyn AbortHandle>,
-    messenger: Messenger,
+    messenger: Arc<Messenger>,
     /// The members and the last calls.
     log: Arc<CallLog>,
     /// The process that owns the streams.

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, Error, HostView, HostViewMut, Idle, Incoming, Outgoing, Received, RecvFrom, Result, SendTo,
-    Shape, Source, TagMatch, copy,
+    CallOptions, DType, Error, HostView, HostViewMut, Idle, Incoming, Outgoing, Received, RecvFrom, Result,
+    SendTo, Shape, Source, TagMatch, copy,
 };
 
 use super::engine::{
@@ -15,6 +15,9 @@ use super::engine::{
 };
 use super::matching::MatchKey;
 use super::{Driver, Messenger, State};
+
+/// The number of sends that begin one after the other until their messages are sent together.
+const POSTS_TOGETHER: u32 = 16;
 
 impl Messenger {
     pub(crate) fn send(
@@ -30,7 +33,7 @@ impl Messenger {
             return Ok(());
         }
         let mut caller = CallerBuffers::default();
-        let send = SendRequest::new((to, tag), message, payload);
+        let send = SendRequest::new((to, tag), shape(message), payload);
         state.begin_send(&mut caller, send, message, direct, options.timeout);
         self.complete(state, caller).map(drop)
     }
@@ -42,7 +45,7 @@ impl Messenger {
         mut buffer: HostViewMut<'_>,
         options: &CallOptions,
     ) -> Result<Received> {
-        let mut state = self.lock_as_caller();
+        let mut state = self.lock_to_drive();
         let direct = self.recv_soon(&mut state, MatchKey { from, tag }, buffer.reborrow());
         if let DirectRecv::Whole(received) = direct {
             return Ok(received);
@@ -79,14 +82,14 @@ impl Messenger {
         let mut caller = CallerBuffers::default();
         state.begin_recv(&mut caller, (from.source, from.tag), buffer, received, options.timeout);
         if sent != DirectSend::Whole {
-            let send = SendRequest::new((to.rank, to.tag), message, payload);
+            let send = SendRequest::new((to.rank, to.tag), shape(message), payload);
             state.begin_send(&mut caller, send, message, sent, options.timeout);
         }
         some(self.complete(state, caller))
     }
 
     pub(crate) fn probe(&self, from: Source, tag: TagMatch, options: &CallOptions) -> Result<Received> {
-        let mut state = self.lock_as_caller();
+        let mut state = self.lock_to_drive();
         let request = state.engine.next_request();
         state.engine.probe(request, MatchKey { from, tag }, options.timeout);
         some(self.complete(state, CallerBuffers { probe: Some(request), ..CallerBuffers::default() }))
@@ -109,33 +112,66 @@ impl Messenger {
         Ok(found)
     }
 
-    pub(crate) fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) {
-        let send = match SendRequest::owned((to, tag), message) {
-            Ok(send) => send,
-            Err((message, error)) => return message.complete(Err(error)),
-        };
+    /// Sends at once what can be sent at once. Returns whether a thread must call
+    /// [`Messenger::drive`].
+    pub(crate) fn post_send(
+        &self,
+        to: usize,
+        tag: u64,
+        message: Box<dyn Outgoing>,
+        options: &CallOptions,
+    ) -> bool {
         let mut state = self.lock_as_caller();
+        let waits = state.waits_for_more(to);
+        let direct = message.view().map(|view| {
+            (shape(view), if waits { DirectSend::Nothing } else { state.send_at_once((to, tag), view) })
+        });
+        let (shape, direct) = match direct {
+            Ok((shape, direct)) if direct != DirectSend::Whole => (shape, direct),
+            ended => {
+                drop(state);
+                message.complete(ended.map(drop));
+                return false;
+            }
+        };
         let request = state.engine.next_request();
-        state.engine.send(request, send, options.timeout, &CallerBuffers::default());
+        let send = SendRequest::new((to, tag), shape, Payload::Owned(message));
+        match direct {
+            DirectSend::Partly(rest) => state.engine.send_rest(request, send, options.timeout, rest),
+            _ => state.engine.send(request, send, options.timeout, &CallerBuffers::default()),
+        }
+        if let State { engine, driver: Driver::Vacant(transport), .. } = &mut *state
+            && !waits
+        {
+            engine.progress(&mut **transport, &mut CallerBuffers::default(), false);
+        }
+        let needs_thread = state.needs_background_thread();
         self.hand_over(state);
+        needs_thread
     }
 
+    /// Returns whether a thread must call [`Messenger::drive`].
     pub(crate) fn post_recv(
         &self,
         from: Source,
         tag: TagMatch,
         mut buffer: Box<dyn Incoming>,
         options: &CallOptions,
-    ) {
+    ) -> bool {
         let capacity = match buffer.view_mut().map(|view| (view.len(), view.dtype())) {
             Ok(capacity) => capacity,
-            Err(error) => return buffer.complete(Err(error)),
+            Err(error) => {
+                buffer.complete(Err(error));
+                return false;
+            }
         };
         let mut state = self.lock_as_caller();
         let request = state.engine.next_request();
         let recv = RecvRequest::new((from, tag), capacity, RecvBuffer::Owned(buffer));
         state.engine.recv(request, recv, options.timeout, &mut CallerBuffers::default());
+        let needs_thread = state.needs_background_thread();
         self.hand_over(state);
+        needs_thread
     }
 
     /// Cancels background receives that no message has matched, after reading bytes that have
@@ -152,13 +188,13 @@ impl Messenger {
     /// Locks the state for a thread that sends a message, and returns the location of its bytes.
     /// Copies them, without holding the lock, if another thread drives the engine.
     fn lock_with_payload(&self, message: HostView<'_>) -> (MutexGuard<'_, State>, Payload) {
-        let state = self.lock_as_caller();
+        let state = self.lock_to_drive();
         if state.is_vacant() {
             return (state, Payload::Caller);
         }
         drop(state);
         let copy = Payload::Copied(message.bytes().to_vec());
-        (self.lock_as_caller(), copy)
+        (self.lock_to_drive(), copy)
     }
 
     /// Receives what arrives before this thread would stop to spin. It keeps the lock meanwhile,
@@ -231,6 +267,22 @@ impl State {
         }
     }
 
+    /// Returns whether a send that begins now waits for others, which are then sent together.
+    fn waits_for_more(&mut self, to: usize) -> bool {
+        let waits = match &self.driver {
+            Driver::Vacant(transport) if to < transport.group().size() => {
+                !self.posts.is_multiple_of(POSTS_TOGETHER) && transport.sends_by_system_call(to)
+            }
+            _ => false,
+        };
+        let posts = self.posts + 1;
+        if !waits {
+            self.count_turn();
+        }
+        self.posts = posts;
+        waits
+    }
+
     /// Sends a message at once if no thread drives the engine and the message needs no operation.
     fn send_at_once(&mut self, to: (usize, u64), message: HostView<'_>) -> DirectSend {
         match &mut self.driver {
@@ -281,6 +333,11 @@ fn is_complete(engine: &mut ProgressEngine, caller: &mut CallerBuffers<'_>) -> b
         (None, Some((request, _))) => engine.outcome(*request).is_some(),
         (None, None) => true,
     }
+}
+
+/// Returns the type of the elements of a message, and its length in bytes.
+fn shape(message: HostView<'_>) -> (DType, usize) {
+    (message.dtype(), message.bytes().len())
 }
 
 fn some(result: Result<Option<Received>>) -> Result<Received> {

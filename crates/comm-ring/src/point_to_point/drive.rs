@@ -28,6 +28,7 @@ impl Drop for EndOnUnwind<'_> {
             state.engine.end_all(Error::Internal("the thread that drove all messages panicked".into()));
             state.driver = Driver::Closed;
             self.messenger.notify(&state);
+            self.messenger.notify_background(&state);
         }
     }
 }
@@ -61,7 +62,7 @@ pub(super) fn drive<'a>(
             messenger.notify(&state);
             state = messenger.notify_owners(state);
         }
-        if enough(&mut state.engine, caller) {
+        if enough(&mut state.engine, caller) || state.background.is_displaced() {
             state.driver = Driver::Vacant(transport);
             break;
         }
@@ -72,6 +73,7 @@ pub(super) fn drive<'a>(
         }
     }
     messenger.notify(&state);
+    messenger.notify_background(&state);
     end_on_unwind.is_over = true;
     state
 }

@@ -6,6 +6,7 @@
 //! call: the messages of waiting callers are copied, so that no thread uses memory that it has not
 //! borrowed.
 
+mod background;
 mod calls;
 mod drive;
 mod engine;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use comm_core::{Error, Loss, Notify, Process, Result, Scheduler, Transport, Waiter};
 
 use crate::RingConfig;
+use background::Background;
 use engine::{CallerBuffers, ProgressEngine};
 
 /// Sends and receives messages over one channel, for any number of threads.
@@ -25,6 +27,8 @@ pub(crate) struct Messenger {
     state: Mutex<State>,
     /// Signalled when an operation has ended, or when no thread drives.
     change: Condvar,
+    /// Signalled when the thread in [`Messenger::drive`] is to look around.
+    background: Condvar,
     notify: OnceLock<Notify>,
     /// The number of threads that are about to take the lock.
     callers: AtomicUsize,
@@ -42,6 +46,11 @@ struct State {
     asleep: bool,
     /// The number of threads that wait for a change.
     waiting: usize,
+    /// The number of calls that could make progress, for the background thread.
+    turns: u64,
+    /// The number of sends that have begun since the last of them.
+    posts: u32,
+    background: Background,
 }
 
 /// The state of the driver.
@@ -66,22 +75,19 @@ impl Messenger {
             driver: Driver::Vacant(transport),
             asleep: false,
             waiting: 0,
+            turns: 0,
+            posts: 0,
+            background: Background::default(),
         };
         Self {
             state: Mutex::new(state),
             change: Condvar::new(),
+            background: Condvar::new(),
             notify: OnceLock::new(),
             callers: AtomicUsize::new(0),
             process: Process::current(),
             scheduler,
         }
-    }
-
-    /// Communicates until no background operation is pending.
-    pub(crate) fn drive(&self) {
-        drop(self.drive_until(self.lock_as_caller(), &mut CallerBuffers::default(), |engine, _| {
-            !engine.has_background()
-        }));
     }
 
     /// Returns the first rank of which messages have shown that its host does not answer.
@@ -90,8 +96,8 @@ impl Messenger {
     }
 
     /// Reports a death to all peers, before this rank leaves.
-    pub(crate) fn report_death(&mut self, rank: usize, loss: &Loss) {
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).engine.report_death(rank, loss);
+    pub(crate) fn report_death(&self, rank: usize, loss: &Loss) {
+        self.lock().engine.report_death(rank, loss);
     }
 
     /// Ends all operations, here and on every other rank.
@@ -101,7 +107,8 @@ impl Messenger {
         self.hand_over(state);
     }
 
-    /// Locks the state for a calling thread. The driver yields the lock to it between two passes.
+    /// Locks the state for a thread that makes a call. The driver yields the lock to it between two
+    /// passes.
     fn lock_as_caller(&self) -> MutexGuard<'_, State> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
@@ -168,7 +175,8 @@ impl Messenger {
         }
     }
 
-    /// Notifies the owners of ended background operations, without holding the lock.
+    /// Notifies the owners of ended background operations, without holding the lock, and then the
+    /// threads that make progress until one of these has ended.
     fn notify_owners<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let finished = state.engine.take_finished();
         if finished.is_empty() {
@@ -176,7 +184,12 @@ impl Messenger {
         }
         drop(state);
         finished.into_iter().for_each(engine::Finished::notify_owner);
-        self.lock()
+        let mut state = self.lock();
+        if std::mem::take(&mut state.asleep) {
+            self.wake_driver();
+        }
+        self.notify(&state);
+        state
     }
 
     /// Drives, or waits while another thread does, until `enough` returns true.

@@ -69,8 +69,9 @@ impl ProgressEngine {
     ) -> DirectSend {
         let (length, dtype) = (message.bytes().len(), message.dtype());
         let is_peer = to < self.group.size() && to != self.group.rank();
-        let at_once_max = self.eager_bytes.saturating_mul(AT_ONCE);
-        if !is_peer || length > at_once_max || self.poison.is_some() || !self.operations.is_empty() {
+        let is_alone = self.operations.is_empty();
+        let at_once_max = if is_alone { self.eager_bytes.saturating_mul(AT_ONCE) } else { self.eager_bytes };
+        if !is_peer || length > at_once_max || self.poison.is_some() {
             return DirectSend::Nothing;
         }
         let peer = &self.peers[to];

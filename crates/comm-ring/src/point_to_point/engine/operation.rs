@@ -3,9 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use comm_core::{
-    DType, During, Error, HostView, Incoming, Invalid, Outgoing, Received, Result, Shape, Source, TagMatch,
-};
+use comm_core::{DType, During, Error, Incoming, Invalid, Outgoing, Received, Result, Source, TagMatch};
 
 use crate::point_to_point::matching::{Envelope, MatchKey};
 
@@ -167,23 +165,8 @@ pub(crate) const fn sending(to: usize, tag: u64) -> During {
 }
 
 impl SendRequest {
-    pub(crate) fn new((to, tag): (usize, u64), view: HostView<'_>, payload: Payload) -> Self {
-        let (dtype, length) = (view.dtype(), view.bytes().len());
+    pub(crate) fn new((to, tag): (usize, u64), (dtype, length): (DType, usize), payload: Payload) -> Self {
         Self { to, tag, dtype, length, payload, begun: false, has_owner: true }
-    }
-
-    /// Creates a background send. If its bytes are unavailable, returns the message and the error.
-    pub(crate) fn owned(
-        (to, tag): (usize, u64),
-        message: Box<dyn Outgoing>,
-    ) -> Result<Self, (Box<dyn Outgoing>, Error)> {
-        match message.view().map(|view| (view.dtype(), view.bytes().len())) {
-            Ok((dtype, length)) => {
-                let payload = Payload::Owned(message);
-                Ok(Self { to, tag, dtype, length, payload, begun: false, has_owner: true })
-            }
-            Err(error) => Err((message, error)),
-        }
     }
 
     pub(crate) const fn envelope(&self, source: usize) -> Envelope {

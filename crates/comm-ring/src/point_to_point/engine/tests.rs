@@ -65,7 +65,7 @@ impl End {
             (self.engine.next_request(), Box::new(Out(vec![7; len], Arc::clone(&self.log))));
         self.engine.send(
             request,
-            SendRequest::owned((to, tag), message).ok().unwrap(),
+            SendRequest::new((to, tag), (DType::U8, len), Payload::Owned(message)),
             TIMEOUT,
             &CallerBuffers::default(),
         );

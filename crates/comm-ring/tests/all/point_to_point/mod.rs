@@ -8,6 +8,7 @@ pub(crate) mod hostile;
 mod order;
 mod outstanding;
 mod overlap;
+mod progress;
 
 use comm_core::Comm;
 use comm_ring::RingConfig;

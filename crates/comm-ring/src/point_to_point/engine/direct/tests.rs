@@ -56,7 +56,7 @@ impl End {
     /// Sends a message, of which `direct` has been sent already.
     fn send_with_operation(&mut self, tag: u64, message: &[u8], direct: DirectSend) {
         let payload = Payload::Copied(message.to_vec());
-        let send = SendRequest::new((1, tag), HostView::new(message), payload);
+        let send = SendRequest::new((1, tag), (DType::U8, message.len()), payload);
         let request = self.engine.next_request();
         match direct {
             DirectSend::Partly(rest) => self.engine.send_rest(request, send, TIMEOUT, rest),
@@ -241,16 +241,19 @@ fn nothing_is_sent_before_what_has_arrived_was_read() {
 
 #[test]
 fn nothing_is_sent_at_once_while_something_else_waits() {
-    let [mut a, mut b] = End::pair(&InProcessConfig::default());
+    let [mut a, mut b] = End::pair(&InProcessConfig::default().capacity(4 << 20));
     a.engine.peers[1].queue.push_back(QueuedFrame::bare(Frame::Credit { amount: 1 }));
     assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
     a.engine.peers[1].queue.clear();
     let (request, probe) = (a.engine.next_request(), MatchKey { from: Source::Any, tag: TagMatch::Any });
     a.engine.probe(request, probe, TIMEOUT);
-    assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
+    // A longer message would delay what others wait for.
+    let (short, long) = (message(0, a.engine.eager_bytes), message(0, a.engine.eager_bytes + 1));
+    assert_eq!(a.send_at_once(0, &long), DirectSend::Nothing);
     assert_eq!(b.recv_at_once(ALL, &mut [0], &mut None), Ok(None));
+    assert_eq!(a.send_at_once(0, &short), DirectSend::Whole);
     assert!(a.engine.cancel(request, Error::Cancelled));
-    assert_eq!(a.send_at_once(0, &[1]), DirectSend::Whole);
+    assert_eq!(a.send_at_once(0, &long), DirectSend::Whole);
 }
 
 #[test]
