@@ -1,8 +1,9 @@
 //! Message matching with two queues: posted receives and unexpected messages.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use comm_core::{Source, TagMatch};
+use rustc_hash::FxHashMap;
 
 /// The source and tag that a receive matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,8 +45,8 @@ impl MatchKey {
 /// oldest match is therefore found without scanning entries that do not match.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
-    receives: HashMap<MatchKey, BTreeSet<u64>>,
-    messages: HashMap<MatchKey, BTreeSet<u64>>,
+    receives: FxHashMap<MatchKey, BTreeSet<u64>>,
+    messages: FxHashMap<MatchKey, BTreeSet<u64>>,
 }
 
 impl Matching {
@@ -84,7 +85,7 @@ impl Matching {
 }
 
 /// Removes a number from a set. Drops an empty set, because tags may be used once and never again.
-fn remove(sets: &mut HashMap<MatchKey, BTreeSet<u64>>, key: MatchKey, number: u64) -> bool {
+fn remove(sets: &mut FxHashMap<MatchKey, BTreeSet<u64>>, key: MatchKey, number: u64) -> bool {
     let Some(set) = sets.get_mut(&key) else { return false };
     let removed = set.remove(&number);
     if set.is_empty() {

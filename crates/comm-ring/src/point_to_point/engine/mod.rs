@@ -14,12 +14,13 @@ mod post;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm_core::{DType, Error, Group, Interest, Invalid, Loss, Received, Result, Transport, copy};
+use rustc_hash::FxHashMap;
 
 use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
@@ -63,13 +64,13 @@ pub(crate) struct ProgressEngine {
     /// The number of operations that may involve any peer.
     any_source: usize,
     matching: Matching,
-    messages: HashMap<RequestId, UnexpectedMessage>,
-    operations: HashMap<RequestId, Operation>,
+    messages: FxHashMap<RequestId, UnexpectedMessage>,
+    operations: FxHashMap<RequestId, Operation>,
     probes: BTreeSet<RequestId>,
     /// Operations whose deadline is not set yet.
     without_deadline: Vec<RequestId>,
     deadlines: BTreeSet<(Instant, RequestId)>,
-    outcomes: HashMap<RequestId, Outcome>,
+    outcomes: FxHashMap<RequestId, Outcome>,
     finished: Vec<Finished>,
     /// The number of pending background operations.
     background: usize,
@@ -97,12 +98,12 @@ impl ProgressEngine {
             peers: PeerTable::new(group.size(), PeerState::new()),
             any_source: 0,
             matching: Matching::default(),
-            messages: HashMap::new(),
-            operations: HashMap::new(),
+            messages: FxHashMap::default(),
+            operations: FxHashMap::default(),
             probes: BTreeSet::new(),
             without_deadline: Vec::new(),
             deadlines: BTreeSet::new(),
-            outcomes: HashMap::new(),
+            outcomes: FxHashMap::default(),
             finished: Vec::new(),
             background: 0,
             has_completed: false,
