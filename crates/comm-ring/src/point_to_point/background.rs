@@ -124,7 +124,7 @@ impl Messenger {
         self.notify_owners(state)
     }
 
-    /// Wakes the background thread if it waits for another thread that no longer drives.
+    /// Wakes the background thread if it sleeps while another thread drives.
     pub(super) fn notify_background(&self, state: &State) {
         if state.background.sleeps {
             self.background.notify_all();

@@ -61,6 +61,9 @@ pub(super) fn drive<'a>(
         if state.engine.take_completed() {
             messenger.notify(&state);
             state = messenger.notify_owners(state);
+            if !state.engine.has_background() {
+                messenger.notify_background(&state);
+            }
         }
         if enough(&mut state.engine, caller) || state.background.is_displaced() {
             state.driver = Driver::Vacant(transport);

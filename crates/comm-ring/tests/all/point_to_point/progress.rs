@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
 use comm_sim::{AlteredFabric, AlteredTransport};
 
-use super::{networks, payload, run_everywhere, tight};
+use super::{networks, payload, run, run_everywhere, tight};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -178,6 +178,36 @@ fn calls_take_over_from_the_thread_that_drives_a_receive_that_takes_long() {
         }
         comm.send(other, 9, &payload(comm.rank(), 9, 60)).unwrap();
         assert_eq!(last.wait().unwrap().0, payload(other, 9, 60));
+    });
+}
+
+#[test]
+fn the_last_handle_can_be_dropped_while_another_thread_waits_for_long() {
+    let (is_posted, is_dropped) = (Barrier::new(2), Barrier::new(2));
+    run(2, |comm| {
+        let other = 1 - comm.rank();
+        if comm.rank() == 1 {
+            is_posted.wait();
+            comm.send(other, 7, &payload(1, 7, 5)).unwrap();
+            is_dropped.wait();
+            return comm.send(other, 9, &payload(1, 9, 5)).unwrap();
+        }
+        let own_worker = Comm::over(comm.shared_communicator());
+        thread::scope(|scope| {
+            let long = scope.spawn(move || {
+                let mut into = [0; 5];
+                own_worker.with_timeout(PATIENCE).recv(other, 9, &mut into).map(|_| into)
+            });
+            // The other thread drives, and the background thread goes to sleep.
+            thread::sleep(Duration::from_millis(2));
+            let coming = comm.recv_async(other, 7, [0_u32; 5]).unwrap();
+            thread::sleep(Duration::from_millis(5));
+            is_posted.wait();
+            assert_eq!(coming.wait().unwrap().0[..], payload(1, 7, 5));
+            drop(comm);
+            is_dropped.wait();
+            assert_eq!(long.join().unwrap().unwrap()[..], payload(1, 9, 5));
+        });
     });
 }
 
