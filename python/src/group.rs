@@ -92,7 +92,7 @@ impl ProcessGroup {
         py: Python<'_>,
         memory: Result<TensorMemory>,
         how: Run,
-        post: impl FnOnce(&Comm, Box<Message>) + Send,
+        post: impl FnOnce(&Comm, Box<Message>) -> bool + Send,
     ) -> PyResult<Operation> {
         let kept = Kept { tensors: how.tensors, finish: how.finish };
         let posted = memory.and_then(|memory| self.members()?.post(py, memory, kept, post));
@@ -284,9 +284,7 @@ impl ProcessGroup {
     ) -> PyResult<Operation> {
         let options = CallOptions::default().timeout(timeout(how.seconds));
         let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
-        self.post(py, memory, how, |comm, message| {
-            comm.communicator().post_send(to, tag, message, &options);
-        })
+        self.post(py, memory, how, |comm, message| comm.communicator().post_send(to, tag, message, &options))
     }
 
     /// `from` and `tag` are None for a message of any rank or with any tag.
@@ -303,7 +301,7 @@ impl ProcessGroup {
         let memory = TensorMemory::new(buffer.0, buffer.1, dtype);
         let (from, tag) = (from.map_or(Source::Any, Source::Rank), tag.map_or(ANY_TAG, TagMatch::Is));
         self.post(py, memory, how, |comm, message| {
-            comm.communicator().post_recv(from, tag, message, &options);
+            comm.communicator().post_recv(from, tag, message, &options)
         })
     }
 

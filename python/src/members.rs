@@ -115,7 +115,7 @@ impl Members {
         py: Python<'_>,
         memory: TensorMemory,
         kept: Kept,
-        post: impl FnOnce(&Comm, Box<Message>) + Send,
+        post: impl FnOnce(&Comm, Box<Message>) -> bool + Send,
     ) -> Result<Operation> {
         let worker = &self.workers()?.messages;
         let (operation, mut completion) = Operation::new(None, kept);
@@ -123,11 +123,17 @@ impl Members {
         // Posting may complete the message, which needs the lock of the interpreter.
         py.detach(|| {
             let pending = Pending::new(&self.pending);
-            post(&self.comm, Box::new(Message { memory, completion, pending }));
-            drop(worker.submit(|comm| {
-                comm.communicator().drive();
-                Ok(())
-            }));
+            if post(&self.comm, Box::new(Message { memory, completion, pending })) {
+                drop(worker.submit(|comm| {
+                    comm.communicator().drive();
+                    Ok(())
+                }));
+            }
+            // A thread that waits for an operation does not move its message.
+            let progress = self.comm.communicator().progress();
+            if let Some(progress) = progress.and_then(|progress| progress.upgrade()) {
+                progress.drive_now();
+            }
         });
         Ok(operation)
     }

@@ -5,6 +5,7 @@
 //! thread only looks from time to time whether there were calls, and drives if there were none. A
 //! call that waits then takes over from it.
 
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,11 +29,14 @@ pub(super) struct Background {
     claims: usize,
     /// Whether it sleeps until another thread no longer drives.
     sleeps: bool,
-    /// Whether a thread waits for an operation without making progress itself.
-    is_awaited: bool,
 }
 
 impl Background {
+    /// Records that the background thread does not drive any more.
+    pub(super) const fn stop_driving(&mut self) {
+        self.drives = false;
+    }
+
     /// Whether the background thread drives and a call wants to.
     pub(super) const fn is_displaced(&self) -> bool {
         self.drives && self.claims > 0
@@ -53,7 +57,7 @@ impl State {
 }
 
 impl Messenger {
-    /// Makes progress until no background operation is pending, and no call is made any more.
+    /// Makes progress until no background operation has been pending for a while.
     pub(crate) fn drive(&self) {
         let mut state = self.lock_as_caller();
         // A thread that was asked for before this one began may have nothing left to do.
@@ -61,12 +65,11 @@ impl Messenger {
             return;
         }
         state.background.is_present = true;
-        let mut turns = None;
-        loop {
+        let (mut turns, mut idle_looks) = (None, 0);
+        // A program that posts windows of messages posts the next ones before the second look.
+        while idle_looks < 2 {
             let is_quiet = turns.replace(state.turns) == Some(state.turns);
-            if !state.engine.has_background() && (is_quiet || self.scheduler.is_some()) {
-                break;
-            }
+            idle_looks = if state.engine.has_background() { 0 } else { idle_looks + 1 };
             state = if self.scheduler.is_some() {
                 let mut none = CallerBuffers::default();
                 self.drive_until(state, &mut none, |engine, _| !engine.has_background())
@@ -75,7 +78,7 @@ impl Messenger {
             };
         }
         state.background.is_present = false;
-        state.background.is_awaited = false;
+        self.is_awaited.store(false, Ordering::Relaxed);
     }
 
     /// Drives if no other thread does, and otherwise waits.
@@ -84,12 +87,13 @@ impl Messenger {
         mut state: MutexGuard<'a, State>,
         is_quiet: bool,
     ) -> MutexGuard<'a, State> {
-        let is_needed = state.engine.has_background() && (is_quiet || state.background.is_awaited);
+        let has_operations = state.engine.has_background();
+        let is_needed = has_operations && (is_quiet || self.is_awaited.load(Ordering::Relaxed));
         // A call that has claimed the engine may not have had time to take it.
         let is_due = is_needed && state.background.claims == 0;
         match &state.driver {
             Driver::Vacant(_) | Driver::Closed if is_due => self.drive_in_background(state),
-            Driver::Occupied if is_quiet => {
+            Driver::Occupied if has_operations && is_quiet => {
                 state.background.sleeps = true;
                 state = self.background.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));
                 state.background.sleeps = false;
@@ -113,7 +117,7 @@ impl Messenger {
                 let mut none = CallerBuffers::default();
                 state =
                     drive::drive(self, state, transport, &mut none, &|engine, _| !engine.has_background());
-                state.background.drives = false;
+                state.background.stop_driving();
             }
             Driver::Occupied => {}
             Driver::Closed => {
@@ -122,6 +126,13 @@ impl Messenger {
             }
         }
         self.notify_owners(state)
+    }
+
+    /// Wakes the background thread after an operation has been posted, if threads rely on it.
+    pub(super) fn notify_posted(&self) {
+        if self.is_awaited.load(Ordering::Relaxed) {
+            self.background.notify_all();
+        }
     }
 
     /// Wakes the background thread if it sleeps while another thread drives.
@@ -163,8 +174,9 @@ impl Progress for Messenger {
     }
 
     fn drive_now(&self) {
-        let mut state = self.lock_as_caller();
-        if !std::mem::replace(&mut state.background.is_awaited, true) {
+        // A program may ask many times whether an operation has ended.
+        if !self.is_awaited.swap(true, Ordering::Relaxed) {
+            let _state = self.lock_as_caller();
             self.background.notify_all();
         }
     }

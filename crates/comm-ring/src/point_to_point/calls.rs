@@ -146,6 +146,7 @@ impl Messenger {
             engine.progress(&mut **transport, &mut CallerBuffers::default(), false);
         }
         let needs_thread = state.needs_background_thread();
+        self.notify_posted();
         self.hand_over(state);
         needs_thread
     }
@@ -170,6 +171,7 @@ impl Messenger {
         let recv = RecvRequest::new((from, tag), capacity, RecvBuffer::Owned(buffer));
         state.engine.recv(request, recv, options.timeout, &mut CallerBuffers::default());
         let needs_thread = state.needs_background_thread();
+        self.notify_posted();
         self.hand_over(state);
         needs_thread
     }

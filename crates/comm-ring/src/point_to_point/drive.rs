@@ -27,6 +27,7 @@ impl Drop for EndOnUnwind<'_> {
             let mut state = self.messenger.lock();
             state.engine.end_all(Error::Internal("the thread that drove all messages panicked".into()));
             state.driver = Driver::Closed;
+            state.background.stop_driving();
             self.messenger.notify(&state);
             self.messenger.notify_background(&state);
         }

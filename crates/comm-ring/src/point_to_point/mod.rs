@@ -13,7 +13,7 @@ mod engine;
 mod frame;
 mod matching;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use comm_core::{Error, Loss, Notify, Process, Result, Scheduler, Transport, Waiter};
@@ -29,6 +29,8 @@ pub(crate) struct Messenger {
     change: Condvar,
     /// Signalled when the thread in [`Messenger::drive`] is to look around.
     background: Condvar,
+    /// Whether a thread waits for a background operation without making progress itself.
+    is_awaited: AtomicBool,
     notify: OnceLock<Notify>,
     /// The number of threads that are about to take the lock.
     callers: AtomicUsize,
@@ -83,6 +85,7 @@ impl Messenger {
             state: Mutex::new(state),
             change: Condvar::new(),
             background: Condvar::new(),
+            is_awaited: AtomicBool::new(false),
             notify: OnceLock::new(),
             callers: AtomicUsize::new(0),
             process: Process::current(),
