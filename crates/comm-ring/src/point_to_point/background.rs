@@ -66,10 +66,13 @@ impl Messenger {
         }
         state.background.is_present = true;
         let (mut turns, mut idle_looks) = (None, 0);
-        // A program that posts windows of messages posts the next ones before the second look.
-        while idle_looks < 2 {
+        loop {
             let is_quiet = turns.replace(state.turns) == Some(state.turns);
             idle_looks = if state.engine.has_background() { 0 } else { idle_looks + 1 };
+            // A program that posts windows of messages posts the next ones before the second look.
+            if idle_looks == 2 {
+                break;
+            }
             state = if self.scheduler.is_some() {
                 let mut none = CallerBuffers::default();
                 self.drive_until(state, &mut none, |engine, _| !engine.has_background())

@@ -107,6 +107,20 @@ fn messages_move_while_no_thread_makes_calls() {
     }
 }
 
+/// The background thread leaves some time after the last message.
+#[test]
+fn messages_move_however_long_after_the_last_ones_they_are_posted() {
+    run(2, |comm| {
+        let (other, (report, reported)) = (1 - comm.rank(), mpsc::channel());
+        for round in 0..300 {
+            thread::sleep(Duration::from_micros(5 * round));
+            drop(comm.recv_async(other, round, Reporter(vec![0; 60], report.clone())).unwrap());
+            drop(comm.send_async(other, round, payload(comm.rank(), round, 60)).unwrap());
+            assert_eq!(reported.recv_timeout(PATIENCE).unwrap(), payload(other, round, 60));
+        }
+    });
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
