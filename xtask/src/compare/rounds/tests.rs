@@ -1,7 +1,6 @@
 //! Tests of rounds with shell scripts instead of libraries and of the program that measures limits.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -48,12 +47,15 @@ struct Line {
     compare: Compare,
 }
 
-/// Creates a program that logs its arguments and prints the round trip of a flag.
+/// Creates a program that logs its arguments and prints the round trip of a flag. Another process
+/// writes it: a child of another test could inherit a file that this one has open, and the kernel
+/// does not start a program that is open for writing.
 fn limits(folder: &Path) -> PathBuf {
     let (path, log) = (folder.join("limits"), folder.join("log"));
     let line = r#"{"limit":"flag in memory, round trip","detail":"spinning","value":0.25,"unit":"us"}"#;
-    fs::write(&path, format!("#!/bin/sh\necho limits $* >> {}\necho '{line}'\n", log.display())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = format!("#!/bin/sh\necho limits $* >> {}\necho '{line}'\n", log.display());
+    let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(program).status().unwrap().success());
     path
 }
 
