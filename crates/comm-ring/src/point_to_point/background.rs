@@ -14,8 +14,7 @@ use comm_core::{Error, Progress};
 use super::engine::CallerBuffers;
 use super::{Driver, Messenger, State, drive};
 
-/// The time without calls after which the background thread drives. To look more often would take
-/// more than one percent of a processor.
+/// The time without calls after which the background thread drives. Each look costs a wake-up.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// The state of the background thread.
