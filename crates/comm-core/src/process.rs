@@ -62,7 +62,7 @@ impl Process {
 /// the generation of an ancestor.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// The generation of this process, which differs from that of each ancestor.
+/// Returns the generation of this process, which differs from that of each ancestor.
 #[inline]
 fn generation() -> u64 {
     identity().map_or_else(|| own_id().into(), Identity::generation)

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use comm_core::{Error, Progress};
+use comm_core::Progress;
 
 use super::engine::CallerBuffers;
 use super::{Driver, Messenger, State, drive};
@@ -72,7 +72,8 @@ impl Messenger {
             if idle_looks == 2 {
                 break;
             }
-            state = if self.scheduler.is_some() {
+            // In a simulation, one thread runs at a time, so none may wait for another here.
+            state = if self.scheduler.is_some() || matches!(state.driver, Driver::Closed) {
                 let mut none = CallerBuffers::default();
                 self.drive_until(state, &mut none, |engine, _| !engine.has_background())
             } else {
@@ -94,7 +95,7 @@ impl Messenger {
         // A call that has claimed the engine may not have had time to take it.
         let is_due = is_needed && state.background.claims == 0;
         match &state.driver {
-            Driver::Vacant(_) | Driver::Closed if is_due => self.drive_in_background(state),
+            Driver::Vacant(_) if is_due => self.drive_in_background(state),
             Driver::Occupied if has_operations && is_quiet => {
                 state.background.sleeps = true;
                 state = self.background.wait(state).unwrap_or_else(|poisoned| self.broken(poisoned));
@@ -121,11 +122,7 @@ impl Messenger {
                     drive::drive(self, state, transport, &mut none, &|engine, _| !engine.has_background());
                 state.background.stop_driving();
             }
-            Driver::Occupied => {}
-            Driver::Closed => {
-                state.driver = Driver::Closed;
-                state.engine.end_all(Error::Internal("messages have ended without a cause".into()));
-            }
+            other => state.driver = other,
         }
         self.notify_owners(state)
     }

@@ -277,7 +277,7 @@ impl State {
             }
             _ => false,
         };
-        let posts = self.posts + 1;
+        let posts = self.posts.wrapping_add(1);
         if !waits {
             self.count_turn();
         }
