@@ -2,17 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{
-    AbortHandle, Armed, ChannelId, ChannelKind, Comm, During, Error, Fabric, Group, GroupId, Interest, Loss,
-    RecvBuf, Result, Transport, Until, Waiter,
+    Armed, ChannelId, ChannelKind, Comm, During, Error, Fabric, GroupId, Interest, Loss, Result, Transport,
+    Until,
 };
 use comm_ring::{RingCommunicator, RingConfig};
-use comm_sim::AlteredFabric;
 use comm_sim::network::{self, FaultPlan, NetworkFabric, NetworkTransport, VirtualClock};
+use comm_sim::{Alteration, AlteredFabric, AlteredTransport};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The time until the peer stops sending. A rank that reads until then has missed its deadline.
@@ -25,17 +24,16 @@ const MEMORY: u64 = 2 << 20;
 /// The bytes that the peer repeats, once they are set.
 type Words = Arc<OnceLock<Vec<u8>>>;
 
-/// A channel on which more bytes can always be read, once the peer has begun to repeat them.
+/// Makes a channel on which more bytes can always be read, once the peer has begun to repeat them.
 struct Endless {
-    transport: NetworkTransport,
     clock: VirtualClock,
     words: Words,
     sent: usize,
 }
 
-impl Transport for Endless {
-    fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        let Some(words) = self.words.get() else { return self.transport.try_recv(from, into) };
+impl Alteration<NetworkTransport> for Endless {
+    fn try_recv(&mut self, inner: &mut NetworkTransport, from: usize, into: &mut [u8]) -> Result<usize> {
+        let Some(words) = self.words.get() else { return inner.try_recv(from, into) };
         self.clock.sleep(READ);
         if self.clock.elapsed() > TALKS {
             return Err(Error::PeerLost { peer: from, during: During::Receiving, loss: Loss::Closed });
@@ -47,56 +45,8 @@ impl Transport for Endless {
         Ok(into.len())
     }
 
-    fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        if self.words.get().is_some() { Ok(Armed::Ready) } else { self.transport.arm(interest) }
-    }
-
-    fn group(&self) -> Group {
-        self.transport.group()
-    }
-
-    fn now(&self) -> Instant {
-        self.transport.now()
-    }
-
-    fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        self.transport.try_send(to, bytes)
-    }
-
-    fn released(&self, to: usize) -> u64 {
-        self.transport.released(to)
-    }
-
-    fn register(&mut self, memory: &[&[u8]]) {
-        self.transport.register(memory);
-    }
-
-    fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        self.transport.fill_buf(from, at_most)
-    }
-
-    fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
-        self.transport.consume(from, bytes)
-    }
-
-    fn revoke(&mut self) {
-        self.transport.revoke();
-    }
-
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.transport.descriptor()
-    }
-
-    fn sleep(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
-        self.transport.sleep(also, timeout)
-    }
-
-    fn waiter(&self, yield_max: Duration) -> Waiter {
-        self.transport.waiter(yield_max)
-    }
-
-    fn abort_handle(&self) -> Arc<dyn AbortHandle> {
-        self.transport.abort_handle()
+    fn arm(&mut self, inner: &mut NetworkTransport, interest: &Interest) -> Result<Armed> {
+        if self.words.get().is_some() { Ok(Armed::Ready) } else { inner.arm(interest) }
     }
 }
 
@@ -143,7 +93,8 @@ fn barrier_beside_endless_talk(question: bool) {
             let is_control = channel.kind == ChannelKind::Control;
             let words = if is_control { Arc::clone(&words) } else { Words::default() };
             let transport = fabric.open_among(channel, members, until)?;
-            Ok(Endless { transport, clock: own_clock.clone(), words, sent: 0 })
+            let alteration = Endless { clock: own_clock.clone(), words, sent: 0 };
+            Ok(AlteredTransport { transport, alteration })
         };
         let fabric = AlteredFabric { fabric, open };
         let ring = RingCommunicator::new(fabric, RingConfig::default(), TIMEOUT).unwrap();

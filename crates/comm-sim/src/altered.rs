@@ -102,21 +102,62 @@ where
     }
 }
 
-/// A transport whose [`Transport::try_send`] is replaced with `send`, which is passed the inner
-/// transport.
-#[derive(Debug)]
-pub struct AlteredTransport<T, F> {
-    /// The inner transport.
-    pub transport: T,
-    /// Sends to a rank.
-    pub send: F,
+/// The differences of an [`AlteredTransport`]. Each method is passed the inner transport, and calls
+/// the method of the same name by default. A closure is one that replaces [`Transport::try_send`].
+#[allow(clippy::missing_errors_doc, reason = "they are those of the replaced methods")]
+pub trait Alteration<T: Transport>: Send {
+    /// In place of [`Transport::try_send`].
+    fn try_send(&mut self, inner: &mut T, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        inner.try_send(to, bytes)
+    }
+
+    /// In place of [`Transport::try_put`].
+    fn try_put(
+        &mut self,
+        inner: &mut T,
+        (to, call): (usize, u64),
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<Option<usize>> {
+        inner.try_put(to, call, offset, bytes)
+    }
+
+    /// In place of [`Transport::try_recv`].
+    fn try_recv(&mut self, inner: &mut T, from: usize, into: &mut [u8]) -> Result<usize> {
+        inner.try_recv(from, into)
+    }
+
+    /// In place of [`Transport::consume`].
+    fn consume(&mut self, inner: &mut T, from: usize, bytes: usize) -> Result<()> {
+        inner.consume(from, bytes)
+    }
+
+    /// In place of [`Transport::arm`].
+    fn arm(&mut self, inner: &mut T, interest: &Interest) -> Result<Armed> {
+        inner.arm(interest)
+    }
 }
 
-impl<T, F> Transport for AlteredTransport<T, F>
+impl<T, F> Alteration<T> for F
 where
     T: Transport,
     F: FnMut(&mut T, usize, &[IoSlice<'_>]) -> Result<usize> + Send,
 {
+    fn try_send(&mut self, inner: &mut T, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
+        self(inner, to, bytes)
+    }
+}
+
+/// A transport of which some methods are replaced.
+#[derive(Debug)]
+pub struct AlteredTransport<T, A> {
+    /// The inner transport.
+    pub transport: T,
+    /// The replaced methods.
+    pub alteration: A,
+}
+
+impl<T: Transport, A: Alteration<T>> Transport for AlteredTransport<T, A> {
     fn group(&self) -> Group {
         self.transport.group()
     }
@@ -134,7 +175,7 @@ where
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        (self.send)(&mut self.transport, to, bytes)
+        self.alteration.try_send(&mut self.transport, to, bytes)
     }
 
     fn released(&self, to: usize) -> u64 {
@@ -162,7 +203,7 @@ where
     }
 
     fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
-        self.transport.try_put(to, call, offset, bytes)
+        self.alteration.try_put(&mut self.transport, (to, call), offset, bytes)
     }
 
     fn is_read_in_place(&self, memory: &[u8]) -> bool {
@@ -174,7 +215,7 @@ where
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        self.transport.try_recv(from, into)
+        self.alteration.try_recv(&mut self.transport, from, into)
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
@@ -186,7 +227,7 @@ where
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
-        self.transport.consume(from, bytes)
+        self.alteration.consume(&mut self.transport, from, bytes)
     }
 
     fn revoke(&mut self) {
@@ -194,7 +235,7 @@ where
     }
 
     fn arm(&mut self, interest: &Interest) -> Result<Armed> {
-        self.transport.arm(interest)
+        self.alteration.arm(&mut self.transport, interest)
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

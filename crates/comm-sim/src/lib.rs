@@ -43,7 +43,7 @@ pub mod swarm;
 mod threads;
 pub mod verify;
 
-pub use altered::{AlteredFabric, AlteredStore, AlteredTransport, SharingFabric};
+pub use altered::{Alteration, AlteredFabric, AlteredStore, AlteredTransport, SharingFabric};
 pub use memory_store::MemoryStore;
 pub use release::Release;
 pub use threads::run_each;

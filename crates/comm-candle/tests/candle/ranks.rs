@@ -39,7 +39,7 @@ pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsi
                 count.fetch_add(usize::from(sent > 0), Ordering::Relaxed);
                 Ok(sent)
             };
-            Ok(AlteredTransport { transport, send })
+            Ok(AlteredTransport { transport, alteration: send })
         };
         let communicator = RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), SOON);
         rank_main(Comm::new(communicator.unwrap()).with_timeout(SOON), &sent)

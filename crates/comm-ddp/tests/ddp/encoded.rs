@@ -185,7 +185,7 @@ fn bytes_sent(size: usize, call: impl Fn(&Comm) + Sync) -> u64 {
                     sent.fetch_add(accepted as u64, Ordering::Relaxed);
                     Ok(accepted)
                 };
-                Ok(AlteredTransport { transport, send })
+                Ok(AlteredTransport { transport, alteration: send })
             },
         };
         let timeout = Duration::from_secs(20);

@@ -23,18 +23,20 @@ fn on_ranks<R: Send>(ranks: usize, rank_main: impl Fn(Comm, &AtomicU64) -> R + S
     in_process::run(ranks, &InProcessConfig::default(), |fabric| {
         let sent = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&sent);
-        let open =
-            move |fabric: &InProcessFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
-                let (counter, counts) = (Arc::clone(&counter), channel.kind == ChannelKind::Collective);
-                let send = move |transport: &mut <InProcessFabric as Fabric>::Channel,
-                                 to,
-                                 bytes: &[std::io::IoSlice<'_>]| {
-                    let moved = transport.try_send(to, bytes)?;
-                    counter.fetch_add(if counts { moved as u64 } else { 0 }, Ordering::SeqCst);
-                    Ok(moved)
-                };
-                Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, send })
+        let open = move |fabric: &InProcessFabric,
+                         channel: ChannelId,
+                         members: &[usize],
+                         until: Until<'_>| {
+            let (counter, counts) = (Arc::clone(&counter), channel.kind == ChannelKind::Collective);
+            let send = move |transport: &mut <InProcessFabric as Fabric>::Channel,
+                             to,
+                             bytes: &[std::io::IoSlice<'_>]| {
+                let moved = transport.try_send(to, bytes)?;
+                counter.fetch_add(if counts { moved as u64 } else { 0 }, Ordering::SeqCst);
+                Ok(moved)
             };
+            Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, alteration: send })
+        };
         let ring = RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), TIMEOUT);
         rank_main(Comm::new(ring.unwrap()).with_timeout(TIMEOUT), &sent)
     })

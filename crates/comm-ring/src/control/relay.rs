@@ -268,7 +268,7 @@ mod tests {
         let transport = transports.next().unwrap();
         let mut first = Control::new(Box::new(AlteredTransport {
             transport,
-            send: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
+            alteration: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let sent = transport.try_send(to, bytes)?;
                 count.fetch_add(if to == 1 { sent } else { 0 }, Ordering::Relaxed);
                 Ok(sent)
@@ -307,7 +307,7 @@ mod tests {
         let count = Arc::clone(&sent);
         let mut control = Control::new(Box::new(AlteredTransport {
             transport: transports.next().unwrap(),
-            send: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
+            alteration: move |transport: &mut NetworkTransport, to: usize, bytes: &[IoSlice<'_>]| {
                 let is_message = bytes.iter().any(|part| !part.is_empty());
                 count.fetch_add(usize::from(to == 2 && is_message), Ordering::Relaxed);
                 transport.try_send(to, bytes)

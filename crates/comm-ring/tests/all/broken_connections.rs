@@ -68,7 +68,7 @@ fn breakable(
         let lost = |loss: &Loss| Error::PeerLost { peer: to, during: During::Sending, loss: loss.clone() };
         loss.get().filter(|_| is_it).map_or_else(|| transport.try_send(to, bytes), |loss| Err(lost(loss)))
     };
-    Ok(AlteredTransport { transport, send })
+    Ok(AlteredTransport { transport, alteration: send })
 }
 
 /// Returns the errors of two ranks whose connection breaks. Rank 0 sees the end of the stream, and

@@ -243,7 +243,7 @@ fn explosive(
         assert!(!(is_it && sent > 0 && armed.swap(false, Ordering::SeqCst)), "a transport with a fault");
         Ok(sent)
     };
-    Ok(AlteredTransport { transport, send })
+    Ok(AlteredTransport { transport, alteration: send })
 }
 
 /// After a caught panic, no other rank reads the memory of the call, and none hangs.
@@ -313,7 +313,7 @@ fn garbling(
         assert_eq!(sent, message.len(), "there is space for the whole message");
         Ok(sent)
     };
-    Ok(AlteredTransport { transport, send })
+    Ok(AlteredTransport { transport, alteration: send })
 }
 
 /// A message is accepted only if every byte of its header is correct.

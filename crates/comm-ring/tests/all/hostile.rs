@@ -36,7 +36,7 @@ fn communicator(
 ) -> Result<Comm> {
     let open = move |fabric: &NetworkFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
         let transport = fabric.open_among(channel, members, until)?;
-        Ok(AlteredTransport { transport, send: send(channel.kind) })
+        Ok(AlteredTransport { transport, alteration: send(channel.kind) })
     };
     let ring = RingCommunicator::new(AlteredFabric { fabric, open }, RingConfig::default(), TIMEOUT)?;
     Ok(Comm::new(ring).with_timeout(TIMEOUT))

@@ -228,7 +228,7 @@ fn observed(
                 observe(sent, transport.released(to) >= accepted[to]);
                 Ok(sent)
             };
-            Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, send })
+            Ok(AlteredTransport { transport: fabric.open_among(channel, members, until)?, alteration: send })
         };
         AlteredFabric { fabric, open }
     });

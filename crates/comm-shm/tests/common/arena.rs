@@ -31,7 +31,7 @@ fn open(
         Some(arena) => arena.send(transport, to, bytes),
         None => transport.try_send(to, bytes),
     };
-    Ok(AlteredTransport { transport, send })
+    Ok(AlteredTransport { transport, alteration: send })
 }
 
 struct Arena {

@@ -239,7 +239,7 @@ fn run_counted(ranks: usize, rank: impl Fn(Comm, &AtomicUsize) + Sync) {
                     sends.fetch_add(usize::from(is_it && sent > 0), Ordering::SeqCst);
                     Ok(sent)
                 };
-                Ok(AlteredTransport { transport, send })
+                Ok(AlteredTransport { transport, alteration: send })
             };
         let fabric = AlteredFabric { fabric, open };
         let comm = RingCommunicator::new(fabric, RingConfig::default(), PATIENCE).unwrap();
