@@ -42,8 +42,14 @@ enum Quick {
     Exchange,
     /// A few bytes from one thread to another
     Message,
+    /// The round trip of a flag between the first two cores
+    Cores,
     /// A TCP connection that carries data both ways
     Duplex,
+    /// A byte over TCP, there and back
+    TcpTrip,
+    /// A byte over TCP from each of two threads to the other
+    TcpExchange,
 }
 
 /// A limit with its unit.
@@ -100,7 +106,10 @@ fn measure(args: &Args, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
             Quick::Flag => vec![shared::quick_flag()],
             Quick::Exchange => exchange::exchanges(),
             Quick::Message => exchange::messages(),
+            Quick::Cores => shared::first_cores().into_iter().collect(),
             Quick::Duplex => sockets::quick_duplex()?,
+            Quick::TcpTrip => vec![sockets::trip()?],
+            Quick::TcpExchange => vec![sockets::exchange()?],
         })?;
     }
     Ok(())

@@ -4,12 +4,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::Limit;
 
 /// The trips of a try. It takes less than a slice of the scheduler, and there are many tries, so
 /// that some are undisturbed also if another process runs now and then.
 const TRIPS: u32 = 2_000;
 const TRIES: usize = 100;
+/// The tries of threads that are bound to cores, and are not moved.
+const PINNED_TRIES: usize = 20;
 
 /// A word on its own cache line.
 #[repr(align(128))]
@@ -38,16 +42,39 @@ pub(crate) fn quick_flag() -> Limit {
     limit(SPINNING)
 }
 
+/// Measures the round trip between the first two cores that this process may use. Returns nothing
+/// if there is only one.
+pub(crate) fn first_cores() -> Option<Limit> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let cores = (cores.next()?, cores.next()?);
+    let trip = || round_trip(SPINNING.1, || pin(cores.0), || pin(cores.1));
+    // In a thread of its own, because it remains bound.
+    let best = || (0..PINNED_TRIES).map(|_| trip()).fold(f64::INFINITY, f64::min);
+    let seconds = thread::scope(|scope| scope.spawn(best).join()).ok()?;
+    Some(Limit::time("flag between cores, round trip", format!("{} and {}", cores.0, cores.1), seconds))
+}
+
+/// Binds this thread to a core. Where that is forbidden, it stays where the system puts it.
+fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    let _ = sched_setaffinity(None, &set);
+}
+
 fn limit((detail, idle): Wait) -> Limit {
-    let seconds = (0..TRIES).map(|_| round_trip(idle)).fold(f64::INFINITY, f64::min);
+    let seconds = (0..TRIES).map(|_| round_trip(idle, || {}, || {})).fold(f64::INFINITY, f64::min);
     Limit::time("flag in memory, round trip", detail.to_owned(), seconds)
 }
 
-/// Measures between two threads, which share memory as two processes do.
-fn round_trip(idle: fn()) -> f64 {
+/// Measures between two threads, which share memory as two processes do. Each first prepares
+/// itself.
+fn round_trip(idle: fn(), prepare: impl Fn(), prepare_other: impl Fn() + Sync) -> f64 {
     let (there, back) = (Flag::default(), Flag::default());
+    prepare();
     thread::scope(|scope| {
         scope.spawn(|| {
+            prepare_other();
             for trip in 1..=TRIPS + 1 {
                 there.wait_for(trip, idle);
                 back.0.store(trip, Ordering::Release);

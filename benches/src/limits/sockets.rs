@@ -10,6 +10,8 @@ use socket2::{Domain, Socket, Type};
 
 use crate::Limit;
 
+const ROUND_TRIP: &str = "TCP over loopback, round trip";
+
 const TRIPS: u32 = 2_000;
 const TRIES: usize = 5;
 const QUICK_TRIES: usize = 3;
@@ -21,16 +23,25 @@ const PIECE: usize = 1 << 20;
 
 pub(crate) fn limits() -> io::Result<Vec<Limit>> {
     let mut limits = Vec::new();
-    for (detail, nonblocking) in [("blocking", false), ("spinning", true)] {
-        let seconds = best(TRIES, || round_trip(nonblocking))?;
-        limits.push(Limit::time("TCP over loopback, round trip", detail.to_owned(), seconds));
-    }
+    limits.push(small(ROUND_TRIP, "blocking", false, [ping, pong])?);
+    limits.push(trip()?);
+    limits.push(exchange()?);
     for control in congestion_controls()? {
         let seconds = best(TRIES, || stream(&control))?;
         limits.push(Limit::speed("TCP over loopback, one way", control.clone(), BYTES, seconds));
         limits.push(duplex(control, BYTES, TRIES)?);
     }
     Ok(limits)
+}
+
+/// Measures a byte there and back, between threads that spin.
+pub(crate) fn trip() -> io::Result<Limit> {
+    small(ROUND_TRIP, "spinning", true, [ping, pong])
+}
+
+/// Measures calls in which each of two threads sends the other a byte.
+pub(crate) fn exchange() -> io::Result<Limit> {
+    small("TCP over loopback, exchange", "spinning", true, [ping, ping])
 }
 
 /// Measures connections that carry data both ways.
@@ -67,25 +78,33 @@ fn pair(control: Option<&str>) -> io::Result<(TcpStream, TcpStream)> {
     Ok(ends)
 }
 
-/// Returns the seconds of a round trip of one byte.
-fn round_trip(nonblocking: bool) -> io::Result<f64> {
+/// A small call of one of two threads.
+type Call = fn(&mut TcpStream) -> io::Result<()>;
+
+fn small(name: &'static str, detail: &str, nonblocking: bool, calls: [Call; 2]) -> io::Result<Limit> {
+    let seconds = best(TRIES, || seconds_per_call(nonblocking, calls))?;
+    Ok(Limit::time(name, detail.to_owned(), seconds))
+}
+
+fn ping(socket: &mut TcpStream) -> io::Result<()> {
+    socket.write_all(&[1])?;
+    receive_byte(socket)
+}
+
+fn pong(socket: &mut TcpStream) -> io::Result<()> {
+    receive_byte(socket)?;
+    socket.write_all(&[1])
+}
+
+fn seconds_per_call(nonblocking: bool, [first, second]: [Call; 2]) -> io::Result<f64> {
     let (mut near, mut far) = pair(None)?;
     near.set_nonblocking(nonblocking)?;
     far.set_nonblocking(nonblocking)?;
-    let echo = thread::spawn(move || -> io::Result<()> {
-        for _ in 0..TRIPS {
-            receive_byte(&mut far)?;
-            far.write_all(&[1])?;
-        }
-        Ok(())
-    });
+    let other = thread::spawn(move || (0..TRIPS).try_for_each(|_| second(&mut far)));
     let began = Instant::now();
-    for _ in 0..TRIPS {
-        near.write_all(&[1])?;
-        receive_byte(&mut near)?;
-    }
+    (0..TRIPS).try_for_each(|_| first(&mut near))?;
     let seconds = began.elapsed().as_secs_f64() / f64::from(TRIPS);
-    joined(echo.join())?;
+    joined(other.join())?;
     Ok(seconds)
 }
 
@@ -125,14 +144,14 @@ fn stream(control: &str) -> io::Result<f64> {
 /// one thread, which sends and receives in turn.
 fn both_ways(control: &str, bytes: usize) -> io::Result<f64> {
     let (near, far) = pair(Some(control))?;
-    let other = thread::spawn(move || exchange(far, bytes));
+    let other = thread::spawn(move || both_directions(far, bytes));
     let began = Instant::now();
-    exchange(near, bytes)?;
+    both_directions(near, bytes)?;
     joined(other.join())?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn exchange(mut socket: TcpStream, bytes: usize) -> io::Result<()> {
+fn both_directions(mut socket: TcpStream, bytes: usize) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let (sent, mut received) = (vec![1; PIECE], vec![1; PIECE]);
     let (mut to_send, mut to_receive) = (bytes, bytes);

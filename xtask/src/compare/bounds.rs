@@ -30,6 +30,8 @@ enum Bound {
     Exchange,
     Message,
     Duplex,
+    TcpTrip,
+    TcpExchange,
 }
 
 impl Bound {
@@ -40,6 +42,8 @@ impl Bound {
             Self::Exchange => "exchange",
             Self::Message => "message",
             Self::Duplex => "duplex",
+            Self::TcpTrip => "tcp-trip",
+            Self::TcpExchange => "tcp-exchange",
         }
     }
 
@@ -65,11 +69,22 @@ impl Bound {
         (is_compared && ranks == 2 && bytes <= EMPTY).then_some(Self::Flag)
     }
 
-    /// Returns the limit of a call over TCP within a host: an all-reduce of two ranks, each of
-    /// which sends and receives as many bytes as the buffer has.
+    /// Returns the limit of a call over TCP within a host: a small one takes as long as a byte, and
+    /// a long all-reduce as long as the copies of a stream that carries as many bytes both ways.
     fn of_tcp(case: Case, bytes: usize) -> Option<Self> {
-        let is_bounded = case.collective == Collective::AllReduce && case.ranks == 2 && bytes >= STREAMED;
-        is_bounded.then_some(Self::Duplex)
+        let Case { collective, ranks, .. } = case;
+        if ranks != 2 {
+            return None;
+        }
+        let is_short = sent_bytes(collective, bytes) <= FEW_LINES;
+        match collective {
+            Collective::SendRecv => is_short.then_some(Self::TcpTrip),
+            // The root waits for nobody.
+            Collective::Broadcast => None,
+            _ if is_short => Some(Self::TcpExchange),
+            Collective::AllReduce => (bytes >= STREAMED).then_some(Self::Duplex),
+            _ => None,
+        }
     }
 }
 
@@ -104,6 +119,9 @@ pub(crate) struct Bounds {
     /// The speed of each direction of a TCP connection over loopback that carries both at once, in
     /// 10^9 bytes per second, by its congestion control.
     duplex: BTreeMap<String, f64>,
+    /// The times in microseconds of a byte over TCP, there and back, and from each side at once.
+    tcp_trip: Option<f64>,
+    tcp_exchange: Option<f64>,
 }
 
 impl Bounds {
@@ -116,6 +134,8 @@ impl Bounds {
             ("exchange in memory", detail) => drop(self.exchanges.insert(leading_number(detail), *value)),
             ("message in memory", detail) => drop(self.messages.insert(leading_number(detail), *value)),
             ("TCP over loopback, both ways", detail) => drop(self.duplex.insert(detail.to_owned(), *value)),
+            ("TCP over loopback, round trip", "spinning") => self.tcp_trip = Some(*value),
+            ("TCP over loopback, exchange", "spinning") => self.tcp_exchange = Some(*value),
             _ => {}
         }
     }
@@ -145,9 +165,14 @@ impl Bounds {
 
     /// Returns the least time of a call over TCP within a host in microseconds.
     pub(crate) fn tcp(&self, case: Case, bytes: usize) -> Option<f64> {
-        Bound::of_tcp(case, bytes)?;
-        let fastest = self.duplex.values().copied().reduce(f64::max)?;
-        Some(bytes as f64 / fastest * 1e-3)
+        match Bound::of_tcp(case, bytes)? {
+            Bound::TcpTrip => self.tcp_trip.map(|trip| trip / 2.0),
+            Bound::TcpExchange => self.tcp_exchange,
+            _ => {
+                let fastest = self.duplex.values().copied().reduce(f64::max)?;
+                Some(bytes as f64 / fastest * 1e-3)
+            }
+        }
     }
 }
 
@@ -254,18 +279,38 @@ mod tests {
     }
 
     #[test]
+    fn small_calls_over_tcp_take_as_long_as_a_byte() {
+        let bounds = bounds(&[
+            limit("TCP over loopback, round trip", "spinning", 6.0),
+            limit("TCP over loopback, round trip", "blocking", 20.0),
+            limit("TCP over loopback, exchange", "spinning", 4.0),
+        ]);
+        let of = |collective, ranks, bytes| bounds.tcp(case(collective, ranks), bytes);
+        assert_eq!((of(Collective::SendRecv, 2, 256), of(Collective::SendRecv, 2, 257)), (Some(3.0), None));
+        assert_eq!(
+            (of(Collective::AllReduce, 2, 4), of(Collective::AllGather, 2, 512)),
+            (Some(4.0), Some(4.0))
+        );
+        assert_eq!((of(Collective::Barrier, 2, 0), of(Collective::Barrier, 4, 0)), (Some(4.0), None));
+        assert_eq!((of(Collective::Broadcast, 2, 4), of(Collective::AllReduce, 2, 1024)), (None, None));
+    }
+
+    #[test]
     fn only_limits_that_bound_the_sizes_of_a_case_are_measured() {
         let sizes = [4, 1 << 20, 4 << 20];
         let all_reduce = case(Collective::AllReduce, 2);
         let threads = format!("--threads={}", cores().min(2));
         let both = |_: &str| true;
-        assert_eq!(arguments(all_reduce, &sizes, both), ["triad", "flag", "exchange", "duplex", &threads]);
+        assert_eq!(
+            arguments(all_reduce, &sizes, both),
+            ["triad", "flag", "exchange", "duplex", "tcp-exchange", &threads]
+        );
         assert_eq!(arguments(all_reduce, &sizes, |limit| limit == LIMIT), ["triad", "exchange", &threads]);
-        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == TCP_LIMIT), ["duplex"]);
-        assert_eq!(arguments(all_reduce, &sizes[..2], both), ["flag", "exchange", "duplex"]);
-        assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag", "exchange"]);
+        assert_eq!(arguments(all_reduce, &sizes, |limit| limit == TCP_LIMIT), ["duplex", "tcp-exchange"]);
+        assert_eq!(arguments(all_reduce, &sizes[..2], both), ["flag", "exchange", "duplex", "tcp-exchange"]);
+        assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag", "exchange", "tcp-exchange"]);
         assert!(arguments(case(Collective::Barrier, 4), &[0], both).is_empty());
-        assert_eq!(arguments(case(Collective::SendRecv, 2), &sizes, both), ["message"]);
+        assert_eq!(arguments(case(Collective::SendRecv, 2), &sizes, both), ["message", "tcp-trip"]);
         assert!(arguments(case(Collective::SendRecv, 2), &sizes[1..], both).is_empty());
     }
 }

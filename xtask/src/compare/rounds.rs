@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use comm_cli::__private::progress::Progress;
 
@@ -15,6 +16,13 @@ use super::line::{self, LineError};
 use super::record::{Case, Failure, Record, RoundLimit, Time};
 use super::{limits, process};
 use crate::error::{Error, Result};
+use core_distance::{CoreDistance, PATIENCE};
+
+/// The attempts to measure a case while the machine does not change.
+const ATTEMPTS: usize = 4;
+
+/// The name of a measurement, and the reason if it failed.
+type Outcome = (String, Option<String>);
 
 /// All measurements of a comparison.
 #[derive(Debug)]
@@ -23,6 +31,8 @@ pub(crate) struct Rounds<'a> {
     libraries: Vec<&'a dyn Library>,
     /// The program that measures limits.
     limits: PathBuf,
+    /// The time to wait until the cores are as far apart as before.
+    patience: Duration,
 }
 
 /// A case in one round, which all libraries measure consecutively.
@@ -36,7 +46,7 @@ struct RoundCase {
 impl<'a> Rounds<'a> {
     pub(crate) fn new(compare: &'a Compare, found: &'a Libraries, limits: PathBuf) -> Self {
         let libraries = found.installed.iter().map(|(library, _)| &**library).collect();
-        Self { compare, libraries, limits }
+        Self { compare, libraries, limits, patience: PATIENCE }
     }
 
     /// Makes the measurements that the journal lacks, and calls `after_round` after every round.
@@ -52,12 +62,10 @@ impl<'a> Rounds<'a> {
         let starts = left.iter().map(|item| self.names(item.case).len()).sum();
         let progress = Progress::with_estimate(starts);
         for (at, item) in left.iter().enumerate() {
-            self.measure_limits(item, run, journal)?;
-            let has_it = |library: &&dyn Library| library.measures(item.case);
-            for library in self.order(item.round).filter(has_it) {
-                let what = format!("round {}, {} by {}", item.round, item.what(), library.name());
-                progress.at(what.clone());
-                let failure = self.start(item, library, run, journal)?;
+            let outcomes = self.measure_steadily(item, |before| {
+                self.measure_case(item, before, run, journal, |what| progress.at(what))
+            })?;
+            for (what, failure) in outcomes {
                 progress.done(|| match failure {
                     Some(failure) => writeln!(out, "{what}: {failure}"),
                     None if stderr().is_terminal() => Ok(()),
@@ -69,6 +77,55 @@ impl<'a> Rounds<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Measures a case, and again if the machine has changed meanwhile. After some attempts, the
+    /// times are taken as they are.
+    fn measure_steadily(
+        &self,
+        item: &RoundCase,
+        mut measure: impl FnMut(&CoreDistance<'_>) -> Result<Option<Vec<Outcome>>>,
+    ) -> Result<Vec<Outcome>> {
+        for _ in 1..ATTEMPTS {
+            if let Some(outcomes) = measure(&CoreDistance::now(&self.limits)?)? {
+                return Ok(outcomes);
+            }
+        }
+        let mut outcomes = measure(&CoreDistance::unknown(&self.limits))?.unwrap_or_default();
+        let what = format!("round {}, {}", item.round, item.what());
+        outcomes.push((what, Some("the machine has changed in each attempt".to_owned())));
+        Ok(outcomes)
+    }
+
+    /// Measures the limits of a case, and lets each library measure it. Returns the outcomes, or
+    /// `None` if the machine has changed meanwhile.
+    fn measure_case(
+        &self,
+        item: &RoundCase,
+        before: &CoreDistance<'_>,
+        run: u64,
+        journal: &mut Journal,
+        begins: impl Fn(String),
+    ) -> Result<Option<Vec<Outcome>>> {
+        self.measure_limits(item, run, journal)?;
+        let mut outcomes = Vec::new();
+        for library in self.order(item.round).filter(|library| library.measures(item.case)) {
+            let what = format!("round {}, {} by {}", item.round, item.what(), library.name());
+            begins(what.clone());
+            let mut failure = self.start(item, library, run, journal)?;
+            // A short change concerns only one library.
+            if failure.is_none() && !before.is_unchanged()? {
+                if !before.returns(self.patience)? {
+                    return Ok(None);
+                }
+                failure = self.start(item, library, run, journal)?;
+                if !before.is_unchanged()? {
+                    return Ok(None);
+                }
+            }
+            outcomes.push((what, failure));
+        }
+        Ok(Some(outcomes))
     }
 
     /// Returns the names of the libraries that measure a case.
@@ -178,5 +235,6 @@ impl RoundCase {
     }
 }
 
+mod core_distance;
 #[cfg(test)]
 mod tests;

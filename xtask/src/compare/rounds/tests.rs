@@ -47,13 +47,19 @@ struct Line {
     compare: Compare,
 }
 
-/// Creates a program that logs its arguments and prints the round trip of a flag. Another process
+/// Creates a program that logs its arguments and prints the round trip of a flag. Asked for that
+/// between cores, it does not log, and prints the next number of the file `trips`. Another process
 /// writes it: a child of another test could inherit a file that this one has open, and the kernel
 /// does not start a program that is open for writing.
 fn limits(folder: &Path) -> PathBuf {
     let (path, log) = (folder.join("limits"), folder.join("log"));
-    let line = r#"{"limit":"flag in memory, round trip","detail":"spinning","value":0.25,"unit":"us"}"#;
-    let program = format!("#!/bin/sh\necho limits $* >> {}\necho '{line}'\n", log.display());
+    let line = r#"{\"limit\":\"flag in memory, round trip\",\"detail\":\"spinning\",\"value\":$trip,\"unit\":\"us\"}"#;
+    let (trips, log) = (folder.join("trips"), log.display());
+    let next = format!("trip=$(head -n 1 {0}); sed -i 1d {0}", trips.display());
+    let program = format!(
+        "#!/bin/sh\nif [ \"$1\" = cores ]; then {next}; else echo limits $* >> {log}; fi\n\
+         : ${{trip:=0.25}}\necho \"{line}\"\n"
+    );
     let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(program).status().unwrap().success());
     path
@@ -62,6 +68,19 @@ fn limits(folder: &Path) -> PathBuf {
 /// Runs the measurements of a command line with a journal in a folder. Returns the programs in the
 /// order of their starts.
 fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) -> (Vec<String>, Vec<Record>) {
+    let (starts, records, _) = measure_with(folder, line, instead, &[]);
+    (starts, records)
+}
+
+/// Measures while the round trips of a flag between cores are these, one after the other, and then
+/// 0.25. Also returns what was printed.
+fn measure_with(
+    folder: &Path,
+    line: &str,
+    instead: Option<(usize, &'static str)>,
+    trips: &[&str],
+) -> (Vec<String>, Vec<Record>, String) {
+    fs::write(folder.join("trips"), trips.join("\n")).unwrap();
     let words = ["compare"].into_iter().chain(line.split_whitespace());
     let Line { compare } = Line::try_parse_from(words).unwrap();
     let log = folder.join("log");
@@ -73,15 +92,17 @@ fn measure(folder: &Path, line: &str, instead: Option<(usize, &'static str)>) ->
     let libraries = Libraries { installed, missing: Vec::new() };
     let mut journal = Journal::open(&folder.join("page.jsonl"), false).unwrap();
     let mut rounds_done = 0;
-    Rounds::new(&compare, &libraries, limits(folder))
-        .measure(7, &mut journal, &mut Vec::new(), |_, _| {
+    let mut printed = Vec::new();
+    let rounds = Rounds { patience: Duration::ZERO, ..Rounds::new(&compare, &libraries, limits(folder)) };
+    rounds
+        .measure(7, &mut journal, &mut printed, |_, _| {
             rounds_done += 1;
             Ok(())
         })
         .unwrap();
     assert!(rounds_done <= compare.rounds);
     let starts = fs::read_to_string(log).unwrap().lines().map(str::to_owned).collect();
-    (starts, journal.records)
+    (starts, journal.records, String::from_utf8(printed).unwrap())
 }
 
 const SHORT: &str = "--ranks 2 --collectives all_reduce,barrier --max 16 --rounds 2";
@@ -181,4 +202,41 @@ fn a_failed_library_keeps_its_measurements_and_is_not_started_again() {
         assert_eq!(records.len(), 11);
         assert_eq!(measure(folder.path(), &line, None).0.len(), 0);
     }
+}
+
+const BARRIER: &str = "--ranks 2 --collectives barrier --rounds 1";
+
+fn names(starts: &[String]) -> Vec<&str> {
+    starts.iter().map(|start| start.split(' ').next().unwrap()).collect()
+}
+
+#[test]
+fn a_library_during_which_the_machine_has_changed_measures_again() {
+    let folder = tempfile::tempdir().unwrap();
+    // Before the case, after the first library, after the second, and when it is looked at again.
+    let trips = ["0.1", "0.12", "0.2", "0.11", "0.1", "0.1"];
+    let (starts, records, printed) = measure_with(folder.path(), BARRIER, None, &trips);
+    assert_eq!(names(&starts), ["limits", "comm-shm", "one", "one", "two"]);
+    assert_eq!(records.len(), 5);
+    assert!(!printed.contains("changed"), "{printed}");
+}
+
+#[test]
+fn all_libraries_measure_again_on_a_machine_that_stays_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trips = ["0.1", "0.1", "0.2", "0.2", "0.2", "0.2", "0.2", "0.2"];
+    let (starts, _, printed) = measure_with(folder.path(), BARRIER, None, &trips);
+    assert_eq!(names(&starts), ["limits", "comm-shm", "one", "limits", "comm-shm", "one", "two"]);
+    assert!(!printed.contains("changed"), "{printed}");
+}
+
+#[test]
+fn a_machine_that_changes_all_the_time_is_measured_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let trips: Vec<&str> = (0..9).map(|look| if look % 3 == 0 { "0.1" } else { "0.2" }).collect();
+    let (starts, records, printed) = measure_with(folder.path(), BARRIER, None, &trips);
+    let attempt = ["limits", "comm-shm"];
+    assert_eq!(names(&starts), [&attempt[..], &attempt, &attempt, &attempt, &["one", "two"]].concat());
+    assert!(records.iter().all(|record| !matches!(record, Record::Failure(_))));
+    assert!(printed.contains("round 1, barrier of 2 ranks: the machine has changed"), "{printed}");
 }
