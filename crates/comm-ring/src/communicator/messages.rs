@@ -62,8 +62,7 @@ impl PointToPoint for RingCommunicator {
             message.complete(Err(error));
             return false;
         }
-        let engine = Arc::downgrade(&self.engine);
-        self.messenger.post_send(to, tag, Box::new(Posted { buffer: message, engine }), options)
+        self.messenger.post_send(to, tag, message, options)
     }
 
     fn post_recv(
@@ -77,8 +76,7 @@ impl PointToPoint for RingCommunicator {
             buffer.complete(Err(error));
             return false;
         }
-        let engine = Arc::downgrade(&self.engine);
-        self.messenger.post_recv(from, tag, Box::new(Posted { buffer, engine }), options)
+        self.messenger.post_recv(from, tag, buffer, options)
     }
 
     fn progress(&self) -> Option<Weak<dyn Progress>> {
@@ -114,7 +112,7 @@ impl RingCommunicator {
 /// that timed out. The peer reports that with its messages too, but not after a frame that is sent
 /// in part. The others then see only the end of the stream, and may report it in turn. So the
 /// control channel decides whether the peer has aborted, and whether it is alive.
-fn cause_of_loss(engine: &Mutex<Engine>, error: Error) -> Error {
+pub(super) fn cause_of_loss(engine: &Mutex<Engine>, error: Error) -> Error {
     let Error::PeerLost { peer, ref during, ref loss } = error else { return error };
     let reporter = match loss {
         Loss::Closed | Loss::Io(_) | Loss::Finished => None,
@@ -161,46 +159,6 @@ enum PeerEnd {
     Lost,
     /// Its control stream is open.
     Alive,
-}
-
-/// A buffer that was passed with a message in the background, whose errors name the cause too.
-struct Posted<B: ?Sized> {
-    buffer: Box<B>,
-    engine: Weak<Mutex<Engine>>,
-}
-
-impl<B: ?Sized> Posted<B> {
-    /// Returns the buffer, and the outcome with the cause of an error.
-    fn into_parts<R>(self, outcome: Result<R>) -> (Box<B>, Result<R>) {
-        let Self { buffer, engine } = self;
-        let with_cause = |error| match engine.upgrade() {
-            Some(engine) => cause_of_loss(&engine, error),
-            None => error,
-        };
-        (buffer, outcome.map_err(with_cause))
-    }
-}
-
-impl Outgoing for Posted<dyn Outgoing> {
-    fn view(&self) -> Result<HostView<'_>> {
-        self.buffer.view()
-    }
-
-    fn complete(self: Box<Self>, outcome: Result<()>) {
-        let (buffer, outcome) = self.into_parts(outcome);
-        buffer.complete(outcome);
-    }
-}
-
-impl Incoming for Posted<dyn Incoming> {
-    fn view_mut(&mut self) -> Result<HostViewMut<'_>> {
-        self.buffer.view_mut()
-    }
-
-    fn complete(self: Box<Self>, outcome: Result<Received>) {
-        let (buffer, outcome) = self.into_parts(outcome);
-        buffer.complete(outcome);
-    }
 }
 
 impl Session {

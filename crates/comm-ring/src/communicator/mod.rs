@@ -85,6 +85,11 @@ impl RingCommunicator {
         context.register(&log);
         let (process, scheduler) = (Process::current(), context.scheduler());
         let engine = Arc::new(Mutex::new(engine));
+        let weak = Arc::downgrade(&engine);
+        messenger.explain_losses_by(move |error| match weak.upgrade() {
+            Some(engine) => messages::cause_of_loss(&engine, error),
+            None => error,
+        });
         Self { group, tuning, context, engine, abort, messenger, log, process, scheduler }
     }
 

@@ -1,6 +1,8 @@
 //! Message matching with two queues: posted receives and unexpected messages.
 
-use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, VecDeque};
+use std::iter;
 
 use comm_core::{Source, TagMatch};
 use rustc_hash::FxHashMap;
@@ -32,6 +34,12 @@ impl Envelope {
     }
 }
 
+impl MatchKey {
+    fn is_wildcard(self) -> bool {
+        self.from == Source::Any || self.tag == TagMatch::Any
+    }
+}
+
 #[cfg(test)]
 impl MatchKey {
     fn matches(self, envelope: Envelope) -> bool {
@@ -45,25 +53,39 @@ impl MatchKey {
 /// oldest match is therefore found without scanning entries that do not match.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
-    receives: FxHashMap<MatchKey, BTreeSet<u64>>,
+    /// The oldest first.
+    receives: FxHashMap<MatchKey, VecDeque<u64>>,
+    /// The number of receives that match any source or any tag.
+    wildcards: usize,
     messages: FxHashMap<MatchKey, BTreeSet<u64>>,
 }
 
 impl Matching {
-    /// Adds a receive.
+    /// Adds a receive, which is younger than all others.
     pub(crate) fn add_receive(&mut self, key: MatchKey, receive: u64) {
-        self.receives.entry(key).or_default().insert(receive);
+        self.receives.entry(key).or_default().push_back(receive);
+        self.wildcards += usize::from(key.is_wildcard());
     }
 
     /// Removes a receive, and returns whether it was present.
     pub(crate) fn remove_receive(&mut self, key: MatchKey, receive: u64) -> bool {
-        remove(&mut self.receives, key, receive)
+        let Entry::Occupied(mut receives) = self.receives.entry(key) else { return false };
+        let Ok(at) = receives.get().binary_search(&receive) else { return false };
+        receives.get_mut().remove(at);
+        // Tags may be used once and never again.
+        if receives.get().is_empty() {
+            receives.remove();
+        }
+        self.wildcards -= usize::from(key.is_wildcard());
+        true
     }
 
     /// Returns the oldest receive that matches a message with this envelope, and its key.
     pub(crate) fn receive_for(&self, envelope: Envelope) -> Option<(u64, MatchKey)> {
-        let oldest = |key| Some((*self.receives.get(&key)?.first()?, key));
-        envelope.match_keys().into_iter().filter_map(oldest).min_by_key(|(receive, _)| *receive)
+        let oldest = |key| Some((*self.receives.get(&key)?.front()?, key));
+        let [own, wildcards @ ..] = envelope.match_keys();
+        let wildcards = wildcards.into_iter().filter(|_| self.wildcards > 0);
+        iter::once(own).chain(wildcards).filter_map(oldest).min_by_key(|(receive, _)| *receive)
     }
 
     /// Adds a message.

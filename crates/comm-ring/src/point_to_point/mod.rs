@@ -22,6 +22,9 @@ use crate::RingConfig;
 use background::Background;
 use engine::{CallerBuffers, ProgressEngine};
 
+/// Replaces an error with its cause, if that is known elsewhere.
+type Explain = dyn Fn(Error) -> Error + Send + Sync;
+
 /// Sends and receives messages over one channel, for any number of threads.
 pub(crate) struct Messenger {
     state: Mutex<State>,
@@ -32,6 +35,8 @@ pub(crate) struct Messenger {
     /// Whether a thread waits for a background operation without making progress itself.
     is_awaited: AtomicBool,
     notify: OnceLock<Notify>,
+    /// Returns an error of a background operation with its cause.
+    explain: OnceLock<Box<Explain>>,
     /// The number of threads that are about to take the lock.
     callers: AtomicUsize,
     /// The process that owns the streams.
@@ -87,10 +92,16 @@ impl Messenger {
             background: Condvar::new(),
             is_awaited: AtomicBool::new(false),
             notify: OnceLock::new(),
+            explain: OnceLock::new(),
             callers: AtomicUsize::new(0),
             process: Process::current(),
             scheduler,
         }
+    }
+
+    /// Sets what finds the causes of errors of background operations. Only the first call counts.
+    pub(crate) fn explain_losses_by(&self, explain: impl Fn(Error) -> Error + Send + Sync + 'static) {
+        let _ = self.explain.set(Box::new(explain));
     }
 
     /// Returns the first rank of which messages have shown that its host does not answer.
@@ -186,7 +197,11 @@ impl Messenger {
             return state;
         }
         drop(state);
-        finished.into_iter().for_each(engine::Finished::notify_owner);
+        let explain = |error| match self.explain.get() {
+            Some(explain) => explain(error),
+            None => error,
+        };
+        finished.into_iter().for_each(|operation| operation.notify_owner(explain));
         let mut state = self.lock();
         if std::mem::take(&mut state.asleep) {
             self.wake_driver();

@@ -274,8 +274,8 @@ impl ProgressEngine {
                 self.finished.push(Finished::Received(buffer, result));
                 return;
             }
-            RecvBuffer::Discarded { owner, reason, .. } => {
-                self.finished.push(Finished::Received(owner, Err(reason)));
+            RecvBuffer::Discarded(discarded) => {
+                self.finished.push(Finished::Received(discarded.owner, Err(discarded.reason)));
                 return;
             }
             RecvBuffer::Staged(bytes) => bytes,
@@ -299,34 +299,27 @@ impl ProgressEngine {
     fn match_receive(&mut self, envelope: Envelope, dtype: DType, length: usize) -> Option<RequestId> {
         while let Some((receive, key)) = self.matching.receive_for(envelope) {
             self.matching.remove_receive(key, receive);
-            match self.check_fits(receive, envelope, dtype, length) {
-                Ok(()) => {
-                    self.set_matched(receive, envelope, length);
-                    return Some(receive);
-                }
+            match self.assign(receive, envelope, dtype, length) {
+                Ok(()) => return Some(receive),
                 Err(error) => self.end(receive, Err(error)),
             }
         }
         None
     }
 
-    /// Returns an error if a message is too long for a receive, or has a different type.
-    fn check_fits(&self, receive: RequestId, envelope: Envelope, dtype: DType, length: usize) -> Result<()> {
-        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&receive) else {
+    /// Assigns a message to a receive. Returns an error if it is too long for it, or has another
+    /// type.
+    fn assign(&mut self, receive: RequestId, envelope: Envelope, dtype: DType, length: usize) -> Result<()> {
+        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) else {
             return Err(Error::Internal("a pending receive is unknown".into()));
         };
         let (len, capacity, wanted) = (length / dtype.size(), recv.capacity, recv.dtype);
         if dtype == wanted && len <= capacity {
+            recv.matched = Some(Matched { envelope, length });
             return Ok(());
         }
         let Envelope { source, tag } = envelope;
         Err(Invalid::Message { source_rank: source, tag, len, dtype, capacity, wanted }.into())
-    }
-
-    fn set_matched(&mut self, receive: RequestId, envelope: Envelope, length: usize) {
-        if let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get_mut(&receive) {
-            recv.matched = Some(Matched { envelope, length });
-        }
     }
 
     /// Adds a message that no receive matched, and completes the probes that it matches.

@@ -37,7 +37,15 @@ pub(crate) enum RecvBuffer {
     /// A buffer that was passed with the receive.
     Owned(Box<dyn Incoming>),
     /// No memory: the buffer that was passed with the receive failed for this reason.
-    Discarded { owner: Box<dyn Incoming>, reason: Error, bytes: Vec<u8> },
+    Discarded(Box<Discarded>),
+}
+
+/// A buffer that has failed, of a receive whose message still arrives.
+pub(crate) struct Discarded {
+    pub(crate) owner: Box<dyn Incoming>,
+    pub(crate) reason: Error,
+    /// The memory for the bytes that are discarded.
+    bytes: Vec<u8>,
 }
 
 pub(crate) struct SendRequest {
@@ -99,10 +107,11 @@ pub(crate) enum Finished {
 }
 
 impl Finished {
-    pub(crate) fn notify_owner(self) {
+    /// Returns the buffer to its owner, and an error with its cause.
+    pub(crate) fn notify_owner(self, explain: impl Fn(Error) -> Error) {
         match self {
-            Self::Sent(message, outcome) => message.complete(outcome),
-            Self::Received(buffer, outcome) => buffer.complete(outcome),
+            Self::Sent(message, outcome) => message.complete(outcome.map_err(explain)),
+            Self::Received(buffer, outcome) => buffer.complete(outcome.map_err(explain)),
         }
     }
 }
@@ -140,7 +149,7 @@ impl Operation {
         matches!(
             &self.kind,
             Kind::Send(SendRequest { payload: Payload::Owned(_), .. })
-                | Kind::Recv(RecvRequest { dst: RecvBuffer::Owned(_) | RecvBuffer::Discarded { .. }, .. })
+                | Kind::Recv(RecvRequest { dst: RecvBuffer::Owned(_) | RecvBuffer::Discarded(_), .. })
         )
     }
 
@@ -238,9 +247,9 @@ impl RecvRequest {
                 let got = bytes.len();
                 return bytes.get_mut(range).ok_or_else(|| shrunk(end, got));
             }
-            RecvBuffer::Discarded { bytes, .. } => {
-                bytes.resize(range.len(), 0);
-                bytes.get_mut(..)
+            RecvBuffer::Discarded(discarded) => {
+                discarded.bytes.resize(range.len(), 0);
+                discarded.bytes.get_mut(..)
             }
         }
         .ok_or_else(misplaced)
@@ -251,7 +260,8 @@ impl RecvRequest {
     pub(crate) fn discard(&mut self, reason: &Error) -> bool {
         match std::mem::replace(&mut self.dst, RecvBuffer::Caller) {
             RecvBuffer::Owned(owner) => {
-                self.dst = RecvBuffer::Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
+                let discarded = Discarded { owner, reason: reason.clone(), bytes: Vec::new() };
+                self.dst = RecvBuffer::Discarded(Box::new(discarded));
                 true
             }
             other => {

@@ -180,11 +180,10 @@ impl ProgressEngine {
     fn match_message(&mut self, number: RequestId, receive: RequestId, caller: &mut CallerBuffers<'_>) {
         let Some(message) = self.messages.get(&number) else { return };
         let (envelope, dtype, length) = (message.envelope, message.dtype, message.length);
-        if let Err(error) = self.check_fits(receive, envelope, dtype, length) {
+        if let Err(error) = self.assign(receive, envelope, dtype, length) {
             return self.end(receive, Err(error));
         }
         self.matching.remove_message(envelope, number);
-        self.set_matched(receive, envelope, length);
         let Some(mut message) = self.messages.remove(&number) else { return };
         match message.body {
             UnexpectedBody::Whole(bytes) => {

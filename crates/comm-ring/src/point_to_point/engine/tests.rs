@@ -80,7 +80,7 @@ impl End {
 
     fn progress(&mut self) -> bool {
         let moved = self.engine.progress(&mut self.transport, &mut CallerBuffers::default(), true);
-        self.engine.take_finished().into_iter().for_each(Finished::notify_owner);
+        self.engine.take_finished().into_iter().for_each(|operation| operation.notify_owner(|error| error));
         moved
     }
 

@@ -87,7 +87,7 @@ impl End {
     }
 
     fn notify_owners(&mut self) {
-        self.engine.take_finished().into_iter().for_each(super::super::Finished::notify_owner);
+        self.engine.take_finished().into_iter().for_each(|operation| operation.notify_owner(|error| error));
     }
 
     fn progress(&mut self) -> bool {
