@@ -40,10 +40,19 @@ impl<T: Clone> PeerTable<T> {
         if rank >= self.size {
             return None;
         }
-        let Self { pages, shared, .. } = self;
-        let page = pages[rank / PAGE].get_or_insert_with(Page::empty);
+        let is_own = self.pages[rank / PAGE].as_ref().is_some_and(|page| page.values[rank % PAGE].is_some());
+        if !is_own {
+            self.separate(rank);
+        }
+        self.pages[rank / PAGE].as_mut()?.values[rank % PAGE].as_deref_mut()
+    }
+
+    /// Gives a rank a value of its own.
+    #[cold]
+    fn separate(&mut self, rank: usize) {
+        let page = self.pages[rank / PAGE].get_or_insert_with(Page::empty);
         page.present |= 1 << (rank % PAGE);
-        Some(page.values[rank % PAGE].get_or_insert_with(|| Box::new(shared.clone())))
+        page.values[rank % PAGE] = Some(Box::new(self.shared.clone()));
     }
 
     /// Returns the ranks with values of their own, in ascending order.

@@ -66,20 +66,23 @@ impl Frame {
     /// Decodes a head. Returns `None` for one that no correct peer sends in any state.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [head, tag, length, id] = wire::read_words(bytes);
-        let dtype = || DType::from_wire((head >> 8) as u8, (head >> 16) as u32);
+        let (code, size) = ((head >> 8) as u8, (head >> 16) as u32);
+        let dtype = || DType::from_wire(code, size);
+        let is_typeless = code == 0 && size == 0;
+        // Every byte that the kind does not use must be zero, and so must the padding.
         let frame = match head as u8 {
-            EAGER => Self::Eager { tag, dtype: dtype()?, length },
+            EAGER if id == 0 => Self::Eager { tag, dtype: dtype()?, length },
             RTS => Self::Rts { tag, dtype: dtype()?, length, id },
-            CTS => Self::Cts { id },
+            _ if !is_typeless || tag != 0 => return None,
+            CTS if length == 0 => Self::Cts { id },
             DATA => Self::Data { length, id },
-            CREDIT_BACK => Self::Credit { amount: length },
-            GOODBYE => Self::Goodbye,
+            CREDIT_BACK if id == 0 => Self::Credit { amount: length },
+            GOODBYE if length | id == 0 => Self::Goodbye,
             ABORT => Self::Abort { length, by: id },
             LOST => Self::Lost { length, rank: id },
             _ => return None,
         };
-        // Every byte that the kind does not use must be zero, and so must the padding.
-        (frame.encode() == *bytes && frame.is_sound()).then_some(frame)
+        (head >> 48 == 0 && frame.is_sound()).then_some(frame)
     }
 
     /// Returns whether the lengths are valid.

@@ -180,8 +180,11 @@ impl ProgressEngine {
                 received => message.done += received,
             }
         }
-        self.peers[source].return_credit(credit_cost(length));
-        if let Err(Error::PeerLost { .. }) = self.flush(transport, source, &CallerBuffers::default()) {
+        let peer = &mut self.peers[source];
+        peer.return_credit(credit_cost(length));
+        if peer.has_outgoing()
+            && let Err(Error::PeerLost { .. }) = self.flush(transport, source, &CallerBuffers::default())
+        {
             self.peers[source].close_send();
         }
         Ok(Some(Received::new(source, tag, dtype, length / dtype.size())))
