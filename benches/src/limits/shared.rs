@@ -48,7 +48,7 @@ pub(crate) fn first_cores() -> Option<Limit> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let cores = (cores.next()?, cores.next()?);
-    let trip = || round_trip(SPINNING.1, || pin(cores.0), || pin(cores.1));
+    let trip = || round_trip(SPINNING.1, Some(cores));
     // In a thread of its own, because it remains bound.
     let best = || (0..PINNED_TRIES).map(|_| trip()).fold(f64::INFINITY, f64::min);
     let seconds = thread::scope(|scope| scope.spawn(best).join()).ok()?;
@@ -63,18 +63,17 @@ fn pin(core: usize) {
 }
 
 fn limit((detail, idle): Wait) -> Limit {
-    let seconds = (0..TRIES).map(|_| round_trip(idle, || {}, || {})).fold(f64::INFINITY, f64::min);
+    let seconds = (0..TRIES).map(|_| round_trip(idle, None)).fold(f64::INFINITY, f64::min);
     Limit::time("flag in memory, round trip", detail.to_owned(), seconds)
 }
 
-/// Measures between two threads, which share memory as two processes do. Each first prepares
-/// itself.
-fn round_trip(idle: fn(), prepare: impl Fn(), prepare_other: impl Fn() + Sync) -> f64 {
+/// Measures between two threads, which share memory as two processes do, perhaps on these cores.
+fn round_trip(idle: fn(), cores: Option<(usize, usize)>) -> f64 {
     let (there, back) = (Flag::default(), Flag::default());
-    prepare();
+    cores.into_iter().for_each(|(core, _)| pin(core));
     thread::scope(|scope| {
         scope.spawn(|| {
-            prepare_other();
+            cores.into_iter().for_each(|(_, core)| pin(core));
             for trip in 1..=TRIPS + 1 {
                 there.wait_for(trip, idle);
                 back.0.store(trip, Ordering::Release);

@@ -1,6 +1,7 @@
-//! Tests with real processes, of which one is stopped or killed after each step of its part in an
-//! all-reduce: between any two pieces that it sends, receives, or writes into the memory of another
-//! rank. The others give up, and from then on their memory belongs to them alone.
+//! Tests with real processes, of which one is stopped or killed after each step of its part in a
+//! collective on allocated memory: between any two pieces that it sends, receives, or writes into
+//! the memory of another rank. The others give up, and from then on their memory belongs to them
+//! alone.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -123,7 +124,6 @@ fn connect(steps: &Arc<Steps>) -> Comm {
     let mut config =
         RendezvousConfig::new(Membership { rank: number("RANK").into(), size: number("WORLD_SIZE").into() });
     config.member.job = JOB;
-    config.shm.single_copy_bytes = Some(0);
     let fabric = SharedMemoryFabric::rendezvous(&store, &config).unwrap();
     let (counted, others) = (Arc::clone(steps), Arc::new(Steps::new()));
     let open = move |fabric: &SharedMemoryFabric, channel: ChannelId, members: &[usize], until: Until<'_>| {
@@ -143,24 +143,29 @@ fn rank() {
     let Some(role) = process::role() else { return };
     let steps = Arc::new(Steps::new());
     let comm = connect(&steps);
-    let mut allocated = comm.alloc::<u32>(LEN).unwrap();
-    let mut private = vec![0; LEN];
-    let data = if role == "allocated" { &mut *allocated } else { &mut *private };
-    let own = |at: usize| at as u32 * 31 + comm.rank() as u32;
-    let (ranks, others) = (comm.size() as u32, (0..comm.size() as u32).sum::<u32>());
-    let all_reduce = |comm: &Comm, data: &mut [u32]| {
-        data.iter_mut().enumerate().for_each(|(at, element)| *element = own(at));
-        comm.all_reduce(data, ReduceOp::Sum)?;
-        assert!(data.iter().enumerate().all(|(at, sum)| *sum == at as u32 * 31 * ranks + others));
+    let mut data = comm.alloc::<u32>(LEN).unwrap();
+    let (rank, ranks) = (comm.rank() as u32, comm.size() as u32);
+    let is_reduced = role == "all-reduce";
+    // An element of the result is this multiple of 31 times its index, and the rest.
+    let (factor, rest) = if is_reduced { (ranks, (0..ranks).sum::<u32>()) } else { (1, 0) };
+    let call = |comm: &Comm, data: &mut [u32]| {
+        data.iter_mut().enumerate().for_each(|(at, element)| *element = at as u32 * 31 + rank);
+        match is_reduced {
+            true => comm.all_reduce(data, ReduceOp::Sum)?,
+            false => comm.broadcast(0, data)?,
+        }
+        assert!(data.iter().enumerate().all(|(at, found)| *found == at as u32 * 31 * factor + rest));
         Ok::<_, comm::Error>(())
     };
-    // The first call shows the ranks whether all have allocated memory.
-    all_reduce(&comm, data).unwrap();
     let stop_after = std::env::var(STOP_AFTER).map(|steps| steps.parse().unwrap());
-    steps.begin(stop_after.clone().unwrap_or(usize::MAX));
-    let comm = comm.with_timeout(TIMEOUT);
-    // Each rank begins when all have returned from the first call.
-    let outcome = comm.barrier().and_then(|()| all_reduce(&comm, data));
+    // The first call shows the ranks whether all have allocated memory. A rank may still be in it
+    // when another one stops.
+    let outcome = call(&comm, &mut data).and_then(|()| {
+        steps.begin(stop_after.clone().unwrap_or(usize::MAX));
+        let comm = comm.with_timeout(TIMEOUT);
+        comm.barrier()?;
+        call(&comm, &mut data)
+    });
     let (done, puts) = (steps.done.load(Ordering::Relaxed), steps.puts.load(Ordering::Relaxed));
     if stop_after.is_err() {
         data.fill(OWN);
@@ -172,7 +177,7 @@ fn rank() {
     }
 }
 
-/// Runs an all-reduce of which a rank stops after some of its steps. Returns whether the survivors
+/// Runs a collective of which a rank stops after some of its steps. Returns whether the survivors
 /// completed it, and their largest numbers of steps and of those that wrote into another rank.
 fn stop(role: &str, ranks: usize, signal: &str, (victim, after): (usize, usize)) -> (bool, usize, usize) {
     let (_store, mut processes) = process::start(role, ranks, |rank| {
@@ -183,7 +188,9 @@ fn stop(role: &str, ranks: usize, signal: &str, (victim, after): (usize, usize))
     let mut stopping = processes.remove(victim);
     let outcomes: Vec<(bool, usize, usize)> =
         processes.iter_mut().map(|rank| outcome(rank, &context)).collect();
-    go_on(&mut stopping);
+    let ended = go_on(&mut stopping);
+    // It fails or has the right result, although others have overwritten what it was reading.
+    assert!(ended || signal == "KILL", "{context}: it had a wrong result");
     processes.iter_mut().for_each(Rank::resume);
     for rank in &mut processes {
         assert_eq!(rank.report().as_deref(), Some("intact"), "{context}");
@@ -200,7 +207,8 @@ fn outcome(rank: &mut Rank, context: &str) -> (bool, usize, usize) {
 }
 
 /// Lets a stopped rank go on until its call has ended. On a busy machine, it may stop only now.
-fn go_on(stopping: &mut Rank) {
+/// Returns false if it has died instead.
+fn go_on(stopping: &mut Rank) -> bool {
     let (pid, has_ended) = (Pid::from_child(&stopping.child), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -209,9 +217,10 @@ fn go_on(stopping: &mut Rank) {
                 thread::sleep(Duration::from_millis(10));
             }
         });
-        let _ = stopping.report();
+        let ended = stopping.report().is_some();
         has_ended.store(true, Ordering::Relaxed);
-    });
+        ended
+    })
 }
 
 /// Stops a rank after each step. Returns the number of steps that wrote into another rank.
@@ -226,7 +235,9 @@ fn stop_in_every_step(role: &str, ranks: usize, signal: &str) -> usize {
             if after > steps {
                 break;
             }
-            let (is_done, ..) = stop(role, ranks, signal, (after % ranks, after));
+            // The root of a broadcast reads nothing.
+            let victim = if role == "broadcast" { 1 + after % (ranks - 1) } else { after % ranks };
+            let (is_done, ..) = stop(role, ranks, signal, (victim, after));
             failed.fetch_add(usize::from(!is_done), Ordering::Relaxed);
         }
     });
@@ -237,16 +248,14 @@ fn stop_in_every_step(role: &str, ranks: usize, signal: &str) -> usize {
 }
 
 #[test]
-fn nobody_writes_into_allocated_memory_after_its_owner_has_given_up() {
+fn nobody_writes_into_memory_after_its_owner_has_given_up() {
     for ranks in [2, 3] {
-        let puts = ["STOP", "KILL"].map(|signal| stop_in_every_step("allocated", ranks, signal));
+        let puts = ["STOP", "KILL"].map(|signal| stop_in_every_step("all-reduce", ranks, signal));
         assert!(puts.iter().all(|puts| *puts > 2), "{puts:?}");
     }
 }
 
 #[test]
-fn nobody_writes_into_private_memory_after_its_owner_has_given_up() {
-    for signal in ["STOP", "KILL"] {
-        stop_in_every_step("private", 3, signal);
-    }
+fn what_its_owner_has_overwritten_after_giving_up_does_not_count_as_received() {
+    stop_in_every_step("broadcast", 2, "STOP");
 }

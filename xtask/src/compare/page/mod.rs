@@ -28,8 +28,8 @@ spin. *Limit* is the time of the bytes which a collective reads and writes at le
 ranks measured, or, for two ranks that send each other up to 256 B, the time that two threads take to write and read so many bytes; \
 *flag* is the round trip of a flag, and *limit-tcp* is the time of the copies of a TCP connection, or, for two ranks that send each other \
 up to 256 B, that of one byte. All are measured in each round directly before the libraries, but only once in runs of earlier versions. \
-The host of a virtual machine may move its cores while the libraries take turns, so that they share a cache or not: if a flag between \
-two cores then takes 1.5 times as long or short as before, the libraries measure again. In the tables *from memory*, calls use \
+The host of a virtual machine may move its cores while the libraries take turns, so that they share a cache or not: if the time of a \
+flag between two cores changes by half of it, the libraries measure again. In the tables *from memory*, calls use \
 copies of their buffers in turn, which all ranks together have in twice the size of the last-level cache, and which are written after \
 each call, outside the measured time.
 
