@@ -45,6 +45,9 @@ const HOLD_MAX: Duration = Duration::from_millis(4);
 /// The number of polls before the clock is read. With a pause in between they take less than a
 /// microsecond, and on a contended processor most waits end once the other threads have run.
 const POLLS: u32 = 4;
+/// The number of polls before a wait begins. With no pause in between they take about as long as a
+/// message from one processor to another, and then there is no wait to begin and to end.
+const POLLS_AT_ONCE: u32 = 32;
 /// The shortest time to yield, so that the waiter notices when waits become short again.
 const YIELD_MIN: Duration = Duration::from_micros(10);
 /// The longest time that a yield itself takes: during the rest of a longer yield, other threads
@@ -143,6 +146,14 @@ impl Waiter {
             return Idle::Yield;
         }
         if is_short && wait.waited < self.yield_for { Idle::Yield } else { Idle::Sleep }
+    }
+
+    /// Returns how often to poll, without a pause, before the first call of [`idle`](Self::idle):
+    /// only once if another thread probably wants the processor.
+    #[inline]
+    #[must_use]
+    pub const fn polls(&self) -> u32 {
+        if self.contention.is_likely() || self.yield_max.is_zero() { 1 } else { POLLS_AT_ONCE }
     }
 
     /// Returns when the current wait began, if it has read the clock.
@@ -277,6 +288,14 @@ mod tests {
         let last = poll(waiter, || end);
         waiter.moved(|| end);
         last
+    }
+
+    #[test]
+    fn only_a_thread_that_nobody_disturbs_polls_at_once() {
+        let yield_max = Duration::from_micros(100);
+        assert_eq!(Waiter::new(yield_max).polls(), POLLS_AT_ONCE);
+        assert_eq!(contended(yield_max).polls(), 1);
+        assert_eq!(Waiter::new(Duration::ZERO).polls(), 1);
     }
 
     #[test]

@@ -80,7 +80,13 @@ impl Contention {
     /// Returns which threads wanted the processor in most of the last measurements.
     #[inline]
     pub(super) fn rivals(&mut self, peers_run_elsewhere: impl FnOnce() -> bool) -> Rivals {
-        if self.score <= 0 { Rivals::None } else { self.likely_rivals(peers_run_elsewhere) }
+        if self.is_likely() { self.likely_rivals(peers_run_elsewhere) } else { Rivals::None }
+    }
+
+    /// Returns whether other threads wanted the processor in most of the last measurements.
+    #[inline]
+    pub(super) const fn is_likely(&self) -> bool {
+        self.score > 0
     }
 
     fn likely_rivals(&mut self, peers_run_elsewhere: impl FnOnce() -> bool) -> Rivals {

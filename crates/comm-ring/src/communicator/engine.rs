@@ -222,6 +222,7 @@ impl Runner {
             is_output_read,
             has_window,
             results,
+            polls: session.waiter.polls(),
         };
         match program.kept() {
             Some(steps) => session.run(&mut steps.iter(), &job, &mut buffers, now, timeout),

@@ -20,6 +20,8 @@ pub struct LoweredStep {
     pub(super) deps: u64,
     /// Whether the step also completes the reduction of its blocks.
     pub(super) completes: bool,
+    /// Whether the next step depends on this one, or there is none.
+    pub(super) is_awaited: bool,
 }
 
 /// The bit of the step directly before.
@@ -79,10 +81,16 @@ pub fn lower(
     // earlier ones through it. A step that depends on an omitted one also depends on the step
     // before that.
     let mut steps = steps.filter(move |step| finishes || step.action != Action::Finish).peekable();
-    std::iter::from_fn(move || {
+    let lowered = std::iter::from_fn(move || {
         let step = steps.next()?;
         let completes = steps.next_if(|next| is_completed_by(&step, next)).is_some();
         Some(LoweredStep { completes, ..lowering.lower(step, layout) })
+    });
+    let mut lowered = lowered.peekable();
+    std::iter::from_fn(move || {
+        let step = lowered.next()?;
+        let is_awaited = lowered.peek().is_none_or(|next| next.deps & PREVIOUS != 0);
+        Some(LoweredStep { is_awaited, ..step })
     })
 }
 
@@ -108,6 +116,7 @@ impl Lowering {
             src: step.src().map_or(ByteRange::NONE, bytes),
             deps: self.deps(&step),
             completes: false,
+            is_awaited: false,
         };
         self.recent[self.count % Self::LENGTH] = step;
         self.count += 1;
@@ -153,6 +162,23 @@ mod tests {
         assert_eq!((lowered[2].bytes.range(), lowered[2].src.range()), (0..4, 4..8));
         let deps: Vec<u64> = lowered.iter().map(|step| step.deps).collect();
         assert_eq!(deps, [0, 0, PREVIOUS | PREVIOUS >> 1, PREVIOUS | PREVIOUS >> 2, PREVIOUS >> 1]);
+    }
+
+    #[test]
+    fn a_step_is_awaited_if_the_next_one_depends_on_it_or_there_is_none() {
+        let [first, second] = [0, 1].map(Blocks::one);
+        let steps = [
+            Step::send(1, Place::Output, first),
+            Step::recv(1, Place::Output, second),
+            Step::send(1, Place::Output, second),
+            Step::recv(1, SLOT, second),
+        ];
+        let awaited = |steps: &[Step]| -> Vec<bool> {
+            lowered(steps, ReduceOp::Sum).iter().map(|step| step.is_awaited).collect()
+        };
+        assert_eq!(awaited(&steps), [false, true, false, true]);
+        let finish = Step::finish(Place::Output, first);
+        assert_eq!(awaited(&[steps[1], finish, steps[2]]), [true, true], "an omitted step");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct Job {
     pub has_window: bool,
     /// The part of the output from which sends put results into the windows of their receivers.
     pub results: Range<usize>,
+    /// The number of polls of a receive for a short message before which nothing else can run.
+    pub polls: u32,
 }
 
 impl Job {

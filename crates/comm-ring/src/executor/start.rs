@@ -76,18 +76,17 @@ impl Executor {
         let (payload, addend) = regions.recv(step)?;
         let whole = Header::BYTES + payload.len();
         let mut moved = 0;
-        if whole <= EAGER_BYTES
-            && let Some(used) = recv_eager(
-                transport,
-                from,
-                job,
-                payload,
-                addend,
-                job.reduction_in(step)?,
-                &mut self.sender_has_window,
-            )?
-        {
-            moved = used;
+        if whole <= EAGER_BYTES {
+            let reduction = job.reduction_in(step)?;
+            // A step that enters the window takes longer than several polls.
+            let polls = if step.is_awaited { job.polls } else { 1 };
+            for _ in 0..polls {
+                let hint = &mut self.sender_has_window;
+                if let Some(used) = recv_eager(transport, from, job, payload, addend, reduction, hint)? {
+                    moved = used;
+                    break;
+                }
+            }
         }
         if moved > 0 {
             *last_seen = job.sequence;

@@ -38,7 +38,15 @@ impl Entry {
     fn unused() -> Self {
         let (action, place, bytes) = (Action::Finish, Place::Output, ByteRange::NONE);
         Self {
-            lowered: LoweredStep { action, place, bytes, src: bytes, deps: 0, completes: false },
+            lowered: LoweredStep {
+                action,
+                place,
+                bytes,
+                src: bytes,
+                deps: 0,
+                completes: false,
+                is_awaited: false,
+            },
             state: EntryState::Open,
             moved: 0,
             header: [0; Header::BYTES],

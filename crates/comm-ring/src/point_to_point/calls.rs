@@ -208,6 +208,7 @@ impl Messenger {
         let (dtype, bytes) = (buffer.dtype(), buffer.into_bytes());
         let mut partly = None;
         waiter.reset();
+        let mut polls = waiter.polls();
         loop {
             let before = partly;
             match engine.recv_at_once(&mut **transport, key, (&mut *bytes, dtype), &mut partly) {
@@ -218,11 +219,16 @@ impl Messenger {
             if partly != before {
                 waiter.reset();
             }
-            let idle = waiter.idle(|| transport.now(), || transport.peers_run_elsewhere());
-            if idle != Idle::Spin || self.callers.load(Ordering::Relaxed) > 0 {
+            if self.callers.load(Ordering::Relaxed) > 0 {
                 break;
             }
-            std::hint::spin_loop();
+            polls = polls.saturating_sub(1);
+            if polls == 0 {
+                if waiter.idle(|| transport.now(), || transport.peers_run_elsewhere()) != Idle::Spin {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
         }
         partly.map_or(DirectRecv::Nothing, DirectRecv::Partly)
     }

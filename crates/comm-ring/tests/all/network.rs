@@ -64,6 +64,7 @@ impl Rank {
             is_output_read: false,
             has_window: false,
             results: 0..0,
+            polls: 1,
         };
         let mut buffers =
             Regions { input: &self.input, output: &mut self.output, scratch: &mut self.scratch };
