@@ -8,7 +8,7 @@ use comm_core::{
     ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Executor, Job, Progress, Regions, lower};
+use comm_ring::__private::{Executor, Job, JobReduction, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
@@ -35,11 +35,12 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let garbage = vec![0xa5; data.len()];
     let (input, mut output) = if params.in_place { (data.clone(), data) } else { (data, garbage) };
     let mut scratch = vec![0; (row.slots)(params) * layout.slot_bytes()];
-    let reduction = Some(Reduction::new(ReduceOp::Sum, DType::U32).unwrap());
+    let sum = Reduction::new(ReduceOp::Sum, DType::U32).unwrap();
+    let reduction = JobReduction::new(sum, ranks);
     // Miri has no non-temporal stores.
     let bypasses_caches = ranks <= row.traits.final_ranks_max && params.rank % 2 == 1 && !cfg!(miri);
     let job = Job {
-        reduction,
+        reduction: Some(&reduction),
         ranks,
         sequence: 1,
         fingerprint: 0xfeed,
@@ -51,7 +52,7 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
         polls: 1 + params.rank as u32 % 3,
     };
     let mut executor = Executor::new(ranks, 4);
-    let mut steps = lower((row.steps)(params), &layout, reduction);
+    let mut steps = lower((row.steps)(params), &layout, Some(sum));
     let mut buffers = Regions { input: &input, output: &mut output, scratch: &mut scratch };
     let limit = Instant::now() + TIMEOUT;
     loop {

@@ -81,7 +81,9 @@ pub struct SharedMemoryTransport {
     registered: RegisteredMemory,
     /// The window of the current call.
     window: Option<OwnWindow>,
-    attempts: u32,
+    /// The number of attempts to move bytes before [`attend`](Self::attend) does more than count;
+    /// zero when the transport is armed.
+    quiet: u32,
     /// Whether a stream has opened or ended since the transport was last armed.
     has_unreported_change: bool,
     abort: Arc<AbortSignal>,
@@ -112,7 +114,7 @@ impl SharedMemoryTransport {
             armed: Interest::with_capacity(group.size()),
             registered: RegisteredMemory::default(),
             window: None,
-            attempts: 0,
+            quiet: ATTEMPTS_MAX,
             has_unreported_change: false,
             abort: Arc::new(AbortSignal::new()?),
         };
@@ -188,14 +190,34 @@ impl SharedMemoryTransport {
         }
     }
 
+    /// Returns a peer to or from which bytes are about to move; `None` if it is not connected yet.
+    #[inline(always)]
+    fn peer(&mut self, rank: usize) -> Result<Option<&mut Peer>> {
+        self.attend()?;
+        if self.is_connected(rank)? { Ok(self.peers[rank].as_mut()) } else { Ok(None) }
+    }
+
+    /// Counts an attempt to move bytes. The first one after the transport was armed clears the
+    /// wakeup flags, and one of [`ATTEMPTS_MAX`] checks the sockets.
     #[inline]
-    fn peer(&mut self, rank: usize) -> Result<&mut Peer> {
+    fn attend(&mut self) -> Result<()> {
         self.abort.check()?;
-        if !self.armed.recv().is_empty() || !self.armed.send().is_empty() {
-            self.clear_wakeups();
+        match self.quiet.checked_sub(1) {
+            Some(quiet) => self.quiet = quiet,
+            None => self.attend_to_flags_and_sockets()?,
         }
-        let group = self.group;
-        self.peers.get_mut(rank).and_then(Option::as_mut).ok_or_else(|| not_a_peer(group, rank))
+        Ok(())
+    }
+
+    #[cold]
+    fn attend_to_flags_and_sockets(&mut self) -> Result<()> {
+        self.quiet = ATTEMPTS_MAX;
+        if self.armed.recv().is_empty() && self.armed.send().is_empty() {
+            return self.poll_events();
+        }
+        // The sockets were checked when the transport was armed.
+        self.clear_wakeups();
+        Ok(())
     }
 
     /// Clears the wakeup flags: this side is awake.
@@ -207,17 +229,6 @@ impl SharedMemoryTransport {
             }
         }
         self.armed.clear();
-    }
-
-    /// Counts an attempt, and checks the sockets after every [`ATTEMPTS_MAX`] of them.
-    #[inline]
-    fn count_attempt(&mut self) -> Result<()> {
-        self.attempts += 1;
-        if self.attempts < ATTEMPTS_MAX {
-            return Ok(());
-        }
-        self.attempts = 0;
-        self.poll_events()
     }
 
     /// Whether a transfer in the interest can make progress or fail.
@@ -235,6 +246,7 @@ impl SharedMemoryTransport {
     /// Sets the wakeup flags before this side sleeps.
     fn prepare_sleep(&mut self, interest: &Interest) {
         self.peers.iter_mut().flatten().for_each(Peer::evict_regions);
+        self.quiet = 0;
         for &rank in interest.recv() {
             if let Some(Some(peer)) = self.peers.get(rank) {
                 peer.prepare_sleep_for_recv();
@@ -325,15 +337,11 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn try_send(&mut self, to: usize, bytes: &[IoSlice<'_>]) -> Result<usize> {
-        if !self.is_connected(to)? {
-            return Ok(0);
+        self.attend()?;
+        if let Some(Some(peer)) = self.peers.get_mut(to) {
+            return peer.try_send(bytes, &mut self.registered);
         }
-        self.peer(to)?;
-        let Self { peers, registered, .. } = self;
-        let Some(Some(peer)) = peers.get_mut(to) else { return Err(not_a_peer(self.group, to)) };
-        let sent = peer.try_send(bytes, registered)?;
-        self.count_attempt()?;
-        Ok(sent)
+        if self.request(to)? { self.try_send(to, bytes) } else { Ok(0) }
     }
 
     fn released(&self, to: usize) -> u64 {
@@ -362,15 +370,11 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn try_put(&mut self, to: usize, call: u64, offset: usize, bytes: &[u8]) -> Result<Option<usize>> {
-        if !self.is_connected(to)? {
-            return Ok(None);
+        self.attend()?;
+        if let Some(Some(peer)) = self.peers.get_mut(to) {
+            return peer.try_put(call, offset, bytes, &mut self.registered);
         }
-        self.peer(to)?;
-        let Self { peers, registered, .. } = self;
-        let Some(Some(peer)) = peers.get_mut(to) else { return Err(not_a_peer(self.group, to)) };
-        let sent = peer.try_put(call, offset, bytes, registered)?;
-        self.count_attempt()?;
-        Ok(sent)
+        if self.request(to)? { self.try_put(to, call, offset, bytes) } else { Ok(None) }
     }
 
     fn registration_sizes(&self) -> RegistrationSizes {
@@ -390,33 +394,26 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn try_recv(&mut self, from: usize, into: &mut [u8]) -> Result<usize> {
-        if !self.is_connected(from)? {
-            return Ok(0);
-        }
-        let received = self.peer(from)?.try_recv(into)?;
-        self.count_attempt()?;
-        Ok(received)
+        self.peer(from)?.map_or(Ok(0), |peer| peer.try_recv(into))
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        if !self.is_connected(from)? {
-            return Ok(RecvBuf::from_slice(&[]));
-        }
-        let filled = self.peer(from)?.prepare(at_most)?;
-        self.count_attempt()?;
-        let peer = self.peers.get(from).and_then(Option::as_ref);
-        peer.map(|peer| peer.fill_buf(filled)).ok_or_else(|| not_a_peer(self.group, from))
+        let Some(peer) = self.peer(from)? else { return Ok(RecvBuf::from_slice(&[])) };
+        let filled = peer.prepare(at_most)?;
+        Ok(peer.fill_buf(filled))
     }
 
     fn fill_buf_copies(&mut self, from: usize) -> bool {
-        self.peer(from).is_ok_and(Peer::fill_buf_copies)
+        self.peer(from).is_ok_and(|peer| peer.is_some_and(Peer::fill_buf_copies))
     }
 
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()> {
-        if bytes == 0 && !self.is_connected(from)? {
-            return Ok(());
+        self.abort.check()?;
+        match self.peers.get_mut(from) {
+            Some(Some(peer)) => peer.consume(bytes),
+            _ if bytes == 0 => Ok(()),
+            _ => Err(not_a_peer(self.group, from)),
         }
-        self.peer(from)?.consume(bytes)
     }
 
     fn revoke(&mut self) {
@@ -437,6 +434,7 @@ impl Transport for SharedMemoryTransport {
         let awake = std::mem::take(&mut self.has_unreported_change) || self.is_ready(interest);
         if awake {
             self.clear_wakeups();
+            self.quiet = ATTEMPTS_MAX;
         }
         Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }

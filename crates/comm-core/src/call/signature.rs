@@ -199,13 +199,13 @@ impl Signature {
         Some(short(name))
     }
 
-    /// Returns whether both have the same operator, ignoring the factor of [`ReduceOp::PreMulSum`].
+    /// Returns whether both have the same operator, ignoring the factor of [`ReduceOp::PreMulSum`],
+    /// partial sums of the same type, and the same order.
     #[inline]
     fn has_op_of(&self, other: &Self) -> bool {
-        match (self.user_op_name(), other.user_op_name()) {
-            (None, None) => self.op.map(ReduceOp::code) == other.op.map(ReduceOp::code),
-            (name, other) => name == other,
-        }
+        let code = self.op_code();
+        let is_user_defined = code & !(Self::SUMS_IN_F32 | Self::DETERMINISTIC) == ReduceOp::USER_CODE;
+        code == other.op_code() && (!is_user_defined || self.user_op_name() == other.user_op_name())
     }
 
     /// Returns the count if every rank knows it, otherwise 0.
@@ -271,7 +271,6 @@ impl PartialEq for Signature {
         self.group == other.group
             && self.collective == other.collective
             && self.known_count() == other.known_count()
-            && (self.accumulate, self.order) == (other.accumulate, other.order)
             && self.has_op_of(other)
             && self.dtype == other.dtype
             && self.root == other.root

@@ -41,7 +41,7 @@ impl OnFloats for Scale {}
 impl OnFloats for Divide {}
 
 /// Combines as many whole elements as all operands hold. Returns their size in bytes.
-pub(super) fn combine(isa: Isa, reduction: Reduction, operands: PassBuffers<'_>) -> usize {
+pub(super) fn combine(isa: Isa, reduction: &Reduction, operands: PassBuffers<'_>) -> usize {
     let (op, dtype) = (reduction.op, reduction.dtype);
     let whole = operands.len() / dtype.size() * dtype.size();
     let (operands, _) = operands.split_at(whole);

@@ -85,7 +85,7 @@ impl Reduction {
     /// Combines as many whole elements as all buffers hold, and returns their size in bytes. No
     /// buffer needs alignment.
     #[inline]
-    pub fn combine(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
+    pub fn combine(&self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
         if self.is_shared && from.len() > BLOCK_BYTES {
             return self.combine_in_blocks(dst, addend, from);
         }
@@ -94,7 +94,7 @@ impl Reduction {
 
     /// Combines into a block that stays in the first-level cache, and copies each block to its
     /// place.
-    fn combine_in_blocks(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
+    fn combine_in_blocks(&self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
         let len = PassBuffers { dst: &mut *dst, left: addend, right: from }.len();
         let mut block = [0; BLOCK_BYTES];
         let mut done = 0;
@@ -113,7 +113,7 @@ impl Reduction {
     }
 
     #[inline]
-    fn combine_directly(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
+    fn combine_directly(&self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
         if self.completes == 0 || !self.has_finish() {
             return dispatch::combine(Isa::best(), self, PassBuffers { dst, left: addend, right: from });
         }
@@ -121,7 +121,7 @@ impl Reduction {
     }
 
     /// Combines the last contributions, and completes the results.
-    fn combine_and_finish(self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
+    fn combine_and_finish(&self, dst: &mut [u8], addend: Option<&[u8]>, from: RecvBuf<'_>) -> usize {
         let operands = PassBuffers { dst: &mut *dst, left: addend, right: from };
         if matches!(self.dtype, DType::F32 | DType::F64) {
             return dispatch::average(Isa::best(), self.dtype, operands, self.completes as f64);

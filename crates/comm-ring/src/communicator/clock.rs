@@ -19,8 +19,8 @@ const MOVES_PER_CHECK: u32 = 64;
 pub(super) struct Clock {
     pub(super) timeout: Duration,
     announce_after: Duration,
-    /// The time before the deadline at which all ranks are asked for their state.
-    answers_within: Duration,
+    /// The longest time before the deadline at which all ranks are asked for their state.
+    diagnosis: Duration,
     times: Option<Times>,
     moves: u32,
 }
@@ -41,8 +41,8 @@ pub(super) struct Times {
 impl Clock {
     #[inline]
     pub(super) fn new(timeout: Duration, config: &RingConfig) -> Self {
-        let answers_within = config.diagnosis.min(timeout / 2);
-        Self { timeout, announce_after: config.announce_after, answers_within, times: None, moves: 0 }
+        let RingConfig { announce_after, diagnosis, .. } = *config;
+        Self { timeout, announce_after, diagnosis, times: None, moves: 0 }
     }
 
     /// Whether the call has waited.
@@ -63,12 +63,13 @@ impl Clock {
         self.times.get_or_insert_with(|| {
             // Ranks with a short deadline must exchange announcements before it passes.
             let first = self.announce_after.min(self.timeout / 4);
+            let answers_within = self.diagnosis.min(self.timeout / 2);
             Times {
                 deadline: now.checked_add(self.timeout),
-                ask_at: (!self.answers_within.is_zero())
-                    .then(|| now.checked_add(self.timeout - self.answers_within))
+                ask_at: (!answers_within.is_zero())
+                    .then(|| now.checked_add(self.timeout - answers_within))
                     .flatten(),
-                answers_within: self.answers_within,
+                answers_within,
                 answers: None,
                 announce_at: now + first,
                 announce_every: first.max(Duration::from_millis(1)),

@@ -187,7 +187,7 @@ impl Runner {
         let has_window = learns && exposed && session.data.is_window(own);
         let all_have_windows = learns && session.all_have_windows;
         let program = programs.get(call, Buffers { in_place, exposed, all_have_windows })?;
-        let (reduction, fingerprint) = (program.reduction, program.fingerprint);
+        let (reduction, fingerprint) = (program.reduction.as_ref(), program.fingerprint);
         // The exact clock takes a measurable part of the time of a small call.
         let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX
             || session.config.exact_times
@@ -199,8 +199,7 @@ impl Runner {
         let bypasses_caches = program.has_final_receives() && output.len() > session.cached_bytes;
         let scratch = scratch.bytes(program.scratch_bytes, program.is_staged());
         let mut buffers = Regions { input, output, scratch };
-        let memory = [buffers.input, &*buffers.output, &*buffers.scratch];
-        session.data.register(if program.registers { &memory } else { &[] });
+        session.register(program.registers.then_some(&buffers));
         let is_output_read = reduction.is_some()
             && buffers.output.len() >= READ_IN_PLACE_MIN
             && session.data.is_read_in_place(buffers.output);

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use comm_core::{Blocks, Group, Layout, Place, ReduceOp, Reduction, RegistrationSizes, Result, Signature};
+use comm_core::{Blocks, Group, Layout, Place, ReduceOp, RegistrationSizes, Result, Signature};
 
 use super::checked_call::CheckedCall;
 use super::registration;
 use crate::Tuning;
 use crate::choose::{self, CallShape, Selection};
-use crate::executor::{LoweredStep, lower};
+use crate::executor::{JobReduction, LoweredStep, lower};
 use crate::schedule::{Algorithm, Params};
 
 /// The largest number of cached programs: enough for the buckets of a training step or the sizes of
@@ -30,7 +30,7 @@ pub(super) struct Program {
     layout: Layout,
     /// The steps, unless they are too many to cache.
     steps: Option<Box<[LoweredStep]>>,
-    pub(super) reduction: Option<Reduction>,
+    pub(super) reduction: Option<JobReduction>,
     pub(super) scratch_bytes: usize,
     /// Whether receivers may read the sent data in place.
     pub(super) registers: bool,
@@ -73,7 +73,11 @@ impl Key {
 impl Program {
     /// Returns the steps, one by one.
     pub(super) fn steps(&self) -> Box<dyn Iterator<Item = LoweredStep> + Send + '_> {
-        Box::new(lower((self.algorithm.steps)(&self.params), &self.layout, self.reduction))
+        Box::new(lower(
+            (self.algorithm.steps)(&self.params),
+            &self.layout,
+            self.reduction.as_ref().map(JobReduction::plain),
+        ))
     }
 
     /// Returns whether several ranks read its temporary memory.
@@ -221,7 +225,7 @@ impl Programs {
             algorithm,
             params,
             steps: None,
-            reduction: call.reduction()?,
+            reduction: call.reduction()?.map(|reduction| JobReduction::new(reduction, self.group.size())),
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
             registers: registration::should_register(&shape, &self.registration_sizes),
             layout,

@@ -25,6 +25,8 @@ pub(super) struct Session {
     pub(super) cached_bytes: usize,
     /// Whether all ranks had windows in the last call from which they learnt it.
     pub(super) all_have_windows: bool,
+    /// Whether memory of the last call is registered.
+    has_registered: bool,
     pub(super) control: Control,
     pub(super) history: History,
     pub(super) events: Vec<Event>,
@@ -64,6 +66,7 @@ impl Session {
             config,
             cached_bytes: data.cached_bytes(),
             all_have_windows: false,
+            has_registered: false,
             data,
             control: Control::new(control),
             history,
@@ -90,12 +93,23 @@ impl Session {
         !is_too_long && self.data.is_read_in_place(contribution) && self.data.is_read_in_place(piece)
     }
 
+    /// Registers the memory of the next call, if receivers may read it in place, and no other.
+    #[inline]
+    pub(super) fn register(&mut self, memory: Option<&Regions<'_>>) {
+        if let Some(Regions { input, output, scratch }) = memory {
+            self.data.register(&[input, output, scratch]);
+        } else if self.has_registered {
+            self.data.register(&[]);
+        }
+        self.has_registered = memory.is_some();
+    }
+
     /// Runs the steps of a call. If they cannot be completed, the group fails with the cause.
     #[inline]
     pub(super) fn run<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
         &mut self,
         steps: &mut S,
-        job: &Job,
+        job: &Job<'_>,
         buffers: &mut Regions<'_>,
         started: Instant,
         timeout: Duration,
@@ -118,7 +132,7 @@ impl Session {
     fn drive<S: Iterator<Item: Borrow<LoweredStep>> + ?Sized>(
         &mut self,
         steps: &mut S,
-        job: &Job,
+        job: &Job<'_>,
         buffers: &mut Regions<'_>,
         started: Instant,
         clock: &mut Clock,

@@ -37,10 +37,13 @@ impl Session {
     /// Reads the control channel, unless it was read recently. Every call does so when it first
     /// waits, or at its end if it never waits, because it may have started so late that others have
     /// aborted it. A call that waits for a long time reads the rest before it sleeps.
+    #[inline]
     pub(super) fn poll_control(&mut self, now: Instant) -> Result<(), Stop> {
-        if self.unexpected.next.is_some_and(|next| now < next) {
-            return Ok(());
-        }
+        if self.unexpected.next.is_some_and(|next| now < next) { Ok(()) } else { self.read_control(now) }
+    }
+
+    #[cold]
+    fn read_control(&mut self, now: Instant) -> Result<(), Stop> {
         if self.group.size() > 1 && self.arm_control()? == Armed::Ready {
             self.handle_events()?;
         }

@@ -39,11 +39,34 @@ const EAGER_BYTES: usize = 4096 + Header::BYTES;
 /// not prevent this rank from sending, or the two would take turns copying.
 const TURN_BYTES: usize = 256 << 10;
 
+/// The reduction of a call.
+#[derive(Debug)]
+pub struct JobReduction {
+    /// The reduction by most steps.
+    plain: Reduction,
+    /// The reduction by steps that combine blocks last.
+    completing: Reduction,
+}
+
+impl JobReduction {
+    /// Creates the reduction of the contributions of this many ranks.
+    #[must_use]
+    pub const fn new(reduction: Reduction, ranks: usize) -> Self {
+        Self { plain: reduction, completing: reduction.completing(ranks) }
+    }
+
+    /// Returns the reduction, as it was passed to [`new`](Self::new).
+    #[must_use]
+    pub const fn plain(&self) -> Reduction {
+        self.plain
+    }
+}
+
 /// The parameters of a call that all its steps share.
 #[derive(Debug)]
-pub struct Job {
+pub struct Job<'a> {
     /// The reduction, for collectives that reduce.
-    pub reduction: Option<Reduction>,
+    pub reduction: Option<&'a JobReduction>,
     /// The number of contributions.
     pub ranks: usize,
     /// The sequence number of the call.
@@ -63,7 +86,7 @@ pub struct Job {
     pub polls: u32,
 }
 
-impl Job {
+impl Job<'_> {
     /// Returns the header of a message of the call.
     #[inline]
     const fn header(&self, payload_bytes: usize) -> Header {
@@ -84,11 +107,11 @@ impl Job {
 
     /// Returns the reduction of a step, if it reduces.
     #[inline]
-    fn reduction_in(&self, step: &LoweredStep) -> Result<Option<Reduction>> {
+    fn reduction_in(&self, step: &LoweredStep) -> Result<Option<&Reduction>> {
         match step.action {
             Action::Reduce { .. } | Action::RecvReduce { .. } => {
-                let reduction = self.reduction.ok_or_else(no_reduction)?;
-                Ok(Some(if step.completes { reduction.completing(self.ranks) } else { reduction }))
+                let JobReduction { plain, completing } = self.reduction.ok_or_else(no_reduction)?;
+                Ok(Some(if step.completes { completing } else { plain }))
             }
             _ => Ok(None),
         }
@@ -208,7 +231,7 @@ impl Executor {
         &mut self,
         transport: &mut dyn Transport,
         steps: &mut S,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
     ) -> Result<Progress, Stop> {
         let mut any = false;
@@ -240,7 +263,7 @@ impl Executor {
     fn pass(
         &mut self,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         self.interest.clear();
@@ -257,7 +280,7 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         let entry = self.window.entry(at);
@@ -304,7 +327,7 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
         from: usize,
     ) -> Result<bool, Stop> {
@@ -352,7 +375,7 @@ impl Executor {
                 (Some(reduction), addend) => {
                     let (turn, addend) = (&mut payload[done..end], addend.map(|addend| &addend[done..]));
                     let partial = &mut entry.partial;
-                    let mut receive = |transport: &mut dyn Transport, reduction| {
+                    let mut receive = |transport: &mut dyn Transport, reduction: &Reduction| {
                         recv_reduce_available(transport, from, turn, addend, reduction, partial)
                     };
                     if job.is_output_read && is_output {
@@ -382,7 +405,7 @@ impl Executor {
 #[inline]
 fn check(
     header: &Header,
-    job: &Job,
+    job: &Job<'_>,
     length: usize,
     from: usize,
     sender_has_window: &mut Option<bool>,
@@ -403,7 +426,7 @@ fn mismatch(header: &Header, expected: Header, from: usize) -> Stop {
 }
 
 /// Runs a step that neither sends nor receives.
-fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()> {
+fn local(step: &LoweredStep, job: &Job<'_>, regions: &mut Regions<'_>) -> Result<()> {
     match step.action {
         Action::Copy { from } => {
             let (dst, src) = regions.pair(step, from)?;
@@ -422,7 +445,7 @@ fn local(step: &LoweredStep, job: &Job, regions: &mut Regions<'_>) -> Result<()>
         }
         Action::Finish => {
             if let Some(reduction) = job.reduction {
-                reduction.finish(regions.write(step.place, step.bytes.range())?, job.ranks);
+                reduction.plain.finish(regions.write(step.place, step.bytes.range())?, job.ranks);
             }
         }
         Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}

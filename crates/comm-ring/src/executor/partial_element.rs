@@ -33,7 +33,7 @@ impl PartialElement {
         from: usize,
         dst: &mut [u8],
         addend: Option<&[u8]>,
-        reduction: Reduction,
+        reduction: &Reduction,
     ) -> Result<usize> {
         let size = reduction.dtype().size();
         if size > self.small.len() && self.large.len() < size {

@@ -14,10 +14,10 @@ use crate::message::Header;
 pub(super) fn recv_eager(
     transport: &mut dyn Transport,
     from: usize,
-    job: &Job,
+    job: &Job<'_>,
     payload: &mut [u8],
     addend: Option<&[u8]>,
-    reduction: Option<Reduction>,
+    reduction: Option<&Reduction>,
     sender_has_window: &mut Option<bool>,
 ) -> Result<Option<usize>, Stop> {
     let filled = transport.fill_buf(from, Header::BYTES + payload.len())?;
@@ -69,7 +69,7 @@ pub(super) fn recv_reduce_available(
     from: usize,
     rest: &mut [u8],
     addend: Option<&[u8]>,
-    reduction: Reduction,
+    reduction: &Reduction,
     partial: &mut PartialElement,
 ) -> Result<usize> {
     let mut done = 0;
@@ -106,7 +106,7 @@ pub(super) fn recv_then_reduce(
     dst: &mut [u8],
     (start, end): (usize, usize),
     addend: &[u8],
-    reduction: Reduction,
+    reduction: &Reduction,
 ) -> Result<usize> {
     let received = recv_available(transport, from, &mut dst[start..end])?;
     let size = reduction.dtype().size();
@@ -117,7 +117,7 @@ pub(super) fn recv_then_reduce(
 
 /// Rounds down to whole elements, but to at least one element.
 #[inline]
-pub(super) fn whole_elements(bytes: usize, reduction: Reduction) -> usize {
+pub(super) fn whole_elements(bytes: usize, reduction: &Reduction) -> usize {
     let size = reduction.dtype().size();
     (bytes / size).max(1) * size
 }

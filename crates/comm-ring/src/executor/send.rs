@@ -15,7 +15,7 @@ impl Executor {
         &mut self,
         at: usize,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &Regions<'_>,
         to: usize,
     ) -> Result<bool, Stop> {
@@ -79,7 +79,7 @@ impl Executor {
 /// Puts the rest of a result into the window of its receiver, or sends it if there is none.
 fn put(
     transport: &mut dyn Transport,
-    job: &Job,
+    job: &Job<'_>,
     step: &LoweredStep,
     to: usize,
     rest: &[u8],

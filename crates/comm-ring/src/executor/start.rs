@@ -13,15 +13,16 @@ use crate::message::Header;
 impl Executor {
     /// Runs a step when all steps before it have finished. The step enters the window only if it
     /// cannot finish immediately. Returns whether anything moved.
+    #[inline]
     pub(super) fn start(
         &mut self,
         step: &LoweredStep,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
     ) -> Result<bool, Stop> {
         match step.action {
-            Action::Send { to } => Ok(self.start_send(step, transport, job, regions, to)?),
+            Action::Send { to } => self.start_send(step, transport, job, regions, to),
             Action::Recv { from } | Action::RecvReduce { from, .. } => {
                 self.start_recv(step, transport, job, regions, from)
             }
@@ -39,10 +40,10 @@ impl Executor {
         &mut self,
         step: &LoweredStep,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &Regions<'_>,
         to: usize,
-    ) -> Result<bool> {
+    ) -> Result<bool, Stop> {
         if job.puts(step) {
             self.window.push(step);
             return Ok(false);
@@ -68,7 +69,7 @@ impl Executor {
         &mut self,
         step: &LoweredStep,
         transport: &mut dyn Transport,
-        job: &Job,
+        job: &Job<'_>,
         regions: &mut Regions<'_>,
         from: usize,
     ) -> Result<bool, Stop> {

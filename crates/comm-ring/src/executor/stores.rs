@@ -27,11 +27,11 @@ impl SharedStores {
     pub(super) fn time(
         &mut self,
         transport: &mut dyn Transport,
-        reduction: Reduction,
-        receive: impl FnOnce(&mut dyn Transport, Reduction) -> Result<usize>,
+        reduction: &Reduction,
+        receive: impl FnOnce(&mut dyn Transport, &Reduction) -> Result<usize>,
     ) -> Result<usize> {
         let (start, in_blocks) = (transport.now(), self.uses_blocks());
-        let bytes = receive(transport, reduction.into_shared(in_blocks))?;
+        let bytes = receive(transport, &reduction.into_shared(in_blocks))?;
         if bytes >= PIECE_MIN {
             self.record(in_blocks, bytes, transport.now().saturating_duration_since(start));
         }

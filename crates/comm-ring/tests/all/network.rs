@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use comm_core::{Armed, Collective, DType, Error, Layout, Partition, ReduceOp, Reduction, Transport};
-use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, Stop, lower};
+use comm_ring::__private::{Executor, Job, JobReduction, LoweredStep, Progress, Regions, Stop, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::network::{FaultPlan, Incident, Network, NetworkTransport, Outcome, Turn};
 
@@ -55,8 +55,9 @@ impl Rank {
         if self.ended.is_some() {
             return Turn::Done;
         }
+        let reduction = JobReduction::new(sum(), ranks);
         let job = Job {
-            reduction: Some(sum()),
+            reduction: Some(&reduction),
             ranks,
             sequence: 1,
             fingerprint: 0xfeed,

@@ -73,7 +73,7 @@ fn from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u64> {
 }
 
 fn combine(isa: Isa, reduction: Reduction, dst: &mut [u8], left: Option<&[u8]>, right: &[u8]) -> usize {
-    dispatch::combine(isa, reduction, PassBuffers { dst, left, right: RecvBuf::from_slice(right) })
+    dispatch::combine(isa, &reduction, PassBuffers { dst, left, right: RecvBuf::from_slice(right) })
 }
 
 /// Combines elements on `isa`, both in place and not, and checks that all were combined and that
