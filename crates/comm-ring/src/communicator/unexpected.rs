@@ -27,7 +27,7 @@ impl Session {
     #[inline]
     pub(super) fn check_control(&mut self) -> Result<(), Stop> {
         self.check_pending_abort()?;
-        if !self.control.is_quiet() {
+        if !self.control.is_quiet(self.history.last()) {
             self.check_members()?;
             self.compare_with_announced()?;
         }

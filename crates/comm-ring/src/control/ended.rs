@@ -128,7 +128,7 @@ mod tests {
     use comm_sim::network::{FaultPlan, Network};
 
     use super::*;
-    use crate::control::Event;
+    use crate::control::{Announce, Event};
 
     /// The smallest group in which a rank does not watch all others.
     const RANKS: usize = 6;
@@ -160,6 +160,20 @@ mod tests {
     }
 
     #[test]
+    fn only_calls_after_the_last_announced_one_are_quiet() {
+        let (mut network, mut controls) = controls();
+        let quiet = |control: &Control| [0, 6, 7, 8].map(|sequence| control.is_quiet(sequence));
+        assert_eq!(quiet(&controls[0]), [true; 4]);
+        for (rank, sequence) in [(1, 7), (2, 3)] {
+            let call = Signature::new(GroupId::WORLD, Collective::Barrier, "a");
+            let announce = Announce { sequence, question: false, call, waiting_for: vec![0], past: vec![] };
+            controls[rank].send(0, &ControlFrame::Announce(announce));
+        }
+        poll(&mut network, &mut controls);
+        assert_eq!(quiet(&controls[0]), [false, false, false, true]);
+    }
+
+    #[test]
     fn ranks_whose_goodbye_was_passed_on_have_left() {
         let (mut network, mut controls) = controls();
         let call = Signature::new(GroupId::WORLD, Collective::Barrier, "a");
@@ -172,7 +186,7 @@ mod tests {
             (1..RANKS).map(|rank| control.left_after(rank)).collect::<Vec<_>>(),
             [None, None, Some(7), Some(7), None]
         );
-        assert_eq!((control.present(), control.is_quiet()), (vec![1, 2, 5], false));
+        assert_eq!((control.present(), control.is_quiet(9)), (vec![1, 2, 5], false));
         assert_eq!((control.past_call(4, 7), control.past_call(4, 8)), (Some(&call), None));
         assert!(control.has_made(4, 7) && !control.has_made(4, 8));
         assert!(control.lost(7).is_none());

@@ -122,8 +122,9 @@ pub(crate) struct Control {
     /// The messages that ranks pass on. `None` in a group in which all are connected.
     relay: Option<Relay>,
     interest: Interest,
-    /// Whether no peer has left, been lost or announced anything so far.
-    quiet: bool,
+    /// The first call that no peer has announced, as far as is known; no call if a peer has left or
+    /// been lost.
+    quiet_from: u64,
     /// The call in which this rank last asked all peers for their state.
     asked_in: Option<u64>,
 }
@@ -136,7 +137,7 @@ impl Control {
         // Peers may have connected to this rank already, so open streams do not show it.
         let is_complete = transport.is_full_mesh() || group.peers().all(|peer| group.watches(peer));
         let relay = (!is_complete).then(|| Relay::new(open_peers(&*transport).collect()));
-        Self { transport, group, peers, relay, interest, quiet: true, asked_in: None }
+        Self { transport, group, peers, relay, interest, quiet_from: 0, asked_in: None }
     }
 
     /// Returns whether all ranks are connected with all others from the start.
@@ -300,16 +301,19 @@ impl Control {
             next = self.next_used(peer + 1);
         }
         self.pass_on();
-        let silent =
-            |peer: &ControlPeer| peer.loss.is_none() && peer.goodbye.is_none() && peer.announced.is_none();
-        self.quiet =
-            self.peers.iter().all(|(_, peer)| silent(peer)) && self.relayed_goodbyes().next().is_none();
+        let is_present = |peer: &ControlPeer| peer.loss.is_none() && peer.goodbye.is_none();
+        let are_present =
+            self.peers.iter().all(|(_, peer)| is_present(peer)) && self.relayed_goodbyes().next().is_none();
+        let announced = self.peers.iter().filter_map(|(_, peer)| peer.announced.as_ref());
+        let after_last = announced.map(|announced| announced.sequence.saturating_add(1)).max().unwrap_or(0);
+        self.quiet_from = if are_present { after_last } else { u64::MAX };
     }
 
-    /// Returns whether no peer has left, been lost or announced anything, as of the last poll.
+    /// Returns whether, as of the last poll, no peer has left or been lost, and none has announced
+    /// this call or a later one.
     #[inline]
-    pub(crate) const fn is_quiet(&self) -> bool {
-        self.quiet
+    pub(crate) const fn is_quiet(&self, sequence: u64) -> bool {
+        sequence >= self.quiet_from
     }
 
     fn read(&mut self, from: usize, events: &mut Vec<Event>) {
