@@ -12,7 +12,7 @@ use comm_core::{
     ChannelId, ChannelKind, Collective, Comm, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
     Transport,
 };
-use comm_ring::__private::{Executor, Job, LoweredStep, Progress, Regions, lower};
+use comm_ring::__private::{Executor, Job, JobReduction, LoweredStep, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric};
@@ -58,8 +58,9 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 continue;
             }
             let Rank { executor, data, scratch, .. } = rank;
+            let reduction = reduction().map(|reduction| JobReduction::new(reduction, RANKS));
             let job = Job {
-                reduction: reduction(),
+                reduction: reduction.as_ref(),
                 ranks: RANKS,
                 sequence,
                 fingerprint: 0xfeed,
@@ -67,6 +68,7 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
                 is_output_read: false,
                 has_window: false,
                 results: 0..0,
+                polls: 1,
             };
             let mut buffers = Regions { input: &[], output: data, scratch };
             match executor.progress(&mut transports[at], &mut steps[at], &job, &mut buffers) {
