@@ -32,6 +32,7 @@ pub struct Work<B> {
 #[derive(Debug)]
 pub(crate) struct Completer<B> {
     state: Arc<Shared<B>>,
+    is_complete: bool,
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl<B> Work<B> {
         });
         let work =
             Self { state: Arc::clone(&state), process: Process::current(), scheduler: None, progress: None };
-        (work, Completer { state })
+        (work, Completer { state, is_complete: false })
     }
 
     /// Sets the scheduler of the thread that runs the operation.
@@ -176,15 +177,13 @@ impl<B> Future for Work<B> {
 }
 
 impl<B> Completer<B> {
-    pub(crate) fn complete(self, outcome: Result<B>) {
+    pub(crate) fn complete(mut self, outcome: Result<B>) {
         self.set(outcome);
     }
 
-    fn set(&self, outcome: Result<B>) {
+    fn set(&mut self, outcome: Result<B>) {
+        self.is_complete = true;
         let mut slot = self.state.lock();
-        if slot.done {
-            return;
-        }
         slot.outcome = Some(outcome);
         slot.done = true;
         let (has_waiter, waker) = (slot.has_waiter, slot.waker.take());
@@ -200,7 +199,9 @@ impl<B> Completer<B> {
 
 impl<B> Drop for Completer<B> {
     fn drop(&mut self) {
-        self.set(Err(Error::Internal("the worker ended without finishing the operation".into())));
+        if !self.is_complete {
+            self.set(Err(Error::Internal("the worker ended without finishing the operation".into())));
+        }
     }
 }
 

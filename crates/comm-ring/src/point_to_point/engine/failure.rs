@@ -7,7 +7,7 @@ use comm_core::{Error, Interest, Loss, Result, Source, Transport};
 
 use super::operation::{Kind, Matched, Operation, RecvRequest};
 use super::peer::{FrameBody, OnSent, PeerState, QueuedFrame};
-use super::{CallerBuffers, ProgressEngine, RequestId, UnexpectedBody};
+use super::{CallerBuffers, ProgressEngine, RequestId, UnexpectedBody, is_pending};
 use crate::point_to_point::frame::{Frame, TEXT_MAX};
 
 impl ProgressEngine {
@@ -216,21 +216,21 @@ impl ProgressEngine {
     /// Sets the deadlines of operations that have just begun, and ends those whose deadline has
     /// passed.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
-        for request in std::mem::take(&mut self.without_deadline) {
+        for request in self.without_deadline.drain(..) {
             let Some(operation) = self.operations.get_mut(&request) else { continue };
             operation.deadline = now.checked_add(operation.timeout);
-            self.deadlines.extend(operation.deadline.map(|deadline| (deadline, request)));
+            if let Some(deadline) = operation.deadline {
+                self.deadlines.add(operation.timeout, (deadline, request));
+            }
         }
-        while let Some(&(deadline, request)) = self.deadlines.first()
-            && deadline <= now
-        {
-            self.deadlines.pop_first();
+        while let Some(request) = self.deadlines.take_expired(now, is_pending(&self.operations)) {
             self.expire(request);
         }
     }
 
     fn expire(&mut self, request: RequestId) {
-        let Some(operation) = self.operations.get(&request) else { return };
+        let Some(operation) = self.operations.get_mut(&request) else { return };
+        operation.deadline = None;
         let waiting_for = match operation.waits_for() {
             Some(peer) => vec![peer],
             None => self.group.peers().filter(|&peer| self.peers[peer].is_alive()).collect(),

@@ -12,6 +12,9 @@ use crate::point_to_point::matching::Envelope;
 /// The number of bytes that are read from one peer before the next one's turn.
 const BYTES_PER_TURN: usize = 1 << 20;
 
+/// The longest message, with its head, that is received in one step if it has arrived completely.
+const WHOLE_MAX: usize = 4 << 10;
+
 impl ProgressEngine {
     /// Reads bytes that have arrived from a peer, up to the limit of a turn. Returns whether there
     /// were any.
@@ -32,6 +35,44 @@ impl ProgressEngine {
         Ok(left < BYTES_PER_TURN)
     }
 
+    /// Receives a short eager message that has arrived completely and that a receive waits for, in
+    /// one step. Returns the number of bytes, or `None` if the next bytes are to be read otherwise.
+    fn read_whole(
+        &mut self,
+        transport: &mut dyn Transport,
+        from: usize,
+        caller: &mut CallerBuffers<'_>,
+    ) -> Result<Option<usize>> {
+        let peer = &self.peers[from];
+        let ReadState::Head { have: 0 } = peer.reading else { return Ok(None) };
+        if !peer.expects_short {
+            return Ok(None);
+        }
+        let filled = transport.fill_buf(from, WHOLE_MAX)?;
+        if filled.is_empty() {
+            return Ok(Some(0));
+        }
+        let frame = filled.read().and_then(|head| Frame::decode(&head));
+        let Some(Frame::Eager { tag, dtype, length }) = frame else { return Ok(None) };
+        let (length, payload) = (length as usize, filled.skip(Frame::BYTES));
+        if length > payload.len() || peer.peer_spent + credit_cost(length) > CREDIT {
+            return Ok(None);
+        }
+        let envelope = Envelope { source: from, tag };
+        let Some(receive) = self.match_receive(envelope, dtype, length) else { return Ok(None) };
+        let into = Destination::Receive(receive);
+        // Without a buffer, the payload is read otherwise.
+        let done = buffer_of(self, into, 0..length, caller).map_or(0, |buffer| payload.copy_to(buffer));
+        transport.consume(from, Frame::BYTES + done)?;
+        let peer = &mut self.peers[from];
+        peer.peer_spent += credit_cost(length);
+        peer.reading = ReadState::Eager { into, done, length };
+        if done == length {
+            self.eager_arrived(from, into, length, caller);
+        }
+        Ok(Some(Frame::BYTES + done))
+    }
+
     /// Reads once, directly into the destination of the bytes.
     fn read_some(
         &mut self,
@@ -39,6 +80,9 @@ impl ProgressEngine {
         from: usize,
         caller: &mut CallerBuffers<'_>,
     ) -> Result<usize> {
+        if let Some(received) = self.read_whole(transport, from, caller)? {
+            return Ok(received);
+        }
         let peer = &mut self.peers[from];
         match &mut peer.reading {
             ReadState::Head { have } => {
@@ -48,6 +92,9 @@ impl ProgressEngine {
                     peer.reading = ReadState::Head { have: 0 };
                     let frame = Frame::decode(&peer.head)
                         .ok_or_else(|| protocol_error(from, "invalid frame header"))?;
+                    if let Frame::Eager { length, .. } | Frame::Data { length, .. } = frame {
+                        peer.expects_short = length <= (WHOLE_MAX - Frame::BYTES) as u64;
+                    }
                     self.handle_frame(from, frame)?;
                 }
                 Ok(received)

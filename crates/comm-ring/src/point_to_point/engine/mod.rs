@@ -4,6 +4,7 @@
 //! [`CallerBuffers`]. All other bytes are in memory that the engine owns: a copy, or the buffer of
 //! a background operation.
 
+mod deadlines;
 mod direct;
 mod failure;
 mod incoming;
@@ -26,6 +27,7 @@ use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
 use crate::RingConfig;
 use crate::peer_table::PeerTable;
+use deadlines::{Deadline, Deadlines};
 pub(crate) use direct::{DirectRecv, DirectSend, NeedsOperation};
 pub(crate) use operation::{
     CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
@@ -69,7 +71,7 @@ pub(crate) struct ProgressEngine {
     probes: BTreeSet<RequestId>,
     /// Operations whose deadline is not set yet.
     without_deadline: Vec<RequestId>,
-    deadlines: BTreeSet<(Instant, RequestId)>,
+    deadlines: Deadlines,
     outcomes: FxHashMap<RequestId, Outcome>,
     finished: Vec<Finished>,
     /// The number of pending background operations.
@@ -102,7 +104,7 @@ impl ProgressEngine {
             operations: FxHashMap::default(),
             probes: BTreeSet::new(),
             without_deadline: Vec::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
             outcomes: FxHashMap::default(),
             finished: Vec::new(),
             background: 0,
@@ -180,8 +182,8 @@ impl ProgressEngine {
     }
 
     /// Returns the earliest deadline of an operation; `None` if none has a deadline.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        self.deadlines.first(is_pending(&self.operations))
     }
 
     /// Returns whether background operations are pending.
@@ -240,8 +242,8 @@ impl ProgressEngine {
         let Some(operation) = self.operations.remove(&request) else { return };
         *self.pending_count(&operation) -= 1;
         self.background -= usize::from(operation.is_owned());
-        if let Some(deadline) = operation.deadline {
-            self.deadlines.remove(&(deadline, request));
+        if operation.deadline.is_some() {
+            self.deadlines.forget(is_pending(&self.operations));
         }
         self.has_completed = true;
         match operation.kind {
@@ -393,6 +395,13 @@ impl ProgressEngine {
         if !is_discarded {
             self.end_all(error);
         }
+    }
+}
+
+/// Returns whether these operations include the one of a deadline, and it still applies.
+fn is_pending(operations: &FxHashMap<RequestId, Operation>) -> impl Fn(Deadline) -> bool {
+    |(deadline, request)| {
+        operations.get(&request).is_some_and(|operation| operation.deadline == Some(deadline))
     }
 }
 

@@ -141,6 +141,8 @@ pub(crate) struct PeerState {
 
     pub(crate) head: [u8; Frame::BYTES],
     pub(crate) reading: ReadState,
+    /// Whether the last payload was short, so that a whole message is probably next.
+    pub(crate) expects_short: bool,
     /// Messages that the peer announced and no receive has matched, keyed by the peer's ids.
     pub(crate) received_rts: HashMap<u64, RequestId>,
     /// Messages for which this rank has sent a CTS.
@@ -170,6 +172,7 @@ impl PeerState {
             spent: 0,
             head: [0; Frame::BYTES],
             reading: ReadState::Head { have: 0 },
+            expects_short: true,
             received_rts: HashMap::new(),
             incoming_transfers: HashMap::new(),
             peer_spent: 0,

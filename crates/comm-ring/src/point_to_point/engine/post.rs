@@ -8,7 +8,7 @@ use super::operation::{Kind, Operation, awaiting};
 use super::peer::{FrameBody, IncomingTransfer, OnSent, QueuedFrame};
 use super::{
     CallerBuffers, Payload, ProgressEngine, RecvBuffer, RecvRequest, RequestId, SendRequest, UnexpectedBody,
-    UnexpectedMessage, credit_cost,
+    UnexpectedMessage, credit_cost, is_pending,
 };
 use crate::point_to_point::frame::{CREDIT, Frame};
 use crate::point_to_point::matching::{Envelope, MatchKey};
@@ -242,8 +242,8 @@ impl ProgressEngine {
             send.payload = Payload::Copied(bytes.to_vec());
         }
         send.has_owner = false;
-        if let Some(deadline) = operation.deadline.take() {
-            self.deadlines.remove(&(deadline, request));
+        if operation.deadline.take().is_some() {
+            self.deadlines.forget(is_pending(&self.operations));
         }
         true
     }

@@ -136,7 +136,9 @@ fn engines_keep_no_state_after_all_operations_have_ended() {
     }
     for (end, other) in [(&ends[0], 1), (&ends[1], 0)] {
         let (engine, peer) = (&end.engine, &end.engine.peers[other]);
-        assert!(engine.operations.is_empty() && engine.messages.is_empty() && engine.deadlines.is_empty());
+        assert!(
+            engine.operations.is_empty() && engine.messages.is_empty() && engine.deadlines.len() == (0, 0)
+        );
         assert_eq!((engine.background, engine.any_source, peer.pending), (0, 0, 0));
         assert!(
             peer.sent_rts.is_empty() && peer.received_rts.is_empty() && peer.incoming_transfers.is_empty()
@@ -249,4 +251,36 @@ fn random_frames_are_handled_or_refused() {
     }
     // Most frames are invalid, and are refused.
     assert!(ended > 300, "{ended}");
+}
+
+/// Also if the message that exceeds it is short, and a receive waits for it.
+#[test]
+fn a_peer_that_exceeds_its_credit_is_lost() {
+    const PAYLOAD: usize = 2000;
+    let [mut a, mut b] = End::pair(&RingConfig::default());
+    let mut send = |tag| {
+        let frame = Frame::Eager { tag, dtype: DType::U8, length: PAYLOAD as u64 };
+        let bytes = [&frame.encode()[..], &[7; PAYLOAD]].concat();
+        assert_eq!(a.transport.try_send(1, &[std::io::IoSlice::new(&bytes)]).unwrap(), bytes.len());
+    };
+    let messages = CREDIT / credit_cost(PAYLOAD);
+    for _ in 0..messages {
+        send(1);
+        while b.progress() {}
+    }
+    assert!(b.engine.peers[0].is_alive());
+    b.engine.recv(
+        0,
+        RecvRequest::new(
+            (Source::Rank(0), TagMatch::Is(2)),
+            (PAYLOAD, DType::U8),
+            RecvBuffer::Staged(vec![]),
+        ),
+        TIMEOUT,
+        &mut CallerBuffers::default(),
+    );
+    send(2);
+    while b.progress() {}
+    assert!(!b.engine.peers[0].is_alive());
+    assert!(b.engine.take_outcome(0).unwrap().result.is_err());
 }
