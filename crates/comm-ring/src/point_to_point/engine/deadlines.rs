@@ -35,11 +35,20 @@ impl Deadlines {
     pub(super) fn forget(&mut self, is_pending: impl Fn(Deadline) -> bool) {
         self.stale += 1;
         if self.stale == self.len {
-            self.queues.values_mut().for_each(VecDeque::clear);
-            (self.len, self.stale) = (0, 0);
+            self.clear();
         } else if self.stale > STALE_MAX + self.len / 2 {
             self.remove_stale(is_pending);
         }
+    }
+
+    /// Removes all entries. The queue remains if there is one, because the next operations have
+    /// probably the same timeout.
+    fn clear(&mut self) {
+        match self.queues.len() {
+            1 => self.queues.values_mut().for_each(VecDeque::clear),
+            _ => self.queues.clear(),
+        }
+        (self.len, self.stale) = (0, 0);
     }
 
     #[cold]
@@ -78,6 +87,12 @@ impl Deadlines {
             }
         }
         self.queues.values().filter_map(VecDeque::front).map(|(deadline, _)| *deadline).min()
+    }
+
+    /// Returns the number of queues.
+    #[cfg(test)]
+    fn queues(&self) -> usize {
+        self.queues.len()
     }
 
     /// Returns the number of entries, and how many of them are stale.
@@ -134,15 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_ended_operations_do_not_pile_up_behind_one_that_is_pending() {
-        let start = Instant::now();
-        let mut deadlines = Deadlines::default();
-        deadlines.add(LONG, (start + LONG, 0));
-        for request in 1..100_000 {
-            deadlines.add(LONG, (start + LONG, request));
-            deadlines.forget(|(_, request)| request == 0);
-            assert!(deadlines.len().0 <= 2 * STALE_MAX + 4, "{:?}", deadlines.len());
+    fn entries_of_ended_operations_do_not_pile_up() {
+        for (is_one_pending, timeouts) in [(false, 1), (false, 100_000), (true, 1), (true, 100_000)] {
+            let start = Instant::now();
+            let mut deadlines = Deadlines::default();
+            let is_pending = |(_, request)| is_one_pending && request == 0;
+            if is_one_pending {
+                deadlines.add(LONG, (start + LONG, 0));
+            }
+            for request in 1..100_000 {
+                let timeout = LONG + Duration::from_nanos(request % timeouts);
+                deadlines.add(timeout, (start + timeout, request));
+                deadlines.forget(is_pending);
+                let (len, queues) = (deadlines.len().0, deadlines.queues());
+                assert!(len.max(queues) <= 2 * STALE_MAX + 4, "{len} {queues}");
+            }
+            assert_eq!(deadlines.take_expired(start + 2 * LONG, is_pending), is_one_pending.then_some(0));
         }
-        assert_eq!(deadlines.take_expired(start + LONG, |(_, request)| request == 0), Some(0));
     }
 }
