@@ -61,7 +61,6 @@ fn call(ranks: &mut [Rank], transports: &mut [impl Transport], sequence: u64) {
             let reduction = reduction().map(|reduction| JobReduction::new(reduction, RANKS));
             let job = Job {
                 reduction: reduction.as_ref(),
-                ranks: RANKS,
                 sequence,
                 fingerprint: 0xfeed,
                 bypasses_caches: false,

@@ -45,8 +45,8 @@ const HOLD_MAX: Duration = Duration::from_millis(4);
 /// The number of polls before the clock is read. With a pause in between they take less than a
 /// microsecond, and on a contended processor most waits end once the other threads have run.
 const POLLS: u32 = 4;
-/// The number of polls before a wait begins. With no pause in between they take about as long as a
-/// message from one processor to another, and then there is no wait to begin and to end.
+/// The number of polls before a wait begins, with no pause in between. If the message arrives
+/// meanwhile, there is no wait to begin and to end.
 const POLLS_AT_ONCE: u32 = 32;
 /// The shortest time to yield, so that the waiter notices when waits become short again.
 const YIELD_MIN: Duration = Duration::from_micros(10);

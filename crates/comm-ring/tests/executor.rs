@@ -2,16 +2,18 @@
 //! checks every access to memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use comm_core::{
-    ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, ReduceOp, Reduction,
-    Transport,
+    Blocks, ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, Place, RecvBuf,
+    ReduceOp, Reduction, Step, Transport,
 };
 use comm_ring::__private::{Executor, Job, JobReduction, Progress, Regions, lower};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
-use comm_sim::Release;
 use comm_sim::in_process::{self, InProcessConfig};
+use comm_sim::{Alteration, AlteredTransport, Release};
 
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 /// The time limit of a world of threads, also under Miri.
@@ -41,7 +43,6 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
     let bypasses_caches = ranks <= row.traits.final_ranks_max && params.rank % 2 == 1 && !cfg!(miri);
     let job = Job {
         reduction: Some(&reduction),
-        ranks,
         sequence: 1,
         fingerprint: 0xfeed,
         bypasses_caches,
@@ -122,6 +123,58 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
         // Returned, so that no rank closes its streams while another may still read from them.
         transport
     });
+}
+
+/// Counts how often a receive looks for its message.
+struct CountedPolls(Arc<AtomicU32>);
+
+impl<T: Transport> Alteration<T> for CountedPolls {
+    fn fill_buf<'a>(
+        &mut self,
+        inner: &'a mut T,
+        from: usize,
+        at_most: usize,
+    ) -> comm_core::Result<RecvBuf<'a>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        inner.fill_buf(from, at_most)
+    }
+}
+
+/// Returns how often rank 0 of three looks for messages that do not come.
+fn polls_in_vain(steps: &[Step]) -> u32 {
+    let layout = Layout::uniform(&Partition::even(8, 2));
+    let polls = Arc::new(AtomicU32::new(0));
+    in_process::run(3, &InProcessConfig::default(), |fabric| {
+        let transport = fabric.open(CHANNEL, fabric.now() + TIMEOUT).unwrap();
+        let mut transport = AlteredTransport { transport, alteration: CountedPolls(Arc::clone(&polls)) };
+        if fabric.group().rank() == 0 {
+            let job = Job {
+                reduction: None,
+                sequence: 1,
+                fingerprint: 0xfeed,
+                bypasses_caches: false,
+                is_output_read: false,
+                has_window: false,
+                results: 0..0,
+                polls: 5,
+            };
+            let mut buffers = Regions { input: &[], output: &mut [0; 8], scratch: &mut [] };
+            let mut steps = lower(steps.iter().copied(), &layout, None);
+            let progress = Executor::new(3, 4).progress(&mut transport, &mut steps, &job, &mut buffers);
+            assert_eq!(progress.unwrap(), Progress::Blocked { moved: false });
+        }
+        transport
+    });
+    polls.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_receive_polls_several_times_only_if_nothing_else_can_run() {
+    let recv = |from, block| Step::recv(from, Place::Output, Blocks::one(block));
+    // Each is tried once more in the window.
+    assert_eq!(polls_in_vain(&[recv(1, 0)]), 5 + 1);
+    assert_eq!(polls_in_vain(&[recv(1, 0), recv(2, 1)]), 1 + 2);
+    assert_eq!(polls_in_vain(&[recv(1, 0), Step::send(2, Place::Output, Blocks::one(0))]), 5 + 1);
 }
 
 #[test]

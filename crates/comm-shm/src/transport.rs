@@ -83,7 +83,7 @@ pub struct SharedMemoryTransport {
     window: Option<OwnWindow>,
     /// The number of attempts to move bytes before [`attend`](Self::attend) does more than count;
     /// zero when the transport is armed.
-    quiet: u32,
+    attempts_left: u32,
     /// Whether a stream has opened or ended since the transport was last armed.
     has_unreported_change: bool,
     abort: Arc<AbortSignal>,
@@ -114,7 +114,7 @@ impl SharedMemoryTransport {
             armed: Interest::with_capacity(group.size()),
             registered: RegisteredMemory::default(),
             window: None,
-            quiet: ATTEMPTS_MAX,
+            attempts_left: ATTEMPTS_MAX,
             has_unreported_change: false,
             abort: Arc::new(AbortSignal::new()?),
         };
@@ -202,8 +202,8 @@ impl SharedMemoryTransport {
     #[inline]
     fn attend(&mut self) -> Result<()> {
         self.abort.check()?;
-        match self.quiet.checked_sub(1) {
-            Some(quiet) => self.quiet = quiet,
+        match self.attempts_left.checked_sub(1) {
+            Some(left) => self.attempts_left = left,
             None => self.attend_to_flags_and_sockets()?,
         }
         Ok(())
@@ -211,7 +211,7 @@ impl SharedMemoryTransport {
 
     #[cold]
     fn attend_to_flags_and_sockets(&mut self) -> Result<()> {
-        self.quiet = ATTEMPTS_MAX;
+        self.attempts_left = ATTEMPTS_MAX;
         if self.armed.recv().is_empty() && self.armed.send().is_empty() {
             return self.poll_events();
         }
@@ -246,7 +246,7 @@ impl SharedMemoryTransport {
     /// Sets the wakeup flags before this side sleeps.
     fn prepare_sleep(&mut self, interest: &Interest) {
         self.peers.iter_mut().flatten().for_each(Peer::evict_regions);
-        self.quiet = 0;
+        self.attempts_left = 0;
         for &rank in interest.recv() {
             if let Some(Some(peer)) = self.peers.get(rank) {
                 peer.prepare_sleep_for_recv();
@@ -434,7 +434,7 @@ impl Transport for SharedMemoryTransport {
         let awake = std::mem::take(&mut self.has_unreported_change) || self.is_ready(interest);
         if awake {
             self.clear_wakeups();
-            self.quiet = ATTEMPTS_MAX;
+            self.attempts_left = ATTEMPTS_MAX;
         }
         Ok(if awake { Armed::Ready } else { Armed::Sleep })
     }

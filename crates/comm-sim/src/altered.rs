@@ -127,6 +127,11 @@ pub trait Alteration<T: Transport>: Send {
         inner.try_recv(from, into)
     }
 
+    /// In place of [`Transport::fill_buf`].
+    fn fill_buf<'a>(&mut self, inner: &'a mut T, from: usize, at_most: usize) -> Result<RecvBuf<'a>> {
+        inner.fill_buf(from, at_most)
+    }
+
     /// In place of [`Transport::consume`].
     fn consume(&mut self, inner: &mut T, from: usize, bytes: usize) -> Result<()> {
         inner.consume(from, bytes)
@@ -219,7 +224,7 @@ impl<T: Transport, A: Alteration<T>> Transport for AlteredTransport<T, A> {
     }
 
     fn fill_buf(&mut self, from: usize, at_most: usize) -> Result<RecvBuf<'_>> {
-        self.transport.fill_buf(from, at_most)
+        self.alteration.fill_buf(&mut self.transport, from, at_most)
     }
 
     fn fill_buf_copies(&mut self, from: usize) -> bool {

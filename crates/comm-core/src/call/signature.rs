@@ -200,9 +200,9 @@ impl Signature {
     }
 
     /// Returns whether both have the same operator, ignoring the factor of [`ReduceOp::PreMulSum`],
-    /// partial sums of the same type, and the same order.
+    /// the same type of partial sums, and the same order.
     #[inline]
-    fn has_op_of(&self, other: &Self) -> bool {
+    fn reduces_like(&self, other: &Self) -> bool {
         let code = self.op_code();
         let is_user_defined = code & !(Self::SUMS_IN_F32 | Self::DETERMINISTIC) == ReduceOp::USER_CODE;
         code == other.op_code() && (!is_user_defined || self.user_op_name() == other.user_op_name())
@@ -271,7 +271,7 @@ impl PartialEq for Signature {
         self.group == other.group
             && self.collective == other.collective
             && self.known_count() == other.known_count()
-            && self.has_op_of(other)
+            && self.reduces_like(other)
             && self.dtype == other.dtype
             && self.root == other.root
             && self.extra_fingerprint == other.extra_fingerprint

@@ -211,16 +211,14 @@ impl Runner {
         if opens_window {
             session.data.open_window(buffers.output, sequence);
         }
-        let (ranks, results) = (session.group.size(), results.unwrap_or_default());
         let job = Job {
             reduction,
-            ranks,
             sequence,
             fingerprint,
             bypasses_caches,
             is_output_read,
             has_window,
-            results,
+            results: results.unwrap_or_default(),
             polls: session.waiter.polls(),
         };
         match program.kept() {

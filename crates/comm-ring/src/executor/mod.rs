@@ -46,13 +46,15 @@ pub struct JobReduction {
     plain: Reduction,
     /// The reduction by steps that combine blocks last.
     completing: Reduction,
+    /// The number of contributions.
+    ranks: usize,
 }
 
 impl JobReduction {
     /// Creates the reduction of the contributions of this many ranks.
     #[must_use]
     pub const fn new(reduction: Reduction, ranks: usize) -> Self {
-        Self { plain: reduction, completing: reduction.completing(ranks) }
+        Self { plain: reduction, completing: reduction.completing(ranks), ranks }
     }
 
     /// Returns the reduction, as it was passed to [`new`](Self::new).
@@ -67,8 +69,6 @@ impl JobReduction {
 pub struct Job<'a> {
     /// The reduction, for collectives that reduce.
     pub reduction: Option<&'a JobReduction>,
-    /// The number of contributions.
-    pub ranks: usize,
     /// The sequence number of the call.
     pub sequence: u64,
     /// The fingerprint of the call.
@@ -110,7 +110,7 @@ impl Job<'_> {
     fn reduction_in(&self, step: &LoweredStep) -> Result<Option<&Reduction>> {
         match step.action {
             Action::Reduce { .. } | Action::RecvReduce { .. } => {
-                let JobReduction { plain, completing } = self.reduction.ok_or_else(no_reduction)?;
+                let JobReduction { plain, completing, .. } = self.reduction.ok_or_else(no_reduction)?;
                 Ok(Some(if step.completes { completing } else { plain }))
             }
             _ => Ok(None),
@@ -444,8 +444,8 @@ fn local(step: &LoweredStep, job: &Job<'_>, regions: &mut Regions<'_>) -> Result
             job.reduction_in(step)?.ok_or_else(no_reduction)?.combine(dst, None, RecvBuf::from_slice(src));
         }
         Action::Finish => {
-            if let Some(reduction) = job.reduction {
-                reduction.plain.finish(regions.write(step.place, step.bytes.range())?, job.ranks);
+            if let Some(JobReduction { plain, ranks, .. }) = job.reduction {
+                plain.finish(regions.write(step.place, step.bytes.range())?, *ranks);
             }
         }
         Action::Send { .. } | Action::Recv { .. } | Action::RecvReduce { .. } => {}

@@ -79,7 +79,7 @@ impl Executor {
         let mut moved = 0;
         if whole <= EAGER_BYTES {
             let reduction = job.reduction_in(step)?;
-            // A step that enters the window takes longer than several polls.
+            // A step that finishes here need not pass through the window, and no wait begins.
             let polls = if step.is_awaited { job.polls } else { 1 };
             for _ in 0..polls {
                 let hint = &mut self.sender_has_window;

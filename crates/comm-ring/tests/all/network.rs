@@ -58,7 +58,6 @@ impl Rank {
         let reduction = JobReduction::new(sum(), ranks);
         let job = Job {
             reduction: Some(&reduction),
-            ranks,
             sequence: 1,
             fingerprint: 0xfeed,
             bypasses_caches: false,
