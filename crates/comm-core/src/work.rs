@@ -116,10 +116,12 @@ impl<B> Work<B> {
         if let Some(scheduler) = &self.scheduler {
             scheduler.wait_until(&mut || self.has_outcome())?;
         }
-        if !self.has_outcome() {
-            self.with_progress(|progress| progress.progress_until(&|| self.has_outcome()));
-        }
         let mut slot = self.state.lock();
+        if !slot.done {
+            drop(slot);
+            self.with_progress(|progress| progress.progress_until(&|| self.has_outcome()));
+            slot = self.state.lock();
+        }
         loop {
             if let Some(outcome) = slot.outcome.take() {
                 return outcome;
