@@ -119,8 +119,9 @@ impl Peer {
             }
         }
         if self.reader.available() < at_most.min(self.stride) {
+            let known = self.reader.available();
             self.refresh_tail()?;
-            self.prefetch();
+            self.prefetch(known);
         }
         self.check_end(self.unconsumed)?;
         self.assemble_element(at_most)?;
@@ -144,14 +145,15 @@ impl Peer {
         Ok(prepared)
     }
 
-    /// Lets the processor fetch bytes of the ring, so that it does not wait for the header of a
-    /// message before it fetches the payload.
+    /// Lets the processor fetch the bytes of the ring after those that were known, so that it does
+    /// not wait for the header of a message before it fetches the payload.
     #[inline]
-    fn prefetch(&mut self) {
-        if self.reader.available() > 0 && self.reader.descriptor().is_none() {
+    fn prefetch(&mut self, known: usize) {
+        let until = self.reader.available().min(PREFETCHED_BYTES_MAX);
+        if until > known && self.reader.descriptor().is_none() {
             self.flow.receives();
-            let len = self.reader.available().min(PREFETCHED_BYTES_MAX);
-            self.connection.segment.prefetch(self.incoming(), self.reader.ring_position(), len);
+            let first = self.reader.ring_position() + known as u64;
+            self.connection.segment.prefetch(self.incoming(), first, until - known);
         }
     }
 
