@@ -40,19 +40,13 @@ impl<T: Clone> PeerTable<T> {
         if rank >= self.size {
             return None;
         }
-        let is_own = self.pages[rank / PAGE].as_ref().is_some_and(|page| page.values[rank % PAGE].is_some());
-        if !is_own {
-            self.separate(rank);
-        }
-        self.pages[rank / PAGE].as_mut()?.values[rank % PAGE].as_deref_mut()
-    }
-
-    /// Gives a rank a value of its own.
-    #[cold]
-    fn separate(&mut self, rank: usize) {
-        let page = self.pages[rank / PAGE].get_or_insert_with(Page::empty);
-        page.present |= 1 << (rank % PAGE);
-        page.values[rank % PAGE] = Some(Box::new(self.shared.clone()));
+        let Page { present, values } = &mut **self.pages[rank / PAGE].get_or_insert_with(Page::empty);
+        let index = rank % PAGE;
+        let value = values[index].get_or_insert_with(|| {
+            *present |= 1 << index;
+            Box::new(self.shared.clone())
+        });
+        Some(value)
     }
 
     /// Returns the ranks with values of their own, in ascending order.

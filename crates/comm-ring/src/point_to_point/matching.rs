@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
-use std::iter;
 
 use comm_core::{Source, TagMatch};
 use rustc_hash::FxHashMap;
@@ -80,12 +79,26 @@ impl Matching {
         true
     }
 
-    /// Returns the oldest receive that matches a message with this envelope, and its key.
-    pub(crate) fn receive_for(&self, envelope: Envelope) -> Option<(u64, MatchKey)> {
+    /// Removes and returns the oldest receive that matches a message with this envelope.
+    pub(crate) fn take_receive_for(&mut self, envelope: Envelope) -> Option<u64> {
+        let [own, ..] = envelope.match_keys();
+        let key = if self.wildcards > 0 { self.oldest_key(envelope)? } else { own };
+        let Entry::Occupied(mut receives) = self.receives.entry(key) else { return None };
+        let oldest = receives.get_mut().pop_front();
+        // Tags may be used once and never again.
+        if receives.get().is_empty() {
+            receives.remove();
+        }
+        self.wildcards -= usize::from(key.is_wildcard());
+        oldest
+    }
+
+    /// Returns the key of the oldest receive that matches a message with this envelope.
+    fn oldest_key(&self, envelope: Envelope) -> Option<MatchKey> {
         let oldest = |key| Some((*self.receives.get(&key)?.front()?, key));
-        let [own, wildcards @ ..] = envelope.match_keys();
-        let wildcards = wildcards.into_iter().filter(|_| self.wildcards > 0);
-        iter::once(own).chain(wildcards).filter_map(oldest).min_by_key(|(receive, _)| *receive)
+        let (_, key) =
+            envelope.match_keys().into_iter().filter_map(oldest).min_by_key(|(receive, _)| *receive)?;
+        Some(key)
     }
 
     /// Adds a message.
@@ -134,12 +147,13 @@ mod tests {
         matching.add_receive(key(1, 5), 10);
         matching.add_receive(key(Source::Any, 5), 3);
         matching.add_receive(key(1, TagMatch::Any), 7);
-        let found = |matching: &Matching| matching.receive_for(envelope(1, 5)).map(|(receive, _)| receive);
-        assert_eq!(found(&matching), Some(3));
-        assert!(matching.remove_receive(key(Source::Any, 5), 3));
-        assert_eq!(found(&matching), Some(7));
-        assert_eq!(matching.receive_for(envelope(2, 5)), None);
-        assert!(!matching.remove_receive(key(Source::Any, 5), 3));
+        assert_eq!(matching.take_receive_for(envelope(2, 5)), Some(3));
+        assert_eq!(matching.take_receive_for(envelope(2, 5)), None);
+        assert_eq!(matching.take_receive_for(envelope(1, 5)), Some(7));
+        assert!(!matching.remove_receive(key(1, TagMatch::Any), 7));
+        assert_eq!(matching.take_receive_for(envelope(1, 5)), Some(10));
+        assert_eq!(matching.take_receive_for(envelope(1, 5)), None);
+        assert!(matching.receives.is_empty() && matching.wildcards == 0);
     }
 
     #[test]
@@ -175,9 +189,9 @@ mod tests {
         }
 
         /// Matches a message with the first receive, or adds it.
-        fn message(&mut self, number: u64, envelope: Envelope) -> Option<(u64, MatchKey)> {
+        fn message(&mut self, number: u64, envelope: Envelope) -> Option<u64> {
             let at = self.receives.iter().position(|(_, key)| key.matches(envelope));
-            let taken = at.map(|at| self.receives.remove(at));
+            let taken = at.map(|at| self.receives.remove(at).0);
             if taken.is_none() {
                 self.messages.push((number, envelope));
             }
@@ -204,11 +218,10 @@ mod tests {
                 }
             }
             _ => {
-                let found = matching.receive_for(envelope);
+                let found = matching.take_receive_for(envelope);
                 assert_eq!(found, model.message(number, envelope));
-                match found {
-                    Some((receive, key)) => assert!(matching.remove_receive(key, receive)),
-                    None => matching.add_message(envelope, number),
+                if found.is_none() {
+                    matching.add_message(envelope, number);
                 }
             }
         }

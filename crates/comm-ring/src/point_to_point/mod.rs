@@ -123,7 +123,14 @@ impl Messenger {
 
     /// Locks the state for a thread that makes a call. The driver yields the lock to it between two
     /// passes.
+    #[inline]
     fn lock_as_caller(&self) -> MutexGuard<'_, State> {
+        // To count the callers would double the atomic operations of one that need not wait.
+        if self.scheduler.is_none()
+            && let Ok(state) = self.state.try_lock()
+        {
+            return state;
+        }
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
         self.callers.fetch_sub(1, Ordering::Relaxed);
@@ -192,7 +199,7 @@ impl Messenger {
     /// Notifies the owners of ended background operations, without holding the lock, and then the
     /// threads that make progress until one of these has ended.
     fn notify_owners<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let finished = state.engine.take_finished();
+        let mut finished = state.engine.take_finished();
         if finished.is_empty() {
             return state;
         }
@@ -201,8 +208,9 @@ impl Messenger {
             Some(explain) => explain(error),
             None => error,
         };
-        finished.into_iter().for_each(|operation| operation.notify_owner(explain));
+        finished.drain(..).for_each(|operation| operation.notify_owner(explain));
         let mut state = self.lock();
+        state.engine.reuse_finished(finished);
         if std::mem::take(&mut state.asleep) {
             self.wake_driver();
         }

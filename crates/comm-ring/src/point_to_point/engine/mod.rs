@@ -35,6 +35,9 @@ pub(crate) use operation::{
 use operation::{Kind, Matched, Operation, misplaced};
 use peer::PeerState;
 
+/// The number of ended operations for which the engine keeps memory.
+const FINISHED_KEPT_MAX: usize = 256;
+
 /// A message that no receive has matched.
 struct UnexpectedMessage {
     envelope: Envelope,
@@ -204,7 +207,14 @@ impl ProgressEngine {
 
     /// Takes the background operations that have ended, whose owners must be notified.
     pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.finished)
+        if self.finished.is_empty() { Vec::new() } else { std::mem::take(&mut self.finished) }
+    }
+
+    /// Takes back the memory of a list that [`Self::take_finished`] returned, unless it is large.
+    pub(crate) fn reuse_finished(&mut self, list: Vec<Finished>) {
+        if self.finished.is_empty() && list.capacity() <= FINISHED_KEPT_MAX {
+            self.finished = list;
+        }
     }
 
     /// Returns the outcome of a call that a thread waits for, until it is taken.
@@ -299,8 +309,7 @@ impl ProgressEngine {
     /// Finds the receive for a message that has just arrived. Receives that cannot hold it fail, as
     /// if the message had arrived before them.
     fn match_receive(&mut self, envelope: Envelope, dtype: DType, length: usize) -> Option<RequestId> {
-        while let Some((receive, key)) = self.matching.receive_for(envelope) {
-            self.matching.remove_receive(key, receive);
+        while let Some(receive) = self.matching.take_receive_for(envelope) {
             match self.assign(receive, envelope, dtype, length) {
                 Ok(()) => return Some(receive),
                 Err(error) => self.end(receive, Err(error)),
