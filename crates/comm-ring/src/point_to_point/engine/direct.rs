@@ -8,7 +8,7 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
-use comm_core::{DType, Error, HostView, Received, Shape, Source, TagMatch, Transport};
+use comm_core::{DType, Error, HostView, Received, RecvBuf, Shape, Source, TagMatch, Transport};
 
 use super::operation::{Matched, RecvRequest, RequestId, SendRequest};
 use super::peer::{Destination, FrameBody, OnSent, PartialFrame, PeerState, QueuedFrame, ReadState};
@@ -59,8 +59,7 @@ pub(crate) struct PartlySent {
 }
 
 impl ProgressEngine {
-    /// Sends a message at once if it is eager, no other message to the peer is under way, and
-    /// nothing has arrived from the peer that should be read first.
+    /// Sends a message at once if it is eager and no other message to the peer is under way.
     pub(crate) fn send_at_once(
         &mut self,
         transport: &mut dyn Transport,
@@ -74,12 +73,8 @@ impl ProgressEngine {
         if !is_peer || length > at_once_max || self.poison.is_some() {
             return DirectSend::Nothing;
         }
-        let peer = &self.peers[to];
+        let peer = &mut self.peers[to];
         if !peer.is_alive() || !peer.is_send_idle() || peer.spent + credit_cost(length) > CREDIT {
-            return DirectSend::Nothing;
-        }
-        // An operation finds out what has arrived, and reports errors.
-        if !matches!(transport.fill_buf(to, Frame::BYTES), Ok(filled) if filled.is_empty()) {
             return DirectSend::Nothing;
         }
         let frame = Frame::Eager { tag, dtype, length: length as u64 };
@@ -89,14 +84,31 @@ impl ProgressEngine {
             Ok(0) | Err(_) => return DirectSend::Nothing,
             Ok(accepted) => accepted,
         };
-        let peer = &mut self.peers[to];
         peer.spent += credit_cost(length);
         peer.accepted += accepted as u64;
-        if accepted == Frame::BYTES + length && transport.released(to) >= peer.accepted {
-            DirectSend::Whole
-        } else {
-            DirectSend::Partly(PartlySent { frame, accepted })
+        if accepted < Frame::BYTES + length || transport.released(to) < peer.accepted {
+            return DirectSend::Partly(PartlySent { frame, accepted });
         }
+        // An operation reports the error.
+        if self.hears_no_end(transport, to) { DirectSend::Whole } else { DirectSend::Nothing }
+    }
+
+    /// Reads what has arrived from a peer, up to the next message, so that a rank that only sends
+    /// gets credit and hears of failures. Returns whether messages can still be sent to the peer.
+    ///
+    /// This is done after a send: before it, this processor would wait for lines that the peer's
+    /// is about to write, and the other way round.
+    fn hears_no_end(&mut self, transport: &mut dyn Transport, peer: usize) -> bool {
+        let is_for_later = match transport.fill_buf(peer, Frame::BYTES) {
+            Ok(filled) if filled.is_empty() => true,
+            Ok(filled) => self.peers[peer].reading.is_between_frames() && begins_message(filled),
+            Err(_) => false,
+        };
+        if !is_for_later {
+            let result = self.read(transport, peer, &mut CallerBuffers::default());
+            self.record(peer, result);
+        }
+        self.poison.is_none() && self.peers[peer].is_alive()
     }
 
     /// Begins an operation for the rest of a message.
@@ -151,17 +163,19 @@ impl ProgressEngine {
         if filled.is_empty() {
             return Ok(None);
         }
-        let frame = filled.read().and_then(|head| Frame::decode(&head));
-        let Some(Frame::Eager { tag, dtype, length }) = frame else { return Err(NeedsOperation) };
+        let Some(Frame::Eager { tag, dtype, length }) = first_frame(filled) else {
+            return Err(NeedsOperation);
+        };
         let length = length as usize;
         let is_wanted = dtype == wanted && [TagMatch::Any, TagMatch::Is(tag)].contains(&key.tag);
-        let has_credit = self.peers[from].peer_spent + credit_cost(length) <= CREDIT;
+        let peer = &mut self.peers[from];
+        let has_credit = peer.peer_spent + credit_cost(length) <= CREDIT;
         if !is_wanted || !has_credit || length > buffer.len() {
             return Err(NeedsOperation);
         }
         let done = filled.skip(Frame::BYTES).copy_to(&mut buffer[..length]);
         transport.consume(from, Frame::BYTES + done).map_err(|_| NeedsOperation)?;
-        self.peers[from].peer_spent += credit_cost(length);
+        peer.peer_spent += credit_cost(length);
         Ok(Some(PartlyReceived { envelope: Envelope { source: from, tag }, dtype, length, done }))
     }
 
@@ -212,7 +226,7 @@ impl ProgressEngine {
         let is_next = is_peer && self.operations.is_empty() && self.messages.is_empty();
         let peer = is_next.then(|| &self.peers[from])?;
         let is_usable = self.poison.is_none() && peer.is_alive();
-        (is_usable && matches!(peer.reading, ReadState::Head { have: 0 })).then_some(from)
+        (is_usable && peer.reading.is_between_frames()).then_some(from)
     }
 }
 
@@ -221,6 +235,16 @@ impl PeerState {
     fn is_send_idle(&self) -> bool {
         !self.is_send_closed && !self.has_frames() && self.unqueued.is_empty() && self.unreleased.is_empty()
     }
+}
+
+/// Returns the frame of which these bytes have the whole head.
+fn first_frame(bytes: RecvBuf<'_>) -> Option<Frame> {
+    bytes.read().and_then(|head| Frame::decode(&head))
+}
+
+/// Returns whether these are the first bytes of a message, which its receive reads.
+fn begins_message(bytes: RecvBuf<'_>) -> bool {
+    matches!(first_frame(bytes), Some(Frame::Eager { .. } | Frame::Rts { .. }))
 }
 
 #[cfg(test)]

@@ -44,8 +44,7 @@ impl ProgressEngine {
         caller: &mut CallerBuffers<'_>,
     ) -> Result<Option<usize>> {
         let peer = &self.peers[from];
-        let ReadState::Head { have: 0 } = peer.reading else { return Ok(None) };
-        if !peer.expects_short {
+        if !peer.expects_short || !peer.reading.is_between_frames() {
             return Ok(None);
         }
         let filled = transport.fill_buf(from, WHOLE_MAX)?;

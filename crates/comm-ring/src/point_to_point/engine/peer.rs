@@ -97,6 +97,13 @@ pub(crate) enum ReadState {
     Text { text: Vec<u8>, have: usize, of: Report },
 }
 
+impl ReadState {
+    /// Whether the next byte is the first one of a frame.
+    pub(crate) const fn is_between_frames(&self) -> bool {
+        matches!(self, Self::Head { have: 0 })
+    }
+}
+
 /// The event that a text describes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Report {

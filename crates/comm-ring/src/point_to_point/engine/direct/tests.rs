@@ -49,8 +49,17 @@ impl End {
         ends.try_into().ok().unwrap()
     }
 
+    fn other(&self) -> usize {
+        1 - self.engine.group.rank()
+    }
+
     fn send_at_once(&mut self, tag: u64, message: &[u8]) -> DirectSend {
-        self.engine.send_at_once(&mut self.transport, (1, tag), HostView::new(message))
+        let to = (self.other(), tag);
+        self.engine.send_at_once(&mut self.transport, to, HostView::new(message))
+    }
+
+    fn other_key(&self) -> MatchKey {
+        MatchKey { from: Source::Rank(self.other()), tag: TagMatch::Any }
     }
 
     /// Sends a message, of which `direct` has been sent already.
@@ -227,16 +236,41 @@ fn messages_sent_at_once_use_at_most_the_credit_and_get_it_back() {
     }
 }
 
+/// Ends the engine of a rank, and sends the reason.
+fn abort(end: &mut End) {
+    end.engine.end_all(Error::Internal("the program stopped".into()));
+    end.progress();
+    while end.engine.linger(&mut end.transport).is_some() {}
+}
+
 #[test]
-fn nothing_is_sent_before_what_has_arrived_was_read() {
+fn a_rank_that_only_sends_hears_of_the_end() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
-    b.engine.end_all(Error::Internal("the program stopped".into()));
-    b.progress();
-    while b.engine.linger(&mut b.transport).is_some() {}
+    abort(&mut b);
     assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
-    a.progress();
     assert!(matches!(a.engine.check_usable(), Err(Error::Poisoned(_))));
     assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
+}
+
+#[test]
+fn a_send_leaves_a_message_that_has_arrived_to_its_receive() {
+    let [mut a, mut b] = End::pair(&InProcessConfig::default());
+    let mut buffer = [0; 100];
+    assert_eq!(a.send_at_once(1, &message(1, 100)), DirectSend::Whole);
+    for tag in 2..20 {
+        for end in [&mut b, &mut a] {
+            assert_eq!(end.send_at_once(tag, &message(tag, 100)), DirectSend::Whole);
+            let received = end.recv_at_once(end.other_key(), &mut buffer, &mut None).unwrap().unwrap();
+            assert_eq!(received.len, 100);
+            assert_eq!(buffer[..], message(received.tag, 100));
+        }
+    }
+    assert_eq!(b.send_at_once(20, &[]), DirectSend::Whole);
+    abort(&mut b);
+    assert_eq!(a.send_at_once(20, &[]), DirectSend::Whole);
+    assert!(a.engine.check_usable().is_ok());
+    a.progress();
+    assert!(matches!(a.engine.check_usable(), Err(Error::Poisoned(_))));
 }
 
 #[test]
