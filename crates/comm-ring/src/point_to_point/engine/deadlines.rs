@@ -8,8 +8,8 @@ use super::RequestId;
 /// The number of stale entries that are kept before all entries are looked through.
 const STALE_MAX: usize = 64;
 
-/// A deadline of an operation.
-pub(super) type Deadline = (Instant, RequestId);
+/// The deadline of an operation whose timeout is so long that the clock cannot show its end.
+const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// The deadlines of operations. Almost all operations end before, so that must cost little: there
 /// is a queue per timeout, in which deadlines are sorted because they were set in this order. An
@@ -17,25 +17,38 @@ pub(super) type Deadline = (Instant, RequestId);
 /// [`STALE_MAX`] are stale.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    queues: BTreeMap<Duration, VecDeque<Deadline>>,
+    /// Operations with their timeouts whose deadlines are not set yet.
+    new: Vec<(Duration, RequestId)>,
+    queues: BTreeMap<Duration, VecDeque<(Instant, RequestId)>>,
     len: usize,
     stale: usize,
-    /// No entry is earlier; `None` if there is none.
+    /// No entry of a queue is earlier; `None` if there is none.
     earliest: Option<Instant>,
 }
 
 impl Deadlines {
-    /// Adds the deadline of an operation with this timeout, no earlier than those added before.
+    /// Adds an operation with this timeout.
     #[inline]
-    pub(super) fn add(&mut self, timeout: Duration, deadline: Deadline) {
-        self.queues.entry(timeout).or_default().push_back(deadline);
+    pub(super) fn add(&mut self, timeout: Duration, request: RequestId) {
+        self.new.push((timeout, request));
         self.len += 1;
-        self.earliest = Some(self.earliest.map_or(deadline.0, |earliest| earliest.min(deadline.0)));
+    }
+
+    /// Sets the deadlines of the operations that were added since the last call.
+    pub(super) fn set(&mut self, now: Instant) {
+        for together in self.new.chunk_by(|(timeout, _), (next, _)| timeout == next) {
+            let timeout = together[0].0;
+            let deadline = now.checked_add(timeout).unwrap_or_else(|| now + NEVER);
+            self.earliest = Some(self.earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+            let requests = together.iter().map(|(_, request)| (deadline, *request));
+            self.queues.entry(timeout).or_default().extend(requests);
+        }
+        self.new.clear();
     }
 
     /// Notes that the entry of an operation has become stale.
     #[inline]
-    pub(super) fn forget(&mut self, is_pending: impl Fn(Deadline) -> bool) {
+    pub(super) fn forget(&mut self, is_pending: impl Fn(RequestId) -> bool) {
         self.stale += 1;
         if self.stale == self.len {
             self.clear();
@@ -51,16 +64,19 @@ impl Deadlines {
             1 => self.queues.values_mut().for_each(VecDeque::clear),
             _ => self.queues.clear(),
         }
+        self.new.clear();
         (self.len, self.stale, self.earliest) = (0, 0, None);
     }
 
     #[cold]
-    fn remove_stale(&mut self, is_pending: impl Fn(Deadline) -> bool) {
+    fn remove_stale(&mut self, is_pending: impl Fn(RequestId) -> bool) {
+        self.new.retain(|(_, request)| is_pending(*request));
         self.queues.retain(|_, queue| {
-            queue.retain(|deadline| is_pending(*deadline));
+            queue.retain(|(_, request)| is_pending(*request));
             !queue.is_empty()
         });
-        (self.len, self.stale) = (self.queues.values().map(VecDeque::len).sum(), 0);
+        let queued: usize = self.queues.values().map(VecDeque::len).sum();
+        (self.len, self.stale) = (self.new.len() + queued, 0);
     }
 
     /// Takes an operation whose deadline has passed.
@@ -68,20 +84,21 @@ impl Deadlines {
     pub(super) fn take_expired(
         &mut self,
         now: Instant,
-        is_pending: impl Fn(Deadline) -> bool,
+        is_pending: impl Fn(RequestId) -> bool,
     ) -> Option<RequestId> {
         if self.earliest? <= now { self.take_over(now, is_pending) } else { None }
     }
 
     #[cold]
-    fn take_over(&mut self, now: Instant, is_pending: impl Fn(Deadline) -> bool) -> Option<RequestId> {
-        let is_over =
-            |queue: &VecDeque<Deadline>| queue.front().is_some_and(|(deadline, _)| *deadline <= now);
+    fn take_over(&mut self, now: Instant, is_pending: impl Fn(RequestId) -> bool) -> Option<RequestId> {
+        let is_over = |queue: &VecDeque<(Instant, RequestId)>| {
+            queue.front().is_some_and(|(deadline, _)| *deadline <= now)
+        };
         while let Some(queue) = self.queues.values_mut().find(|queue| is_over(queue)) {
-            let first = queue.pop_front()?;
+            let (_, request) = queue.pop_front()?;
             self.len -= 1;
-            if is_pending(first) {
-                return Some(first.1);
+            if is_pending(request) {
+                return Some(request);
             }
             self.stale -= 1;
         }
@@ -90,9 +107,9 @@ impl Deadlines {
     }
 
     /// Returns the earliest deadline of an operation that has not ended.
-    pub(super) fn first(&mut self, is_pending: impl Fn(Deadline) -> bool) -> Option<Instant> {
+    pub(super) fn first(&mut self, is_pending: impl Fn(RequestId) -> bool) -> Option<Instant> {
         for queue in self.queues.values_mut() {
-            while queue.pop_front_if(|first| !is_pending(*first)).is_some() {
+            while queue.pop_front_if(|(_, request)| !is_pending(*request)).is_some() {
                 (self.len, self.stale) = (self.len - 1, self.stale - 1);
             }
         }
@@ -115,8 +132,6 @@ impl Deadlines {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(5);
@@ -126,34 +141,34 @@ mod tests {
     fn operations_expire_in_time_whatever_their_timeouts_and_those_that_ended_never() {
         let start = Instant::now();
         let mut deadlines = Deadlines::default();
-        let mut pending = BTreeSet::new();
-        for (request, timeout) in [(1, LONG), (2, SHORT), (4, SHORT), (5, SHORT), (6, LONG)] {
-            let deadline = (start + timeout + Duration::from_nanos(request), request);
-            deadlines.add(timeout, deadline);
-            pending.insert(deadline);
+        for (request, timeout) in
+            [(1, LONG), (2, SHORT), (4, SHORT), (5, SHORT), (6, LONG), (7, Duration::MAX)]
+        {
+            deadlines.add(timeout, request);
+            if request != 4 {
+                deadlines.set(start + Duration::from_nanos(request));
+            }
         }
-        let ended = *pending.iter().find(|(_, request)| *request == 4).unwrap();
-        pending.remove(&ended);
-        deadlines.forget(|deadline| pending.contains(&deadline));
+        deadlines.forget(|request| request != 4);
         let mut expired = |now| -> Vec<RequestId> {
-            let next = || deadlines.take_expired(now, |deadline| pending.contains(&deadline));
-            std::iter::from_fn(next).collect()
+            std::iter::from_fn(|| deadlines.take_expired(now, |request| request != 4)).collect()
         };
         assert_eq!(expired(start + SHORT), []);
         assert_eq!(expired(start + SHORT * 2), [2, 5]);
         assert_eq!(expired(start + LONG * 2), [1, 6]);
-        assert_eq!(deadlines.len(), (0, 0));
+        assert_eq!(deadlines.len(), (1, 0));
     }
 
     #[test]
     fn the_first_deadline_is_that_of_a_pending_operation() {
         let start = Instant::now();
         let mut deadlines = Deadlines::default();
-        deadlines.add(LONG, (start + LONG, 1));
-        deadlines.add(SHORT, (start + SHORT, 2));
+        deadlines.add(LONG, 1);
+        deadlines.add(SHORT, 2);
+        deadlines.set(start);
         assert_eq!(deadlines.first(|_| true), Some(start + SHORT));
-        deadlines.forget(|(_, request)| request != 2);
-        assert_eq!(deadlines.first(|(_, request)| request != 2), Some(start + LONG));
+        deadlines.forget(|request| request != 2);
+        assert_eq!(deadlines.first(|request| request != 2), Some(start + LONG));
         deadlines.forget(|_| false);
         assert_eq!(deadlines.first(|_| false), None);
         assert_eq!(deadlines.len(), (0, 0));
@@ -161,16 +176,21 @@ mod tests {
 
     #[test]
     fn entries_of_ended_operations_do_not_pile_up() {
-        for (is_one_pending, timeouts) in [(false, 1), (false, 100_000), (true, 1), (true, 100_000)] {
+        let cases = [(false, 1), (false, 100_000), (true, 1), (true, 100_000)];
+        for ((is_one_pending, timeouts), set_every) in
+            cases.into_iter().flat_map(|case| [(case, 1), (case, 99)])
+        {
             let start = Instant::now();
             let mut deadlines = Deadlines::default();
-            let is_pending = |(_, request)| is_one_pending && request == 0;
+            let is_pending = |request| is_one_pending && request == 0;
             if is_one_pending {
-                deadlines.add(LONG, (start + LONG, 0));
+                deadlines.add(LONG, 0);
             }
             for request in 1..100_000 {
-                let timeout = LONG + Duration::from_nanos(request % timeouts);
-                deadlines.add(timeout, (start + timeout, request));
+                deadlines.add(LONG + Duration::from_nanos(request % timeouts), request);
+                if request % set_every == 0 {
+                    deadlines.set(start);
+                }
                 deadlines.forget(is_pending);
                 let (len, queues) = (deadlines.len().0, deadlines.queues());
                 assert!(len.max(queues) <= 2 * STALE_MAX + 4, "{len} {queues}");

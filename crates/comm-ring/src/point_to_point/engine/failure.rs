@@ -216,13 +216,7 @@ impl ProgressEngine {
     /// Sets the deadlines of operations that have just begun, and ends those whose deadline has
     /// passed.
     pub(super) fn watch_deadlines(&mut self, now: Instant) {
-        for request in self.without_deadline.drain(..) {
-            let Some(operation) = self.operations.get_mut(&request) else { continue };
-            operation.deadline = now.checked_add(operation.timeout);
-            if let Some(deadline) = operation.deadline {
-                self.deadlines.add(operation.timeout, (deadline, request));
-            }
-        }
+        self.deadlines.set(now);
         while let Some(request) = self.deadlines.take_expired(now, is_pending(&self.operations)) {
             self.expire(request);
         }
@@ -230,7 +224,7 @@ impl ProgressEngine {
 
     fn expire(&mut self, request: RequestId) {
         let Some(operation) = self.operations.get_mut(&request) else { return };
-        operation.deadline = None;
+        operation.has_deadline = false;
         let waiting_for = match operation.waits_for() {
             Some(peer) => vec![peer],
             None => self.group.peers().filter(|&peer| self.peers[peer].is_alive()).collect(),

@@ -65,9 +65,11 @@ impl ProgressEngine {
         transport.consume(from, Frame::BYTES + done)?;
         let peer = &mut self.peers[from];
         peer.peer_spent += credit_cost(length);
-        peer.reading = ReadState::Eager { into, done, length };
-        if done == length {
-            self.eager_arrived(from, into, length, caller);
+        if done < length {
+            peer.reading = ReadState::Eager { into, done, length };
+        } else {
+            peer.return_credit(credit_cost(length));
+            self.end_received(receive);
         }
         Ok(Some(Frame::BYTES + done))
     }

@@ -27,7 +27,7 @@ use super::frame::{CREDIT, MESSAGE_OVERHEAD, RTS_MAX};
 use super::matching::{Envelope, Matching};
 use crate::RingConfig;
 use crate::peer_table::PeerTable;
-use deadlines::{Deadline, Deadlines};
+use deadlines::Deadlines;
 pub(crate) use direct::{DirectRecv, DirectSend, NeedsOperation};
 pub(crate) use operation::{
     CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
@@ -72,8 +72,6 @@ pub(crate) struct ProgressEngine {
     messages: FxHashMap<RequestId, UnexpectedMessage>,
     operations: FxHashMap<RequestId, Operation>,
     probes: BTreeSet<RequestId>,
-    /// Operations whose deadline is not set yet.
-    without_deadline: Vec<RequestId>,
     deadlines: Deadlines,
     outcomes: FxHashMap<RequestId, Outcome>,
     finished: Vec<Finished>,
@@ -106,7 +104,6 @@ impl ProgressEngine {
             messages: FxHashMap::default(),
             operations: FxHashMap::default(),
             probes: BTreeSet::new(),
-            without_deadline: Vec::new(),
             deadlines: Deadlines::default(),
             outcomes: FxHashMap::default(),
             finished: Vec::new(),
@@ -232,11 +229,11 @@ impl ProgressEngine {
 
     /// Adds an operation.
     fn begin(&mut self, request: RequestId, kind: Kind, timeout: Duration) {
-        let operation = Operation { kind, timeout, deadline: None };
+        let operation = Operation { kind, timeout, has_deadline: true };
         *self.pending_count(&operation) += 1;
         self.background += usize::from(operation.is_owned());
         self.operations.insert(request, operation);
-        self.without_deadline.push(request);
+        self.deadlines.add(timeout, request);
     }
 
     /// Returns the counter that includes this operation.
@@ -249,14 +246,26 @@ impl ProgressEngine {
 
     /// Ends an operation, with or without an error.
     fn end(&mut self, request: RequestId, result: Result<Option<Received>>) {
-        let Some(operation) = self.operations.remove(&request) else { return };
+        if let Some(kind) = self.remove(request) {
+            self.finish(request, kind, result);
+        }
+    }
+
+    /// Removes an operation that ends.
+    fn remove(&mut self, request: RequestId) -> Option<Kind> {
+        let operation = self.operations.remove(&request)?;
         *self.pending_count(&operation) -= 1;
         self.background -= usize::from(operation.is_owned());
-        if operation.deadline.is_some() {
+        if operation.has_deadline {
             self.deadlines.forget(is_pending(&self.operations));
         }
         self.has_completed = true;
-        match operation.kind {
+        Some(operation.kind)
+    }
+
+    /// Gives the result of an operation that was removed to its owner.
+    fn finish(&mut self, request: RequestId, kind: Kind, result: Result<Option<Received>>) {
+        match kind {
             Kind::Send(SendRequest { payload: Payload::Owned(message), .. }) => {
                 self.finished.push(Finished::Sent(message, result.map(drop)));
             }
@@ -298,12 +307,12 @@ impl ProgressEngine {
 
     /// Ends a receive whose message has arrived.
     fn end_received(&mut self, request: RequestId) {
-        let Some(Operation { kind: Kind::Recv(recv), .. }) = self.operations.get(&request) else { return };
-        let received = recv.matched.map(|Matched { envelope, length }| {
-            let Envelope { source, tag } = envelope;
-            Received::new(source, tag, recv.dtype, length / recv.dtype.size())
-        });
-        self.end(request, Ok(received));
+        let Some(kind) = self.remove(request) else { return };
+        let result = match &kind {
+            Kind::Recv(recv) => Ok(recv.received()),
+            Kind::Send(_) | Kind::Probe(_) => Err(misplaced()),
+        };
+        self.finish(request, kind, result);
     }
 
     /// Finds the receive for a message that has just arrived. Receives that cannot hold it fail, as
@@ -407,11 +416,9 @@ impl ProgressEngine {
     }
 }
 
-/// Returns whether these operations include the one of a deadline, and it still applies.
-fn is_pending(operations: &FxHashMap<RequestId, Operation>) -> impl Fn(Deadline) -> bool {
-    |(deadline, request)| {
-        operations.get(&request).is_some_and(|operation| operation.deadline == Some(deadline))
-    }
+/// Returns whether these operations include one, and it has a deadline.
+fn is_pending(operations: &FxHashMap<RequestId, Operation>) -> impl Fn(RequestId) -> bool {
+    |request| operations.get(&request).is_some_and(|operation| operation.has_deadline)
 }
 
 /// Returns the credit that a message uses.

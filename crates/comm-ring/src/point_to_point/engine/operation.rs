@@ -1,7 +1,7 @@
 //! Pending operations (sends, receives and probes), and the location of their bytes.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use comm_core::{DType, During, Error, Incoming, Invalid, Outgoing, Received, Result, Source, TagMatch};
 
@@ -84,11 +84,11 @@ pub(crate) enum Kind {
     Probe(MatchKey),
 }
 
-/// An operation with its deadline, which is set by the thread that drives the engine.
+/// An operation. The thread that drives the engine sets its deadline.
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     pub(crate) timeout: Duration,
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) has_deadline: bool,
 }
 
 /// The outcome of a call that a thread waits for.
@@ -224,6 +224,12 @@ impl RecvRequest {
         dst: RecvBuffer,
     ) -> Self {
         Self { key: MatchKey { from, tag }, capacity, dtype, dst, matched: None }
+    }
+
+    /// Returns the message that it matched.
+    pub(crate) fn received(&self) -> Option<Received> {
+        let Matched { envelope: Envelope { source, tag }, length } = self.matched?;
+        Some(Received::new(source, tag, self.dtype, length / self.dtype.size()))
     }
 
     /// Returns the memory for a range of its bytes.

@@ -242,7 +242,7 @@ impl ProgressEngine {
             send.payload = Payload::Copied(bytes.to_vec());
         }
         send.has_owner = false;
-        if operation.deadline.take().is_some() {
+        if std::mem::replace(&mut operation.has_deadline, false) {
             self.deadlines.forget(is_pending(&self.operations));
         }
         true
