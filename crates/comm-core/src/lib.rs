@@ -92,7 +92,8 @@ pub use kernels::{ErasedBuffer, Kernels};
 pub use link::{Link, LinkModel};
 pub use memory::{Host, HostView, HostViewMut, Memory, Shape};
 pub use message::{
-    ANY_TAG, Incoming, Outgoing, PointToPoint, Progress, Received, RecvFrom, SendTo, Source, TagMatch,
+    ANY_TAG, Incoming, Outgoing, PointToPoint, Progress, Received, RecvFrom, SendTo, Source, StartedSend,
+    TagMatch, Unsent,
 };
 pub use metrics::{CallMetrics, DurationHistogram, Metrics};
 pub use notify::{AbortSignal, Notify};

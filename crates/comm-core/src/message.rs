@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use crate::{CallOptions, DType, HostView, HostViewMut, Invalid, Result};
+use crate::{CallOptions, DType, Error, HostView, HostViewMut, Invalid, Result};
 
 /// The source of a message to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,6 +155,51 @@ pub trait Outgoing: Send {
     fn complete(self: Box<Self>, outcome: Result<()>);
 }
 
+/// A message that is about to be sent in the background.
+pub trait Unsent {
+    /// Returns the elements to send, the same on every call.
+    ///
+    /// # Errors
+    /// The reason why there are none, which ends the operation.
+    fn view(&self) -> Result<HostView<'_>>;
+
+    /// Returns the message, to be owned until it is sent; `None` if that was done before. Not
+    /// called for a message that is sent at once.
+    fn post(&mut self) -> Option<Box<dyn Outgoing>>;
+}
+
+/// A message that is owned before it is posted.
+struct Owned(Option<Box<dyn Outgoing>>);
+
+impl Unsent for Owned {
+    fn view(&self) -> Result<HostView<'_>> {
+        self.0.as_ref().ok_or_else(posted_before)?.view()
+    }
+
+    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
+        self.0.take()
+    }
+}
+
+/// The error for a message that is posted a second time.
+pub(crate) fn posted_before() -> Error {
+    Error::Internal("a message was posted twice".into())
+}
+
+/// The state of a message after [`PointToPoint::start_send`].
+#[must_use]
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartedSend {
+    /// The message was sent at once, or cannot be sent. It was not posted.
+    Ended(Result<()>),
+    /// The message was posted.
+    Pending {
+        /// Whether a call of [`PointToPoint::drive`] must follow.
+        needs_drive: bool,
+    },
+}
+
 /// A buffer that the communicator owns while a message is received in the background.
 pub trait Incoming: Send {
     /// Returns the memory for the message, the same on every call.
@@ -252,10 +297,27 @@ pub trait PointToPoint: Send + Sync {
     /// See [`PointToPoint`], except that there is no deadline, and a lost rank is not an error.
     fn try_probe(&self, from: Source, tag: TagMatch) -> Result<Option<Received>>;
 
-    /// Starts sending a message. Any thread that makes progress on messages may complete it; a call
-    /// of [`PointToPoint::drive`] does so at the latest. Returns whether such a call must follow.
+    /// Starts sending a message, and posts it unless that ends at once. Any thread that makes
+    /// progress on messages may complete a posted message; a call of [`PointToPoint::drive`] does
+    /// so at the latest.
+    fn start_send(&self, to: usize, tag: u64, message: &mut dyn Unsent, options: &CallOptions)
+    -> StartedSend;
+
+    /// Starts sending a message that is owned already, like [`PointToPoint::start_send`]. Returns
+    /// whether a call of [`PointToPoint::drive`] must follow.
     #[must_use = "the message may need a call of `drive`"]
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool;
+    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
+        let mut message = Owned(Some(message));
+        match self.start_send(to, tag, &mut message, options) {
+            StartedSend::Ended(outcome) => {
+                if let Some(message) = message.0 {
+                    message.complete(outcome);
+                }
+                false
+            }
+            StartedSend::Pending { needs_drive } => needs_drive,
+        }
+    }
 
     /// Starts receiving a message, like [`PointToPoint::post_send`].
     #[must_use = "the message may need a call of `drive`"]

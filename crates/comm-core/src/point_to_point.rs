@@ -2,11 +2,12 @@
 
 use std::marker::PhantomData;
 
+use crate::message::posted_before;
 use crate::panics::caught;
 use crate::work::Completer;
 use crate::{
     AsView, AsViewMut, Comm, Element, Error, Host, HostView, HostViewMut, Incoming, Invalid, Outgoing,
-    Received, RecvFrom, Result, SendTo, Source, TagMatch, Work,
+    Received, RecvFrom, Result, SendTo, Source, StartedSend, TagMatch, Unsent, Work,
 };
 
 /// Messages between two ranks. [`PointToPoint`](crate::PointToPoint) documents their order, errors
@@ -170,13 +171,17 @@ impl Comm<Host> {
         tag: u64,
         message: B,
     ) -> Result<Work<B>> {
-        let (work, completer) = Work::new();
-        let posted = Posted { buffer: message, completer, element: PhantomData::<fn() -> T> };
         let messenger = self.messenger()?;
-        if self.communicator().post_send(to, tag, Box::new(posted), self.options()) {
-            drop(messenger.submit(drive));
+        let mut unsent = UnsentBuffer { buffer: Some(message), work: None, element: PhantomData };
+        match self.communicator().start_send(to, tag, &mut unsent, self.options()) {
+            StartedSend::Ended(outcome) => Ok(Work::ready(unsent.end(outcome))),
+            StartedSend::Pending { needs_drive } => {
+                if needs_drive {
+                    drop(messenger.submit(drive));
+                }
+                Ok(self.progressed(unsent.work.ok_or_else(posted_before)?))
+            }
         }
-        Ok(self.progressed(work))
     }
 
     /// Runs [`Comm::recv`] in the background. The handle yields the buffer and the envelope of the
@@ -223,6 +228,35 @@ fn drive(comm: &Comm<Host>) -> Result<()> {
     Ok(())
 }
 
+/// A buffer to send, and the handle of the operation once it is posted.
+struct UnsentBuffer<T, B> {
+    buffer: Option<B>,
+    work: Option<Work<B>>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T, B> UnsentBuffer<T, B> {
+    /// Returns the buffer if the message was sent.
+    fn end(self, outcome: Result<()>) -> Result<B> {
+        let buffer = self.buffer.ok_or_else(posted_before)?;
+        output_of(buffer, outcome, |buffer, ()| buffer)
+    }
+}
+
+impl<T: Element, B: AsRef<[T]> + Send + 'static> Unsent for UnsentBuffer<T, B> {
+    fn view(&self) -> Result<HostView<'_>> {
+        let buffer = self.buffer.as_ref().ok_or_else(posted_before)?;
+        caught(|| HostView::new(buffer.as_ref()))
+    }
+
+    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
+        let buffer = self.buffer.take()?;
+        let (work, completer) = Work::new();
+        self.work = Some(work);
+        Some(Box::new(Posted { buffer, completer, element: self.element }))
+    }
+}
+
 /// A posted buffer, and the completer of its handle.
 struct Posted<T, B, Output> {
     buffer: B,
@@ -253,21 +287,29 @@ impl<T: Element, B: AsMut<[T]> + Send> Incoming for Posted<T, B, (B, Received)> 
     }
 }
 
-/// Completes a handle. Dropping the buffer and waking the owner run the owner's code, perhaps on
-/// the thread of another call, so a panic of that code is contained here. The panic hook has
-/// already reported it.
+/// Completes a handle. Waking the owner runs the owner's code, perhaps on the thread of another
+/// call, so a panic of that code is contained here. The panic hook has already reported it.
 fn complete<B, R, Output>(
     completer: Completer<Output>,
     buffer: B,
     outcome: Result<R>,
     output: impl FnOnce(B, R) -> Output,
 ) {
-    let outcome = match outcome {
+    let outcome = output_of(buffer, outcome, output);
+    drop(caught(move || completer.complete(outcome)));
+}
+
+/// Returns the output of an operation, or drops its buffer, whose panic is contained, too.
+fn output_of<B, R, Output>(
+    buffer: B,
+    outcome: Result<R>,
+    output: impl FnOnce(B, R) -> Output,
+) -> Result<Output> {
+    match outcome {
         Ok(outcome) => Ok(output(buffer, outcome)),
         Err(error) => {
             drop(caught(move || drop(buffer)));
             Err(error)
         }
-    };
-    drop(caught(move || completer.complete(outcome)));
+    }
 }

@@ -19,7 +19,7 @@ use crate::{Error, Process, Progress, Result};
 #[derive(Debug)]
 #[must_use = "the buffer comes back through the handle"]
 pub struct Work<B> {
-    state: Arc<Shared<B>>,
+    state: HandleState<B>,
     /// The process in which the operation runs.
     process: Process,
     /// The scheduler of the threads of a simulated rank.
@@ -27,6 +27,16 @@ pub struct Work<B> {
     /// That with which a waiting thread makes progress, if it can.
     progress: Option<Weak<dyn Progress>>,
 }
+
+#[derive(Debug)]
+enum HandleState<B> {
+    /// The operation had ended before there was a handle.
+    Ended(EndedOperation<B>),
+    Shared(Arc<Shared<B>>),
+}
+
+/// The outcome of an operation, which the handle may have taken. The mutex makes the handle `Sync`.
+type EndedOperation<B> = Mutex<Option<std::result::Result<B, Box<Error>>>>;
 
 /// The other end of a [`Work`]. If it is dropped without an outcome, the waiter gets an error.
 #[derive(Debug)]
@@ -57,15 +67,38 @@ impl<B> Shared<B> {
     }
 }
 
+impl<B> Slot<B> {
+    fn take(&mut self) -> Result<B> {
+        taken(self.outcome.take())
+    }
+}
+
+fn take<B>(ended: &mut EndedOperation<B>) -> Result<B> {
+    let outcome = ended.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+    taken(outcome.map(|outcome| outcome.map_err(|error| *error)))
+}
+
+fn taken<B>(outcome: Option<Result<B>>) -> Result<B> {
+    outcome.unwrap_or_else(|| Err(Error::Internal("the result of the operation was taken before".into())))
+}
+
 impl<B> Work<B> {
     pub(crate) fn new() -> (Self, Completer<B>) {
         let state = Arc::new(Shared {
             slot: Mutex::new(Slot { outcome: None, done: false, has_waiter: false, waker: None }),
             done: Condvar::new(),
         });
-        let work =
-            Self { state: Arc::clone(&state), process: Process::current(), scheduler: None, progress: None };
+        let work = Self::with(HandleState::Shared(Arc::clone(&state)));
         (work, Completer { state, is_complete: false })
+    }
+
+    /// Returns the handle of an operation that has ended.
+    pub(crate) fn ready(outcome: Result<B>) -> Self {
+        Self::with(HandleState::Ended(Mutex::new(Some(outcome.map_err(Box::new)))))
+    }
+
+    fn with(state: HandleState<B>) -> Self {
+        Self { state, process: Process::current(), scheduler: None, progress: None }
     }
 
     /// Sets the scheduler of the thread that runs the operation.
@@ -93,7 +126,10 @@ impl<B> Work<B> {
     }
 
     fn has_outcome(&self) -> bool {
-        self.state.lock().done
+        match &self.state {
+            HandleState::Ended(_) => true,
+            HandleState::Shared(shared) => shared.lock().done,
+        }
     }
 
     /// Returns whether the operation has ended, with or without an error.
@@ -116,19 +152,21 @@ impl<B> Work<B> {
         if let Some(scheduler) = &self.scheduler {
             scheduler.wait_until(&mut || self.has_outcome())?;
         }
-        let mut slot = self.state.lock();
+        let shared = match self.state {
+            HandleState::Ended(mut outcome) => return take(&mut outcome),
+            HandleState::Shared(ref shared) => shared,
+        };
+        let mut slot = shared.lock();
         if !slot.done {
             drop(slot);
             self.with_progress(|progress| progress.progress_until(&|| self.has_outcome()));
-            slot = self.state.lock();
+            slot = shared.lock();
         }
-        loop {
-            if let Some(outcome) = slot.outcome.take() {
-                return outcome;
-            }
+        while !slot.done {
             slot.has_waiter = true;
-            slot = self.state.done.wait(slot).unwrap_or_else(PoisonError::into_inner);
+            slot = shared.done.wait(slot).unwrap_or_else(PoisonError::into_inner);
         }
+        slot.take()
     }
 
     // Loom does not model time.
@@ -143,40 +181,47 @@ impl<B> Work<B> {
             return Ok(Err(error));
         }
         self.leave_to_others();
-        let mut slot = self.state.lock();
+        let shared = match self.state {
+            HandleState::Ended(mut outcome) => return Ok(take(&mut outcome)),
+            HandleState::Shared(ref shared) => shared,
+        };
+        let mut slot = shared.lock();
         slot.has_waiter = true;
-        let waited = self.state.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
+        let waited = shared.done.wait_timeout_while(slot, timeout, |slot| !slot.done);
         let (mut slot, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match slot.outcome.take() {
-            Some(outcome) => Ok(outcome),
-            None => {
-                drop(slot);
-                Err(self)
-            }
+        if slot.done {
+            return Ok(slot.take());
         }
+        drop(slot);
+        Err(self)
     }
 }
 
 impl<B> Future for Work<B> {
     type Output = Result<B>;
 
-    /// Returns `Pending` if it is polled again after it was ready.
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    /// Returns an error if it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Err(error) = self.process.check() {
             return Poll::Ready(Err(error));
         }
-        let mut slot = self.state.lock();
-        match slot.outcome.take() {
-            Some(outcome) => Poll::Ready(outcome),
-            None => {
-                slot.waker = Some(context.waker().clone());
-                drop(slot);
-                self.leave_to_others();
-                Poll::Pending
-            }
+        let shared = match &mut self.state {
+            HandleState::Ended(outcome) => return Poll::Ready(take(outcome)),
+            HandleState::Shared(shared) => shared,
+        };
+        let mut slot = shared.lock();
+        if slot.done {
+            return Poll::Ready(slot.take());
         }
+        slot.waker = Some(context.waker().clone());
+        drop(slot);
+        self.leave_to_others();
+        Poll::Pending
     }
 }
+
+// The handle is never pinned to its place: nothing refers to the buffer in it.
+impl<B> Unpin for Work<B> {}
 
 impl<B> Completer<B> {
     pub(crate) fn complete(mut self, outcome: Result<B>) {
@@ -219,6 +264,26 @@ mod tests {
         completer.complete(Ok(5));
         assert!(work.is_done());
         assert_eq!(work.wait_timeout(Duration::ZERO).unwrap().unwrap(), 5);
+    }
+
+    #[test]
+    fn a_handle_of_an_operation_that_has_ended_has_its_outcome() {
+        assert!(Work::ready(Ok(5)).is_done());
+        assert_eq!(Work::ready(Ok(5)).wait().unwrap(), 5);
+        assert_eq!(Work::ready(Ok(5)).wait_timeout(Duration::ZERO).unwrap().unwrap(), 5);
+        assert!(matches!(Work::<()>::ready(Err(Error::Cancelled)).wait(), Err(Error::Cancelled)));
+    }
+
+    #[test]
+    fn an_outcome_that_was_taken_is_an_error_not_a_hang() {
+        let (pending, completer) = Work::new();
+        completer.complete(Ok(5));
+        for mut work in [pending, Work::ready(Ok(5))] {
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok(5))));
+            assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Err(Error::Internal(_)))));
+            assert!(matches!(work.wait(), Err(Error::Internal(_))));
+        }
     }
 
     #[test]

@@ -83,8 +83,8 @@ pub use comm_core::{
     IntegrityCheck, Invalid, LastWill, Lengths, Link, LinkModel, Loss, Membership, Memory, Metrics, Neighbor,
     Observe, ObservedComms, Operator, Outgoing, PROC_NULL, Plain, PlainType, PointToPoint, PrefixStore,
     Presence, Received, RecordedCall, RecordedFailure, RecvFrom, ReduceOp, ReduceOrder, Refusal, Result,
-    SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, Store, TagMatch, Transport, UserOp,
-    VariableFault, Work, Worker,
+    SendTo, Shape, Shift, ShrinkOptions, Shrunk, Signature, Source, StartedSend, Store, TagMatch, Transport,
+    Unsent, UserOp, VariableFault, Work, Worker,
 };
 #[cfg(feature = "nccl")]
 pub use comm_hybrid::{DeviceChoice, DeviceConfig, DevicePath, HybridCommunicator, StagedCommunicator};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use comm_core::{
     Allocate, Allocation, Call, CallOptions, Communicator, FlightRecord, Group, Groups, HostCommunicator,
-    HostView, HostViewMut, Incoming, LinkModel, Metrics, Outgoing, PointToPoint, Progress, Received,
-    RecvFrom, Result, SendTo, ShrinkOptions, Shrunk, Source, TagMatch,
+    HostView, HostViewMut, Incoming, LinkModel, Metrics, PointToPoint, Progress, Received, RecvFrom, Result,
+    SendTo, ShrinkOptions, Shrunk, Source, StartedSend, TagMatch, Unsent,
 };
 
 use super::failure_link::FailureLink;
@@ -134,8 +134,14 @@ impl PointToPoint for Guarded {
         self.host.try_probe(from, tag)
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
-        self.host.post_send(to, tag, message, options)
+    fn start_send(
+        &self,
+        to: usize,
+        tag: u64,
+        message: &mut dyn Unsent,
+        options: &CallOptions,
+    ) -> StartedSend {
+        self.host.start_send(to, tag, message, options)
     }
 
     fn post_recv(

@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use comm_core::{
-    CallOptions, Error, HostView, HostViewMut, Incoming, Invalid, Outgoing, PointToPoint, Received, RecvFrom,
-    Result, SendTo, Shape, Source, TagMatch,
+    CallOptions, Error, HostView, HostViewMut, Incoming, Invalid, PointToPoint, Received, RecvFrom, Result,
+    SendTo, Shape, Source, StartedSend, TagMatch, Unsent,
 };
 
 use crate::communicator::MpiCommunicator;
@@ -127,13 +127,13 @@ impl MpiCommunicator {
         }
     }
 
-    fn start_send(&self, to: SendTo, message: HostView<'_>, options: &CallOptions) -> Result<u64> {
+    fn begin_send(&self, to: SendTo, message: HostView<'_>, options: &CallOptions) -> Result<u64> {
         let mut engine = self.messages().lock();
         let started = engine.start_send(self.session(), &new_send(to, &message, options))?;
         Ok(engine.add_send(started, Owner::Caller))
     }
 
-    fn start_recv(&self, from: RecvFrom, buffer: &HostViewMut<'_>, options: &CallOptions) -> u64 {
+    fn begin_recv(&self, from: RecvFrom, buffer: &HostViewMut<'_>, options: &CallOptions) -> u64 {
         let mut engine = self.messages().lock();
         let number = engine.next();
         engine.recv(PendingRecv {
@@ -164,7 +164,7 @@ const fn rank_of(source: Source) -> Option<usize> {
 impl PointToPoint for MpiCommunicator {
     fn send(&self, to: usize, tag: u64, message: HostView<'_>, options: &CallOptions) -> Result<()> {
         self.check_messages(Some(to))?;
-        let number = self.start_send(SendTo { rank: to, tag }, message, options)?;
+        let number = self.begin_send(SendTo { rank: to, tag }, message, options)?;
         self.progress_until(|engine| engine.take_sent(number))
     }
 
@@ -176,7 +176,7 @@ impl PointToPoint for MpiCommunicator {
         options: &CallOptions,
     ) -> Result<Received> {
         self.check_messages(rank_of(from))?;
-        let number = self.start_recv(RecvFrom { source: from, tag }, &buffer, options);
+        let number = self.begin_recv(RecvFrom { source: from, tag }, &buffer, options);
         self.progress_until(|engine| engine.take_received(number))?.copy_to(buffer)
     }
 
@@ -190,8 +190,8 @@ impl PointToPoint for MpiCommunicator {
     ) -> Result<Received> {
         self.check_messages(Some(to.rank))?;
         self.check_messages(rank_of(from.source))?;
-        let send = self.start_send(to, message, options)?;
-        let recv = self.start_recv(from, &buffer, options);
+        let send = self.begin_send(to, message, options)?;
+        let recv = self.begin_recv(from, &buffer, options);
         let (mut sent, mut received) = (None, None);
         let (sent, received) = self.progress_until(|engine| {
             sent = sent.take().or_else(|| engine.take_sent(send));
@@ -226,16 +226,26 @@ impl PointToPoint for MpiCommunicator {
         self.progress_until(|engine| Some(Ok(engine.find(RecvFrom { source: from, tag }))))
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
+    fn start_send(
+        &self,
+        to: usize,
+        tag: u64,
+        message: &mut dyn Unsent,
+        options: &CallOptions,
+    ) -> StartedSend {
         let started = self.check_messages(Some(to)).and_then(|()| {
             let new = new_send(SendTo { rank: to, tag }, &message.view()?, options);
             self.messages().lock().start_send(self.session(), &new)
         });
-        match started {
-            Ok(started) => _ = self.messages().lock().add_send(started, Owner::Background(message)),
-            Err(error) => message.complete(Err(error)),
+        let posted = started.and_then(|started| {
+            let posted_twice = || Error::Internal("a message was posted twice".into());
+            let owner = Owner::Background(message.post().ok_or_else(posted_twice)?);
+            Ok(self.messages().lock().add_send(started, owner))
+        });
+        match posted {
+            Ok(_) => StartedSend::Pending { needs_drive: true },
+            Err(error) => StartedSend::Ended(Err(error)),
         }
-        true
     }
 
     fn post_recv(

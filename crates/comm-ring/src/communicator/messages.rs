@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use comm_core::{
-    Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, Outgoing, PointToPoint, Progress,
-    Received, RecvFrom, Result, SendTo, Source, TagMatch,
+    Armed, CallOptions, Error, HostView, HostViewMut, Incoming, Loss, PointToPoint, Progress, Received,
+    RecvFrom, Result, SendTo, Source, StartedSend, TagMatch, Unsent,
 };
 
 use super::RingCommunicator;
@@ -57,12 +57,17 @@ impl PointToPoint for RingCommunicator {
         self.messenger.try_probe(from, tag)
     }
 
-    fn post_send(&self, to: usize, tag: u64, message: Box<dyn Outgoing>, options: &CallOptions) -> bool {
-        if let Err(error) = self.process.check() {
-            message.complete(Err(error));
-            return false;
+    fn start_send(
+        &self,
+        to: usize,
+        tag: u64,
+        message: &mut dyn Unsent,
+        options: &CallOptions,
+    ) -> StartedSend {
+        match self.process.check() {
+            Ok(()) => self.messenger.start_send(to, tag, message, options),
+            Err(error) => StartedSend::Ended(Err(error)),
         }
-        self.messenger.post_send(to, tag, message, options)
     }
 
     fn post_recv(

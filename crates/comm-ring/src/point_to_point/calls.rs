@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comm_core::{
-    CallOptions, DType, Error, HostView, HostViewMut, Idle, Incoming, Outgoing, Received, RecvFrom, Result,
-    SendTo, Shape, Source, TagMatch, copy,
+    CallOptions, DType, Error, HostView, HostViewMut, Idle, Incoming, Received, RecvFrom, Result, SendTo,
+    Shape, Source, StartedSend, TagMatch, Unsent, copy,
 };
 
 use super::engine::{
@@ -112,15 +112,14 @@ impl Messenger {
         Ok(found)
     }
 
-    /// Sends at once what can be sent at once. Returns whether a thread must call
-    /// [`Messenger::drive`].
-    pub(crate) fn post_send(
+    /// Sends at once what can be sent at once, and posts the rest.
+    pub(crate) fn start_send(
         &self,
         to: usize,
         tag: u64,
-        message: Box<dyn Outgoing>,
+        message: &mut dyn Unsent,
         options: &CallOptions,
-    ) -> bool {
+    ) -> StartedSend {
         let mut state = self.lock_as_caller();
         let waits = state.waits_for_more(to);
         let direct = message.view().map(|view| {
@@ -128,11 +127,10 @@ impl Messenger {
         });
         let (shape, direct) = match direct {
             Ok((shape, direct)) if direct != DirectSend::Whole => (shape, direct),
-            ended => {
-                drop(state);
-                message.complete(ended.map(drop));
-                return false;
-            }
+            ended => return StartedSend::Ended(ended.map(drop)),
+        };
+        let Some(message) = message.post() else {
+            return StartedSend::Ended(Err(Error::Internal("a message was posted twice".into())));
         };
         let request = state.engine.next_request();
         let send = SendRequest::new((to, tag), shape, Payload::Owned(message));
@@ -145,10 +143,10 @@ impl Messenger {
         {
             engine.progress(&mut **transport, &mut CallerBuffers::default(), false);
         }
-        let needs_thread = state.needs_background_thread();
+        let needs_drive = state.needs_background_thread();
         self.notify_posted();
         self.hand_over(state);
-        needs_thread
+        StartedSend::Pending { needs_drive }
     }
 
     /// Returns whether a thread must call [`Messenger::drive`].

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use comm_core::{
     ChannelId, ChannelKind, Comm, Fabric, HostView, HostViewMut, Incoming, Outgoing, Received, Result,
-    Source, TagMatch, Transport, Until,
+    Source, StartedSend, TagMatch, Transport, Unsent, Until,
 };
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport};
@@ -260,5 +260,45 @@ fn messages_that_begin_one_after_the_other_are_sent_together() {
         await_all(&comm, 2 * MESSAGES, &count);
         assert!(sends.load(Ordering::SeqCst) <= MESSAGES / 4, "{sends:?}");
         comm.barrier().unwrap();
+    });
+}
+
+/// A message, and the number of times that it was posted.
+struct CountedPosts {
+    message: Option<Counted>,
+    posts: usize,
+}
+
+impl Unsent for CountedPosts {
+    fn view(&self) -> Result<HostView<'_>> {
+        self.message.as_ref().unwrap().view()
+    }
+
+    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
+        self.posts += 1;
+        self.message.take().map(|message| Box::new(message) as Box<dyn Outgoing>)
+    }
+}
+
+#[test]
+fn a_message_is_posted_only_if_it_is_not_sent_at_once() {
+    const LONG: usize = 1 << 20;
+    run(2, |comm| {
+        let count = Arc::default();
+        if comm.rank() == 1 {
+            [1, LONG].into_iter().for_each(|len| post_recv(&comm, len as u64, len, &count));
+            return await_all(&comm, 2, &count);
+        }
+        let posts = [1, LONG].map(|len| {
+            let message = Some(Counted(payload(0, len as u64, len), Arc::clone(&count)));
+            let mut message = CountedPosts { message, posts: 0 };
+            let started = comm.communicator().start_send(1, len as u64, &mut message, comm.options());
+            (started, message.posts)
+        });
+        assert!(
+            matches!(posts, [(StartedSend::Ended(Ok(())), 0), (StartedSend::Pending { .. }, 1)]),
+            "{posts:?}"
+        );
+        await_all(&comm, 1, &count);
     });
 }
