@@ -30,6 +30,7 @@ impl Messenger {
         let (mut state, payload) = self.lock_with_payload(message);
         let direct = state.send_at_once((to, tag), message);
         if direct == DirectSend::Whole {
+            self.release(state);
             return Ok(());
         }
         let mut caller = CallerBuffers::default();
@@ -77,6 +78,7 @@ impl Messenger {
             DirectSend::Nothing | DirectSend::Partly(_) => DirectRecv::Nothing,
         };
         if let DirectRecv::Whole(received) = received {
+            self.release(state);
             return Ok(received);
         }
         let mut caller = CallerBuffers::default();
@@ -127,7 +129,10 @@ impl Messenger {
         });
         let (shape, direct) = match direct {
             Ok((shape, direct)) if direct != DirectSend::Whole => (shape, direct),
-            ended => return StartedSend::Ended(ended.map(drop)),
+            ended => {
+                self.release(state);
+                return StartedSend::Ended(ended.map(drop));
+            }
         };
         let Some(message) = message.post() else {
             return StartedSend::Ended(Err(Error::Internal("a message was posted twice".into())));
@@ -231,6 +236,14 @@ impl Messenger {
         partly.map_or(DirectRecv::Nothing, DirectRecv::Partly)
     }
 
+    /// Releases the state after a call. What the call has read may have ended operations of others.
+    #[inline]
+    fn release(&self, mut state: MutexGuard<'_, State>) {
+        if state.engine.take_completed() || state.engine.poison_cause().is_some() {
+            self.hand_over(state);
+        }
+    }
+
     /// Waits for a call that has begun, and returns its outcome.
     fn complete(
         &self,
@@ -242,7 +255,7 @@ impl Messenger {
         let sent = send.and_then(|(request, _)| state.engine.take_outcome(request));
         let received = recv.as_ref().and_then(|(request, _)| state.engine.take_outcome(*request));
         let probed = probe.and_then(|request| state.engine.take_outcome(request));
-        drop(state);
+        self.release(state);
         if let (Some(outcome), Some((_, buffer))) = (&received, recv)
             && let Some(start) = buffer.get_mut(..outcome.staged.len())
         {

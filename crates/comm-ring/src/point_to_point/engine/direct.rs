@@ -89,16 +89,16 @@ impl ProgressEngine {
         if accepted < Frame::BYTES + length || transport.released(to) < peer.accepted {
             return DirectSend::Partly(PartlySent { frame, accepted });
         }
-        // An operation reports the error.
-        if self.hears_no_end(transport, to) { DirectSend::Whole } else { DirectSend::Nothing }
+        self.read_up_to_message(transport, to);
+        DirectSend::Whole
     }
 
     /// Reads what has arrived from a peer, up to the next message, so that a rank that only sends
-    /// gets credit and hears of failures. Returns whether messages can still be sent to the peer.
+    /// gets credit and hears of failures.
     ///
     /// This is done after a send: before it, this processor would wait for lines that the peer's
     /// is about to write, and the other way round.
-    fn hears_no_end(&mut self, transport: &mut dyn Transport, peer: usize) -> bool {
+    fn read_up_to_message(&mut self, transport: &mut dyn Transport, peer: usize) {
         let is_for_later = match transport.fill_buf(peer, Frame::BYTES) {
             Ok(filled) if filled.is_empty() => true,
             Ok(filled) => self.peers[peer].reading.is_between_frames() && begins_message(filled),
@@ -108,7 +108,6 @@ impl ProgressEngine {
             let result = self.read(transport, peer, &mut CallerBuffers::default());
             self.record(peer, result);
         }
-        self.poison.is_none() && self.peers[peer].is_alive()
     }
 
     /// Begins an operation for the rest of a message.
