@@ -73,7 +73,7 @@ impl ProgressEngine {
         if !is_peer || length > at_once_max || self.poison.is_some() {
             return DirectSend::Nothing;
         }
-        let peer = &mut self.peers[to];
+        let peer = &self.peers[to];
         if !peer.is_alive() || !peer.is_send_idle() || peer.spent + credit_cost(length) > CREDIT {
             return DirectSend::Nothing;
         }
@@ -84,6 +84,7 @@ impl ProgressEngine {
             Ok(0) | Err(_) => return DirectSend::Nothing,
             Ok(accepted) => accepted,
         };
+        let peer = &mut self.peers[to];
         peer.spent += credit_cost(length);
         peer.accepted += accepted as u64;
         if accepted < Frame::BYTES + length || transport.released(to) < peer.accepted {
