@@ -242,10 +242,10 @@ pub trait Incoming: Send {
 ///   middle of a message. Then no more messages can be sent or received on this communicator,
 ///   neither here nor on other ranks, which get [`Error::Aborted`](crate::Error::Aborted).
 /// - [`Error::PeerLost`](crate::Error::PeerLost) from every call that needs the lost rank, and only
-///   from those: it is not fatal. Messages that arrived earlier are received first. A send that only
-///   buffers its message may leave the error to the next call. A receive from any source fails as
-///   soon as any rank has died, because that rank may be the expected sender; ranks that closed the
-///   communicator in order do not matter as long as another rank remains.
+///   from those: it is not fatal. Messages that arrived earlier are received first. A send that
+///   only buffers its message may leave the error to the next call. A receive from any source fails
+///   as soon as any rank has died, because that rank may be the expected sender; ranks that closed
+///   the communicator in order do not matter as long as another rank remains.
 /// - [`Error::Aborted`](crate::Error::Aborted), and [`Error::Poisoned`](crate::Error::Poisoned)
 ///   afterwards.
 ///
