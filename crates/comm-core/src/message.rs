@@ -163,9 +163,12 @@ pub trait Unsent {
     /// The reason why there are none, which ends the operation.
     fn view(&self) -> Result<HostView<'_>>;
 
-    /// Returns the message, to be owned until it is sent; `None` if that was done before. Not
-    /// called for a message that is sent at once.
-    fn post(&mut self) -> Option<Box<dyn Outgoing>>;
+    /// Returns the message, to be owned until it is sent. Not called for a message that is sent at
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if it was called before.
+    fn post(&mut self) -> Result<Box<dyn Outgoing>>;
 }
 
 /// A message that is owned before it is posted.
@@ -176,8 +179,8 @@ impl Unsent for Owned {
         self.0.as_ref().ok_or_else(posted_before)?.view()
     }
 
-    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
-        self.0.take()
+    fn post(&mut self) -> Result<Box<dyn Outgoing>> {
+        self.0.take().ok_or_else(posted_before)
     }
 }
 

@@ -249,11 +249,11 @@ impl<T: Element, B: AsRef<[T]> + Send + 'static> Unsent for UnsentBuffer<T, B> {
         caught(|| HostView::new(buffer.as_ref()))
     }
 
-    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
-        let buffer = self.buffer.take()?;
+    fn post(&mut self) -> Result<Box<dyn Outgoing>> {
+        let buffer = self.buffer.take().ok_or_else(posted_before)?;
         let (work, completer) = Work::new();
         self.work = Some(work);
-        Some(Box::new(Posted { buffer, completer, element: self.element }))
+        Ok(Box::new(Posted { buffer, completer, element: self.element }))
     }
 }
 

@@ -238,8 +238,7 @@ impl PointToPoint for MpiCommunicator {
             self.messages().lock().start_send(self.session(), &new)
         });
         let posted = started.and_then(|started| {
-            let posted_twice = || Error::Internal("a message was posted twice".into());
-            let owner = Owner::Background(message.post().ok_or_else(posted_twice)?);
+            let owner = Owner::Background(message.post()?);
             Ok(self.messages().lock().add_send(started, owner))
         });
         match posted {

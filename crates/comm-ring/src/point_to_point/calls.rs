@@ -134,8 +134,9 @@ impl Messenger {
                 return StartedSend::Ended(ended.map(drop));
             }
         };
-        let Some(message) = message.post() else {
-            return StartedSend::Ended(Err(Error::Internal("a message was posted twice".into())));
+        let message = match message.post() {
+            Ok(message) => message,
+            Err(error) => return StartedSend::Ended(Err(error)),
         };
         let request = state.engine.next_request();
         let send = SendRequest::new((to, tag), shape, Payload::Owned(message));

@@ -274,9 +274,9 @@ impl Unsent for CountedPosts {
         self.message.as_ref().unwrap().view()
     }
 
-    fn post(&mut self) -> Option<Box<dyn Outgoing>> {
+    fn post(&mut self) -> Result<Box<dyn Outgoing>> {
         self.posts += 1;
-        self.message.take().map(|message| Box::new(message) as Box<dyn Outgoing>)
+        Ok(Box::new(self.message.take().unwrap()))
     }
 }
 
