@@ -21,6 +21,10 @@ use crate::point_to_point::matching::{Envelope, MatchKey};
 /// others are copied.
 const AT_ONCE: usize = 4;
 
+/// The number of sends to a peer of which one reads the messages of the peer for which an operation
+/// may wait.
+const UNREAD_SENDS_MAX: u32 = 16;
+
 /// The part of a message that was sent without an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DirectSend {
@@ -90,22 +94,27 @@ impl ProgressEngine {
         if accepted < Frame::BYTES + length || transport.released(to) < peer.accepted {
             return DirectSend::Partly(PartlySent { frame, accepted });
         }
-        self.read_up_to_message(transport, to);
+        self.read_after_send(transport, to);
         DirectSend::Whole
     }
 
-    /// Reads what has arrived from a peer, up to the next message, so that a rank that only sends
-    /// gets credit and hears of failures.
+    /// Reads what has arrived from a peer, so that a rank that only sends gets credit and hears of
+    /// failures. Leaves messages to the calls that receive them, or to one of several sends if an
+    /// operation may wait for them.
     ///
     /// This is done after a send: before it, this processor would wait for lines that the peer's
     /// is about to write, and the other way round.
-    fn read_up_to_message(&mut self, transport: &mut dyn Transport, peer: usize) {
+    fn read_after_send(&mut self, transport: &mut dyn Transport, peer: usize) {
+        let state = &mut self.peers[peer];
+        let is_awaited = state.pending + self.any_source > 0;
+        state.unread_sends = if is_awaited { state.unread_sends + 1 } else { 0 };
+        let leaves_messages = state.reading.is_between_frames() && state.unread_sends < UNREAD_SENDS_MAX;
         let is_for_later = match transport.fill_buf(peer, Frame::BYTES) {
-            Ok(filled) if filled.is_empty() => true,
-            Ok(filled) => self.peers[peer].reading.is_between_frames() && begins_message(filled),
+            Ok(filled) => filled.is_empty() || (leaves_messages && begins_message(filled)),
             Err(_) => false,
         };
         if !is_for_later {
+            state.unread_sends = 0;
             let result = self.read(transport, peer, &mut CallerBuffers::default());
             self.record(peer, result);
         }

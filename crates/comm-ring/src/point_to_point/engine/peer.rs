@@ -148,6 +148,8 @@ pub(crate) struct PeerState {
 
     pub(crate) head: [u8; Frame::BYTES],
     pub(crate) reading: ReadState,
+    /// The number of sends without an operation that have left its messages unread.
+    pub(crate) unread_sends: u32,
     /// Whether the last payload was short, so that a whole message is probably next.
     pub(crate) expects_short: bool,
     /// Messages that the peer announced and no receive has matched, keyed by the peer's ids.
@@ -179,6 +181,7 @@ impl PeerState {
             spent: 0,
             head: [0; Frame::BYTES],
             reading: ReadState::Head { have: 0 },
+            unread_sends: 0,
             expects_short: true,
             received_rts: HashMap::new(),
             incoming_transfers: HashMap::new(),
