@@ -3,7 +3,7 @@
 //! A frame is a head of 32 bytes and, for some kinds, a body. All integers are little-endian; bytes
 //! that a kind does not use are zero.
 
-use comm_core::{DType, wire};
+use comm_core::{DType, RecvBuf, wire};
 
 /// The credit that a message uses beyond its payload, so that empty messages are bounded too.
 pub(crate) const MESSAGE_OVERHEAD: u64 = 64;
@@ -61,6 +61,12 @@ impl Frame {
         };
         let (code, size) = dtype.map_or((0, 0), |dtype| (dtype.code(), dtype.plain_size()));
         wire::words([u64::from(kind) | u64::from(code) << 8 | u64::from(size) << 16, tag, length, id])
+    }
+
+    /// Returns the frame that begins with these bytes; `None` if its head is incomplete or invalid.
+    #[inline]
+    pub(crate) fn read(bytes: RecvBuf<'_>) -> Option<Self> {
+        bytes.read().and_then(|head| Self::decode(&head))
     }
 
     /// Decodes a head. Returns `None` for one that no correct peer sends in any state.

@@ -21,8 +21,7 @@ use crate::point_to_point::matching::{Envelope, MatchKey};
 /// others are copied.
 const AT_ONCE: usize = 4;
 
-/// The number of sends to a peer of which one reads the messages of the peer for which an operation
-/// may wait.
+/// The number of sends that find messages for which an operation may wait until one reads them.
 const UNREAD_SENDS_MAX: u32 = 16;
 
 /// The part of a message that was sent without an operation.
@@ -102,22 +101,23 @@ impl ProgressEngine {
     /// failures. Leaves messages to the calls that receive them, or to one of several sends if an
     /// operation may wait for them.
     ///
-    /// This is done after a send: before it, this processor would wait for lines that the peer's
-    /// is about to write, and the other way round.
+    /// This is done after a send, because it would delay the message.
     fn read_after_send(&mut self, transport: &mut dyn Transport, peer: usize) {
         let state = &mut self.peers[peer];
-        let is_awaited = state.pending + self.any_source > 0;
-        state.unread_sends = if is_awaited { state.unread_sends + 1 } else { 0 };
-        let leaves_messages = state.reading.is_between_frames() && state.unread_sends < UNREAD_SENDS_MAX;
-        let is_for_later = match transport.fill_buf(peer, Frame::BYTES) {
-            Ok(filled) => filled.is_empty() || (leaves_messages && begins_message(filled)),
-            Err(_) => false,
-        };
-        if !is_for_later {
-            state.unread_sends = 0;
-            let result = self.read(transport, peer, &mut CallerBuffers::default());
-            self.record(peer, result);
+        match transport.fill_buf(peer, Frame::BYTES) {
+            Ok(filled) if filled.is_empty() => return,
+            Ok(filled) if state.reading.is_between_frames() && begins_message(filled) => {
+                let is_awaited = state.pending + self.any_source > 0;
+                state.unread_sends += u32::from(is_awaited);
+                if state.unread_sends < UNREAD_SENDS_MAX {
+                    return;
+                }
+            }
+            Ok(_) | Err(_) => {}
         }
+        state.unread_sends = 0;
+        let result = self.read(transport, peer, &mut CallerBuffers::default());
+        self.record(peer, result);
     }
 
     /// Begins an operation for the rest of a message.
@@ -172,7 +172,7 @@ impl ProgressEngine {
         if filled.is_empty() {
             return Ok(None);
         }
-        let Some(Frame::Eager { tag, dtype, length }) = first_frame(filled) else {
+        let Some(Frame::Eager { tag, dtype, length }) = Frame::read(filled) else {
             return Err(NeedsOperation);
         };
         let length = length as usize;
@@ -246,14 +246,9 @@ impl PeerState {
     }
 }
 
-/// Returns the frame of which these bytes have the whole head.
-fn first_frame(bytes: RecvBuf<'_>) -> Option<Frame> {
-    bytes.read().and_then(|head| Frame::decode(&head))
-}
-
 /// Returns whether these are the first bytes of a message, which its receive reads.
 fn begins_message(bytes: RecvBuf<'_>) -> bool {
-    matches!(first_frame(bytes), Some(Frame::Eager { .. } | Frame::Rts { .. }))
+    matches!(Frame::read(bytes), Some(Frame::Eager { .. } | Frame::Rts { .. }))
 }
 
 #[cfg(test)]

@@ -51,8 +51,7 @@ impl ProgressEngine {
         if filled.is_empty() {
             return Ok(Some(0));
         }
-        let frame = filled.read().and_then(|head| Frame::decode(&head));
-        let Some(Frame::Eager { tag, dtype, length }) = frame else { return Ok(None) };
+        let Some(Frame::Eager { tag, dtype, length }) = Frame::read(filled) else { return Ok(None) };
         let (length, payload) = (length as usize, filled.skip(Frame::BYTES));
         if length > payload.len() || peer.peer_spent + credit_cost(length) > CREDIT {
             return Ok(None);

@@ -148,7 +148,7 @@ pub(crate) struct PeerState {
 
     pub(crate) head: [u8; Frame::BYTES],
     pub(crate) reading: ReadState,
-    /// The number of sends without an operation that have left its messages unread.
+    /// The number of sends that have left messages unread for which an operation may wait.
     pub(crate) unread_sends: u32,
     /// Whether the last payload was short, so that a whole message is probably next.
     pub(crate) expects_short: bool,
