@@ -6,7 +6,9 @@
 //! spin if other threads ran during its previous yields, and the time for which it yields depends
 //! on the length of past waits. Neither depends on the number of processors, because other programs
 //! use them too. Time that other threads used is not counted: a thread that yields to one that
-//! copies for a millisecond has lost nothing, and would lose more by sleeping.
+//! copies for a millisecond has lost nothing, and would lose more by sleeping. If there are no such
+//! threads and all peers run on other processors, it yields for longer, because it takes nothing
+//! from them.
 //!
 //! If those other threads belong to no rank, to yield is to give them a whole time slice. Then the
 //! thread spins about as long as such a slice takes, in which a peer that was interrupted
@@ -56,6 +58,9 @@ const CALL_MAX: Duration = Duration::from_micros(2);
 /// The longest wait without sleep, however long other threads run: deadlines and failures are
 /// checked before a sleep, and after this time the cost of waking up hardly matters.
 const AWAKE_MAX: Duration = Duration::from_millis(10);
+/// The factor by which a thread yields for longer if nobody else wants its processor and all peers
+/// run on others: long enough for one of them to copy some ten MiB. A sleep would only save energy.
+const ALONE: u32 = 5;
 /// The time that waking up may add to a wait that would otherwise have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
 
@@ -82,6 +87,9 @@ struct Wait {
     rivals: Rivals,
     /// Whether the thread has yielded to foreign threads.
     has_probed: bool,
+    /// Whether nobody else wanted the processor and all peers ran on others when the thread would
+    /// have slept.
+    is_alone: bool,
 }
 
 /// A yield that has begun.
@@ -91,7 +99,14 @@ pub struct Yielding(Option<Measurement>);
 
 impl Wait {
     const fn new(now: Instant) -> Self {
-        Self { since: now, last: now, waited: Duration::ZERO, rivals: Rivals::None, has_probed: false }
+        Self {
+            since: now,
+            last: now,
+            waited: Duration::ZERO,
+            rivals: Rivals::None,
+            has_probed: false,
+            is_alone: false,
+        }
     }
 
     /// Counts the time until now, up to `at_most`: during the rest, other threads ran.
@@ -120,12 +135,8 @@ impl Waiter {
     /// read the clock `now`. `peers_run_elsewhere` is
     /// [`Transport::peers_run_elsewhere`](crate::Transport::peers_run_elsewhere).
     #[inline]
-    pub fn idle(
-        &mut self,
-        now: impl FnOnce() -> Instant,
-        peers_run_elsewhere: impl FnOnce() -> bool,
-    ) -> Idle {
-        let rivals = self.contention.rivals(peers_run_elsewhere);
+    pub fn idle(&mut self, now: impl FnOnce() -> Instant, peers_run_elsewhere: impl Fn() -> bool) -> Idle {
+        let rivals = self.contention.rivals(&peers_run_elsewhere);
         let spins = rivals != Rivals::Own;
         if self.polls < POLLS && (spins || !self.yield_max.is_zero()) {
             self.polls += 1;
@@ -145,7 +156,15 @@ impl Waiter {
             self.contention.measure_next();
             return Idle::Yield;
         }
-        if is_short && wait.waited < self.yield_for { Idle::Yield } else { Idle::Sleep }
+        if is_short && wait.waited < self.yield_for {
+            return Idle::Yield;
+        }
+        wait.is_alone = rivals == Rivals::None && !contention::is_in_background() && peers_run_elsewhere();
+        if is_short && wait.is_alone && wait.waited < self.yield_for * ALONE {
+            Idle::Yield
+        } else {
+            Idle::Sleep
+        }
     }
 
     /// Returns how often to poll, without a pause, before the first call of [`idle`](Self::idle):
@@ -198,7 +217,11 @@ impl Waiter {
     fn record(&mut self, mut wait: Wait, now: Instant) {
         wait.count_poll(now);
         // Staying awake pays off if it covers the whole wait.
-        let covered = if wait.rivals == Rivals::Foreign { HOLD_MAX } else { self.yield_max + WAKE_UP };
+        let covered = match wait.rivals {
+            Rivals::Foreign => HOLD_MAX,
+            _ if wait.is_alone => self.yield_max * ALONE + WAKE_UP,
+            _ => self.yield_max + WAKE_UP,
+        };
         let pays = wait.waited < covered;
         let next = if pays { self.yield_for * 2 } else { self.yield_for / 2 };
         self.yield_for = next.clamp(YIELD_MIN.min(self.yield_max), self.yield_max);
@@ -306,6 +329,44 @@ mod tests {
         assert_eq!(poll(&mut waiter, || start), Idle::Spin);
         assert_eq!(poll(&mut waiter, || start + Duration::from_micros(99)), Idle::Yield);
         assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
+    }
+
+    /// Waits for a time without sleep, and returns what to do after it. All peers run elsewhere.
+    fn wait_alone(waiter: &mut Waiter, micros: u64) -> Idle {
+        let start = Instant::now();
+        for _ in 0..=POLLS {
+            assert_eq!(poll_alone(waiter, || start), Idle::Spin);
+        }
+        poll_alone(waiter, || start + Duration::from_micros(micros))
+    }
+
+    #[test]
+    fn a_thread_that_disturbs_nobody_yields_for_longer() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        assert_eq!(wait_alone(&mut waiter, 499), Idle::Yield);
+        waiter.reset();
+        assert_eq!(wait_alone(&mut waiter, 500), Idle::Sleep);
+        let in_background = || {
+            run_in_background();
+            wait_alone(&mut Waiter::new(Duration::from_micros(100)), 100)
+        };
+        assert_eq!(std::thread::spawn(in_background).join().unwrap(), Idle::Sleep);
+    }
+
+    #[test]
+    fn a_wait_that_ends_while_the_thread_would_still_be_awake_is_a_short_one() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        for _ in 0..8 {
+            let start = Instant::now();
+            assert_eq!(wait_alone(&mut waiter, 450), Idle::Yield);
+            waiter.moved(|| start + Duration::from_micros(450));
+        }
+        for _ in 0..8 {
+            let start = Instant::now();
+            wait_alone(&mut waiter, 5000);
+            waiter.moved(|| start + Duration::from_micros(5000));
+        }
+        assert_eq!(wait_alone(&mut waiter, 200), Idle::Sleep);
     }
 
     /// Waits until it is time to sleep, if a yield takes `call` microseconds, and `between` pass

@@ -28,7 +28,8 @@ pub struct RingConfig {
     /// Larger messages are sent in parts of this size in bytes, between which other messages may be
     /// sent.
     pub part_bytes: usize,
-    /// The longest time for which a blocked call yields the processor before it sleeps.
+    /// The longest time for which a blocked call yields the processor before it sleeps. It is five
+    /// times as long while nobody else wants the processor and all peers run on others.
     pub yield_max: Duration,
     /// The number of last calls that each group keeps for
     /// [`flight_record`](comm_core::Communicator::flight_record), rounded up to a

@@ -39,7 +39,7 @@ unsafe fn copy_with(copy_lines: lines::CopyLines, from: *const u8, into: *mut u8
     let tail = head + (len - head) / lines::LINE * lines::LINE;
     // SAFETY: `head` is at most `len`.
     unsafe { copy_nonoverlapping(from, into, head) };
-    // SAFETY: the lines end at `tail`, which is at most `len`, and `into` is aligned from `head` on.
+    // SAFETY: the lines end at `tail`, at most `len`, and `into` is aligned from `head` on.
     unsafe { copy_lines(from.wrapping_add(head), into.wrapping_add(head), tail - head) };
     let (source, target) = (from.wrapping_add(tail), into.wrapping_add(tail));
     // SAFETY: the bytes after `tail` are the rest of the `len` bytes.

@@ -39,6 +39,11 @@ pub(crate) fn run_in_background() {
     IS_BACKGROUND.set(true);
 }
 
+/// Returns whether this thread communicates while others of its rank compute.
+pub(super) fn is_in_background() -> bool {
+    IS_BACKGROUND.get()
+}
+
 /// The threads that want the processor of a waiting thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rivals {
@@ -90,7 +95,7 @@ impl Contention {
     }
 
     fn likely_rivals(&mut self, peers_run_elsewhere: impl FnOnce() -> bool) -> Rivals {
-        if !self.gave_slice || IS_BACKGROUND.get() {
+        if !self.gave_slice || is_in_background() {
             return Rivals::Own;
         }
         if self.waits == 0 {
