@@ -187,7 +187,7 @@ pub trait Transport: Send {
     }
 
     /// Returns the strategy by which a thread that uses this transport waits: by default it spins,
-    /// then yields for at most `yield_max`, and then sleeps.
+    /// then yields for at most `yield_max`, or longer as [`Waiter::new`] states, and then sleeps.
     fn waiter(&self, yield_max: Duration) -> Waiter {
         // In virtual time, neither spinning nor yielding lets time pass.
         let is_simulated = simulation::simulated().is_some();

@@ -59,7 +59,7 @@ const CALL_MAX: Duration = Duration::from_micros(2);
 /// checked before a sleep, and after this time the cost of waking up hardly matters.
 const AWAKE_MAX: Duration = Duration::from_millis(10);
 /// The factor by which a thread yields for longer if nobody else wants its processor and all peers
-/// run on others: long enough for one of them to copy some ten MiB. A sleep would only save energy.
+/// run on others: long enough for one of them to copy 16 MiB. A sleep would only save energy.
 const ALONE: u32 = 5;
 /// The time that waking up may add to a wait that would otherwise have been short.
 const WAKE_UP: Duration = Duration::from_micros(120);
@@ -124,7 +124,8 @@ impl Wait {
 }
 
 impl Waiter {
-    /// Creates the state of a thread that yields for at most `yield_max` before it sleeps.
+    /// Creates the state of a thread that yields for at most `yield_max` before it sleeps, or five
+    /// times as long while nobody else wants its processor and all peers run on others.
     #[must_use]
     pub const fn new(yield_max: Duration) -> Self {
         let contention = Contention::new();
@@ -156,15 +157,10 @@ impl Waiter {
             self.contention.measure_next();
             return Idle::Yield;
         }
-        if is_short && wait.waited < self.yield_for {
-            return Idle::Yield;
-        }
-        wait.is_alone = rivals == Rivals::None && !contention::is_in_background() && peers_run_elsewhere();
-        if is_short && wait.is_alone && wait.waited < self.yield_for * ALONE {
-            Idle::Yield
-        } else {
-            Idle::Sleep
-        }
+        let is_undisturbed = rivals == Rivals::None && !contention::is_in_background();
+        wait.is_alone = wait.waited >= self.yield_for && is_undisturbed && peers_run_elsewhere();
+        let yield_for = if wait.is_alone { self.yield_for * ALONE } else { self.yield_for };
+        if is_short && wait.waited < yield_for { Idle::Yield } else { Idle::Sleep }
     }
 
     /// Returns how often to poll, without a pause, before the first call of [`idle`](Self::idle):
@@ -351,6 +347,18 @@ mod tests {
             wait_alone(&mut Waiter::new(Duration::from_micros(100)), 100)
         };
         assert_eq!(std::thread::spawn(in_background).join().unwrap(), Idle::Sleep);
+    }
+
+    #[test]
+    fn a_thread_whose_processor_ranks_want_sleeps_soon_although_its_peers_run_elsewhere() {
+        let mut waiter = Waiter::new(Duration::from_micros(100));
+        // A short turn: that of a rank.
+        yield_for(&mut waiter, &Cell::new(Instant::now()), Duration::from_micros(50));
+        let start = Instant::now();
+        for _ in 0..=POLLS {
+            assert_eq!(poll_alone(&mut waiter, || start), Idle::Yield);
+        }
+        assert_eq!(poll_alone(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
     }
 
     #[test]
