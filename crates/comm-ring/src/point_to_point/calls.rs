@@ -10,7 +10,7 @@ use comm_core::{
 };
 
 use super::engine::{
-    CallerBuffers, DirectRecv, DirectSend, NeedsOperation, Outcome, Payload, ProgressEngine, RecvBuffer,
+    CallerBuffers, NeedsOperation, Outcome, PartlyReceived, PartlySent, Payload, ProgressEngine, RecvBuffer,
     RecvRequest, RequestId, SendRequest,
 };
 use super::matching::MatchKey;
@@ -28,14 +28,13 @@ impl Messenger {
         options: &CallOptions,
     ) -> Result<()> {
         let (mut state, payload) = self.lock_with_payload(message);
-        let direct = state.send_at_once((to, tag), message);
-        if direct == DirectSend::Whole {
+        let Err(partly) = state.send_at_once((to, tag), message) else {
             self.release(state);
             return Ok(());
-        }
+        };
         let mut caller = CallerBuffers::default();
         let send = SendRequest::new((to, tag), shape(message), payload);
-        state.begin_send(&mut caller, send, message, direct, options.timeout);
+        state.begin_send(&mut caller, send, message, partly, options.timeout);
         self.complete(state, caller).map(drop)
     }
 
@@ -47,12 +46,12 @@ impl Messenger {
         options: &CallOptions,
     ) -> Result<Received> {
         let mut state = self.lock_to_drive();
-        let direct = self.recv_soon(&mut state, MatchKey { from, tag }, buffer.reborrow());
-        if let DirectRecv::Whole(received) = direct {
-            return Ok(received);
-        }
+        let partly = match self.recv_soon(&mut state, MatchKey { from, tag }, buffer.reborrow()) {
+            Ok(received) => return Ok(received),
+            Err(partly) => partly,
+        };
         let mut caller = CallerBuffers::default();
-        state.begin_recv(&mut caller, (from, tag), buffer, direct, options.timeout);
+        state.begin_recv(&mut caller, (from, tag), buffer, partly, options.timeout);
         some(self.complete(state, caller))
     }
 
@@ -70,22 +69,21 @@ impl Messenger {
             state.engine.check_rank(rank)?;
         }
         let sent = state.send_at_once((to.rank, to.tag), message);
-        let received = match sent {
-            DirectSend::Whole => {
-                let key = MatchKey { from: from.source, tag: from.tag };
-                self.recv_soon(&mut state, key, buffer.reborrow())
+        let key = MatchKey { from: from.source, tag: from.tag };
+        let received =
+            sent.map_err(|_| None).and_then(|()| self.recv_soon(&mut state, key, buffer.reborrow()));
+        let partly = match received {
+            Ok(received) => {
+                self.release(state);
+                return Ok(received);
             }
-            DirectSend::Nothing | DirectSend::Partly(_) => DirectRecv::Nothing,
+            Err(partly) => partly,
         };
-        if let DirectRecv::Whole(received) = received {
-            self.release(state);
-            return Ok(received);
-        }
         let mut caller = CallerBuffers::default();
-        state.begin_recv(&mut caller, (from.source, from.tag), buffer, received, options.timeout);
-        if sent != DirectSend::Whole {
+        state.begin_recv(&mut caller, (from.source, from.tag), buffer, partly, options.timeout);
+        if let Err(partly) = sent {
             let send = SendRequest::new((to.rank, to.tag), shape(message), payload);
-            state.begin_send(&mut caller, send, message, sent, options.timeout);
+            state.begin_send(&mut caller, send, message, partly, options.timeout);
         }
         some(self.complete(state, caller))
     }
@@ -114,7 +112,7 @@ impl Messenger {
         Ok(found)
     }
 
-    /// Sends at once what can be sent at once, and posts the rest.
+    /// Sends as much as possible at once, and posts the rest.
     pub(crate) fn start_send(
         &self,
         to: usize,
@@ -124,11 +122,11 @@ impl Messenger {
     ) -> StartedSend {
         let mut state = self.lock_as_caller();
         let waits = state.waits_for_more(to);
-        let direct = message.view().map(|view| {
-            (shape(view), if waits { DirectSend::Nothing } else { state.send_at_once((to, tag), view) })
-        });
-        let (shape, direct) = match direct {
-            Ok((shape, direct)) if direct != DirectSend::Whole => (shape, direct),
+        let sent = message
+            .view()
+            .map(|view| (shape(view), if waits { Err(None) } else { state.send_at_once((to, tag), view) }));
+        let (shape, partly) = match sent {
+            Ok((shape, Err(partly))) => (shape, partly),
             ended => {
                 self.release(state);
                 return StartedSend::Ended(ended.map(drop));
@@ -136,14 +134,17 @@ impl Messenger {
         };
         let message = match message.post() {
             Ok(message) => message,
-            Err(error) => return StartedSend::Ended(Err(error)),
+            Err(error) => {
+                if let Some(partly) = partly {
+                    state.engine.abandon(to, partly, error.clone());
+                }
+                self.release(state);
+                return StartedSend::Ended(Err(error));
+            }
         };
         let request = state.engine.next_request();
         let send = SendRequest::new((to, tag), shape, Payload::Owned(message));
-        match direct {
-            DirectSend::Partly(rest) => state.engine.send_rest(request, send, options.timeout, rest),
-            _ => state.engine.send(request, send, options.timeout, &CallerBuffers::default()),
-        }
+        state.engine.send_rest(request, send, options.timeout, partly, &CallerBuffers::default());
         if let State { engine, driver: Driver::Vacant(transport), .. } = &mut *state
             && !waits
         {
@@ -203,11 +204,19 @@ impl Messenger {
         (self.lock_to_drive(), copy)
     }
 
-    /// Receives what arrives before this thread would stop to spin. It keeps the lock meanwhile,
-    /// but not if another thread wants it.
-    fn recv_soon(&self, state: &mut State, key: MatchKey, buffer: HostViewMut<'_>) -> DirectRecv {
+    /// Receives the bytes that arrive before this thread would stop to spin. It keeps the lock
+    /// meanwhile, but not if another thread wants it.
+    ///
+    /// # Errors
+    /// If the message needs an operation: the part that was received, if any.
+    fn recv_soon(
+        &self,
+        state: &mut State,
+        key: MatchKey,
+        buffer: HostViewMut<'_>,
+    ) -> Result<Received, Option<PartlyReceived>> {
         let State { engine, driver: Driver::Vacant(transport), waiter, .. } = state else {
-            return DirectRecv::Nothing;
+            return Err(None);
         };
         let (dtype, bytes) = (buffer.dtype(), buffer.into_bytes());
         let mut partly = None;
@@ -216,7 +225,7 @@ impl Messenger {
         loop {
             let before = partly;
             match engine.recv_at_once(&mut **transport, key, (&mut *bytes, dtype), &mut partly) {
-                Ok(Some(received)) => return DirectRecv::Whole(received),
+                Ok(Some(received)) => return Ok(received),
                 Ok(None) => {}
                 Err(NeedsOperation) => break,
             }
@@ -234,7 +243,7 @@ impl Messenger {
                 std::hint::spin_loop();
             }
         }
-        partly.map_or(DirectRecv::Nothing, DirectRecv::Partly)
+        Err(partly)
     }
 
     /// Releases the state after a call. What the call has read may have ended operations of others.
@@ -276,15 +285,12 @@ impl State {
         caller: &mut CallerBuffers<'a>,
         send: SendRequest,
         message: HostView<'a>,
-        direct: DirectSend,
+        partly: Option<PartlySent>,
         timeout: Duration,
     ) {
         let request = self.engine.next_request();
         caller.send = Some((request, message.bytes()));
-        match direct {
-            DirectSend::Partly(rest) => self.engine.send_rest(request, send, timeout, rest),
-            DirectSend::Nothing | DirectSend::Whole => self.engine.send(request, send, timeout, caller),
-        }
+        self.engine.send_rest(request, send, timeout, partly, caller);
     }
 
     /// Returns whether a send that begins now waits for others, which are then sent together.
@@ -304,10 +310,10 @@ impl State {
     }
 
     /// Sends a message at once if no thread drives the engine and the message needs no operation.
-    fn send_at_once(&mut self, to: (usize, u64), message: HostView<'_>) -> DirectSend {
+    fn send_at_once(&mut self, to: (usize, u64), message: HostView<'_>) -> Result<(), Option<PartlySent>> {
         match &mut self.driver {
             Driver::Vacant(transport) => self.engine.send_at_once(&mut **transport, to, message),
-            Driver::Occupied | Driver::Closed => DirectSend::Nothing,
+            Driver::Occupied | Driver::Closed => Err(None),
         }
     }
 
@@ -316,7 +322,7 @@ impl State {
         caller: &mut CallerBuffers<'a>,
         key: (Source, TagMatch),
         buffer: HostViewMut<'a>,
-        direct: DirectRecv,
+        partly: Option<PartlyReceived>,
         timeout: Duration,
     ) {
         let request = self.engine.next_request();
@@ -324,10 +330,7 @@ impl State {
         let dst = if self.is_vacant() { RecvBuffer::Caller } else { RecvBuffer::Staged(Vec::new()) };
         caller.recv = Some((request, buffer.into_bytes()));
         let recv = RecvRequest::new(key, capacity, dst);
-        match direct {
-            DirectRecv::Partly(message) => self.engine.recv_rest(request, recv, timeout, message),
-            DirectRecv::Nothing | DirectRecv::Whole(_) => self.engine.recv(request, recv, timeout, caller),
-        }
+        self.engine.recv_rest(request, recv, timeout, partly, caller);
     }
 }
 

@@ -123,7 +123,7 @@ impl Deadlines {
         self.queues.len()
     }
 
-    /// Returns the number of entries, and how many of them are stale.
+    /// Returns the number of entries, and the number of stale ones.
     #[cfg(test)]
     pub(super) const fn len(&self) -> (usize, usize) {
         (self.len, self.stale)

@@ -24,28 +24,11 @@ const AT_ONCE: usize = 4;
 /// The number of sends that find messages for which an operation may wait until one reads them.
 const UNREAD_SENDS_MAX: u32 = 16;
 
-/// The part of a message that was sent without an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DirectSend {
-    Nothing,
-    Whole,
-    /// The transport has accepted the first bytes of the frame, or still reads the message.
-    Partly(PartlySent),
-}
-
-/// The part of a message that was received without an operation.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum DirectRecv {
-    Nothing,
-    Whole(Received),
-    Partly(PartlyReceived),
-}
-
 /// A message cannot be received without an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NeedsOperation;
 
-/// A message of which the first bytes have been received, without its head.
+/// A message whose first bytes have been received, without its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartlyReceived {
     envelope: Envelope,
@@ -54,7 +37,8 @@ pub(crate) struct PartlyReceived {
     done: usize,
 }
 
-/// An eager message of which the transport has accepted this many bytes, with the head.
+/// The number of bytes of an eager message that the transport has accepted, with the head. If these
+/// are all, it still reads the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartlySent {
     frame: Frame,
@@ -63,43 +47,46 @@ pub(crate) struct PartlySent {
 
 impl ProgressEngine {
     /// Sends a message at once if it is eager and no other message to the peer is under way.
+    ///
+    /// # Errors
+    /// If the message needs an operation: the part that was sent, if any.
     pub(crate) fn send_at_once(
         &mut self,
         transport: &mut dyn Transport,
         (to, tag): (usize, u64),
         message: HostView<'_>,
-    ) -> DirectSend {
+    ) -> Result<(), Option<PartlySent>> {
         let (length, dtype) = (message.bytes().len(), message.dtype());
         let is_peer = to < self.group.size() && to != self.group.rank();
         let is_alone = self.operations.is_empty();
         let at_once_max = if is_alone { self.eager_bytes.saturating_mul(AT_ONCE) } else { self.eager_bytes };
         if !is_peer || length > at_once_max || self.poison.is_some() {
-            return DirectSend::Nothing;
+            return Err(None);
         }
         let peer = &self.peers[to];
         if !peer.is_alive() || !peer.is_send_idle() || peer.spent + credit_cost(length) > CREDIT {
-            return DirectSend::Nothing;
+            return Err(None);
         }
         let frame = Frame::Eager { tag, dtype, length: length as u64 };
         let head = frame.encode();
         let pieces = [IoSlice::new(&head), IoSlice::new(message.bytes())];
         let accepted = match transport.try_send(to, &pieces) {
-            Ok(0) | Err(_) => return DirectSend::Nothing,
+            Ok(0) | Err(_) => return Err(None),
             Ok(accepted) => accepted,
         };
         let peer = &mut self.peers[to];
         peer.spent += credit_cost(length);
         peer.accepted += accepted as u64;
         if accepted < Frame::BYTES + length || transport.released(to) < peer.accepted {
-            return DirectSend::Partly(PartlySent { frame, accepted });
+            return Err(Some(PartlySent { frame, accepted }));
         }
         self.read_after_send(transport, to);
-        DirectSend::Whole
+        Ok(())
     }
 
-    /// Reads what has arrived from a peer, so that a rank that only sends gets credit and hears of
-    /// failures. Leaves messages to the calls that receive them, or to one of several sends if an
-    /// operation may wait for them.
+    /// Reads the bytes that have arrived from a peer, so that a rank that only sends gets credit
+    /// and hears of failures. Leaves messages to the calls that receive them, or to one of several
+    /// sends if an operation may wait for them.
     ///
     /// This is done after a send, because it would delay the message.
     fn read_after_send(&mut self, transport: &mut dyn Transport, peer: usize) {
@@ -120,14 +107,18 @@ impl ProgressEngine {
         self.record(peer, result);
     }
 
-    /// Begins an operation for the rest of a message.
+    /// Begins to send a message, or its rest after `partly`.
     pub(crate) fn send_rest(
         &mut self,
         request: RequestId,
         mut send: SendRequest,
         timeout: Duration,
-        PartlySent { frame, accepted }: PartlySent,
+        partly: Option<PartlySent>,
+        caller: &CallerBuffers<'_>,
     ) {
+        let Some(PartlySent { frame, accepted }) = partly else {
+            return self.send(request, send, timeout, caller);
+        };
         let (to, length) = (send.to, send.length);
         send.begun = true;
         self.begin(request, Kind::Send(send), timeout);
@@ -141,8 +132,15 @@ impl ProgressEngine {
         peer.in_flight.push_back(PartialFrame { head: frame.encode(), queued, at: accepted });
     }
 
-    /// Receives what has arrived of a message, of which `partly` has the state. Returns the message
-    /// once it is complete.
+    /// Ends all messages, because the rest of one after `partly` cannot be sent.
+    pub(crate) fn abandon(&mut self, to: usize, PartlySent { frame, accepted }: PartlySent, error: Error) {
+        let queued = QueuedFrame::bare(frame);
+        self.peers[to].in_flight.push_back(PartialFrame { head: frame.encode(), queued, at: accepted });
+        self.end_all(error);
+    }
+
+    /// Receives the bytes of a message that have arrived; `partly` keeps their number. Returns the
+    /// message once it is complete.
     pub(crate) fn recv_at_once(
         &mut self,
         transport: &mut dyn Transport,
@@ -213,14 +211,18 @@ impl ProgressEngine {
         Ok(Some(Received::new(source, tag, dtype, length / dtype.size())))
     }
 
-    /// Begins an operation for the rest of a message.
+    /// Begins to receive a message, or its rest after `partly`.
     pub(crate) fn recv_rest(
         &mut self,
         request: RequestId,
         mut recv: RecvRequest,
         timeout: Duration,
-        PartlyReceived { envelope, length, done, .. }: PartlyReceived,
+        partly: Option<PartlyReceived>,
+        caller: &mut CallerBuffers<'_>,
     ) {
+        let Some(PartlyReceived { envelope, length, done, .. }) = partly else {
+            return self.recv(request, recv, timeout, caller);
+        };
         recv.matched = Some(Matched { envelope, length });
         self.begin(request, Kind::Recv(recv), timeout);
         self.peers[envelope.source].reading =

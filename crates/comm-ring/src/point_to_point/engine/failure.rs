@@ -97,7 +97,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Returns the rank whose loss caused that of `peer`, and its loss; `None` while `peer` is
+    /// Returns the rank whose loss caused the loss of `peer`, and its loss; `None` while `peer` is
     /// alive.
     ///
     /// A rank that detects the death of another one fails and leaves, and the ranks that wait for
@@ -149,7 +149,7 @@ impl ProgressEngine {
     }
 
     /// Replaces queued frames with a report of the cause. Nothing can follow a partly sent frame,
-    /// so peers that are receiving one see only the end of the stream.
+    /// also no later report, so peers that are receiving one see only the end of the stream.
     fn queue_abort(&mut self, error: &Error) {
         let (by, text) = match error {
             Error::Aborted { by, reason } => (*by, reason.clone()),
@@ -167,6 +167,8 @@ impl ProgressEngine {
             if is_clean {
                 let body = FrameBody::Text(text.clone());
                 peer.queue.push_back(QueuedFrame { frame, body, then: OnSent::Nothing });
+            } else {
+                peer.close_send();
             }
         });
     }

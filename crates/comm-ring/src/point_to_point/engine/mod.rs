@@ -28,7 +28,7 @@ use super::matching::{Envelope, Matching};
 use crate::RingConfig;
 use crate::peer_table::PeerTable;
 use deadlines::Deadlines;
-pub(crate) use direct::{DirectRecv, DirectSend, NeedsOperation};
+pub(crate) use direct::{NeedsOperation, PartlyReceived, PartlySent};
 pub(crate) use operation::{
     CallerBuffers, Finished, Outcome, Payload, RecvBuffer, RecvRequest, RequestId, SendRequest,
 };

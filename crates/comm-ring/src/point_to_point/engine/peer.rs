@@ -241,7 +241,7 @@ impl PeerState {
         }
     }
 
-    /// Stops sending, because the stream broke.
+    /// Stops sending, because the stream broke or ends in the middle of a frame.
     pub(crate) fn close_send(&mut self) {
         self.is_send_closed = true;
         self.in_flight.clear();

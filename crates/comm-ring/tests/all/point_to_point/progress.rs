@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use comm_core::{
-    ChannelId, ChannelKind, Comm, Fabric, HostView, HostViewMut, Incoming, Outgoing, Received, Result,
+    ChannelId, ChannelKind, Comm, Error, Fabric, HostView, HostViewMut, Incoming, Outgoing, Received, Result,
     Source, StartedSend, TagMatch, Transport, Unsent, Until,
 };
 use comm_ring::{RingCommunicator, RingConfig};
@@ -300,6 +300,36 @@ fn a_message_is_posted_only_if_it_is_not_sent_at_once() {
             "{posts:?}"
         );
         await_all(&comm, 1, &count);
+    });
+}
+
+/// A message that cannot be posted.
+struct Unpostable(Vec<u32>);
+
+impl Unsent for Unpostable {
+    fn view(&self) -> Result<HostView<'_>> {
+        Ok(HostView::new(&self.0))
+    }
+
+    fn post(&mut self) -> Result<Box<dyn Outgoing>> {
+        Err(Error::Cancelled)
+    }
+}
+
+#[test]
+fn a_message_whose_rest_cannot_be_posted_is_never_received() {
+    let network = InProcessConfig::default().capacity(100);
+    crate::common::world(2, &network, &tight(), |comm| {
+        if comm.rank() == 1 {
+            let received = comm.recv(0, 1, &mut [0_u32; 50]);
+            assert!(received.is_err(), "{received:?}");
+            return;
+        }
+        let started = comm.communicator().start_send(1, 1, &mut Unpostable(vec![7; 50]), comm.options());
+        assert!(matches!(started, StartedSend::Ended(Err(Error::Cancelled))), "{started:?}");
+        // It would be received as the rest of the message.
+        let sent = comm.send(1, 1, &[8_u32; 50]);
+        assert!(matches!(sent, Err(Error::Poisoned(_))), "{sent:?}");
     });
 }
 

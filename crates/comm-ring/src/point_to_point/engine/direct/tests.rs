@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, HostViewMut, Incoming, Result};
+use comm_core::{ChannelId, ChannelKind, Fabric, GroupId, HostViewMut, Incoming, Loss, Result};
 use comm_sim::in_process::{InProcessConfig, InProcessTransport, Release, run};
 
 use super::super::{Payload, RecvBuffer};
@@ -53,7 +53,7 @@ impl End {
         1 - self.engine.group.rank()
     }
 
-    fn send_at_once(&mut self, tag: u64, message: &[u8]) -> DirectSend {
+    fn send_at_once(&mut self, tag: u64, message: &[u8]) -> Result<(), Option<PartlySent>> {
         let to = (self.other(), tag);
         self.engine.send_at_once(&mut self.transport, to, HostView::new(message))
     }
@@ -62,15 +62,12 @@ impl End {
         MatchKey { from: Source::Rank(self.other()), tag: TagMatch::Any }
     }
 
-    /// Sends a message, of which `direct` has been sent already.
-    fn send_with_operation(&mut self, tag: u64, message: &[u8], direct: DirectSend) {
+    /// Sends a message, or its rest after `partly`.
+    fn send_with_operation(&mut self, tag: u64, message: &[u8], partly: Option<PartlySent>) {
         let payload = Payload::Copied(message.to_vec());
         let send = SendRequest::new((1, tag), (DType::U8, message.len()), payload);
         let request = self.engine.next_request();
-        match direct {
-            DirectSend::Partly(rest) => self.engine.send_rest(request, send, TIMEOUT, rest),
-            _ => self.engine.send(request, send, TIMEOUT, &CallerBuffers::default()),
-        }
+        self.engine.send_rest(request, send, TIMEOUT, partly, &CallerBuffers::default());
     }
 
     fn recv_at_once(
@@ -82,16 +79,13 @@ impl End {
         self.engine.recv_at_once(&mut self.transport, key, (buffer, DType::U8), partly)
     }
 
-    /// Receives a message, of which `partly` has been received already, into `buffer`.
+    /// Receives a message, or its rest after `partly`, into `buffer`.
     fn recv_with_operation(&mut self, buffer: Vec<u8>, partly: Option<PartlyReceived>) {
         let capacity = (buffer.len(), DType::U8);
         let owned = RecvBuffer::Owned(Box::new(In(buffer, Arc::clone(&self.log))));
         let (request, recv) =
             (self.engine.next_request(), RecvRequest::new((ALL.from, ALL.tag), capacity, owned));
-        match partly {
-            Some(message) => self.engine.recv_rest(request, recv, TIMEOUT, message),
-            None => self.engine.recv(request, recv, TIMEOUT, &mut CallerBuffers::default()),
-        }
+        self.engine.recv_rest(request, recv, TIMEOUT, partly, &mut CallerBuffers::default());
         self.notify_owners();
     }
 
@@ -116,7 +110,7 @@ fn a_short_message_needs_no_operation() {
     let mut buffer = [0; 100];
     assert_eq!(b.recv_at_once(ALL, &mut buffer, &mut None), Ok(None));
     for (tag, length) in [(5, 0), (6, 1), (u64::MAX, 100)] {
-        assert_eq!(a.send_at_once(tag, &message(tag, length)), DirectSend::Whole);
+        assert_eq!(a.send_at_once(tag, &message(tag, length)), Ok(()));
         let received = b.recv_at_once(ALL, &mut buffer, &mut None).unwrap().unwrap();
         assert_eq!((received.source, received.tag, received.len), (0, tag, length));
         assert_eq!(buffer[..length], message(tag, length));
@@ -130,8 +124,8 @@ fn a_message_that_is_sent_at_once_may_be_longer_than_one_that_an_operation_sends
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
     let limit = 4 * LONGEST;
     a.engine.eager_bytes = LONGEST;
-    assert_eq!(a.send_at_once(1, &message(1, limit + 1)), DirectSend::Nothing);
-    assert_eq!(a.send_at_once(2, &message(2, limit)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(1, &message(1, limit + 1)), Err(None));
+    assert_eq!(a.send_at_once(2, &message(2, limit)), Ok(()));
     // Nobody receives it yet, so it is stored.
     while b.progress() {}
     b.recv_with_operation(vec![0; limit], None);
@@ -151,9 +145,9 @@ fn messages_keep_their_order_and_bytes_with_and_without_operations() {
         while b.log.lock().unwrap().len() < lengths.len() {
             if sent < lengths.len() && random.bool() {
                 let (tag, bytes) = (sent as u64, message(sent as u64, lengths[sent]));
-                let direct = if random.bool() { a.send_at_once(tag, &bytes) } else { DirectSend::Nothing };
-                if direct != DirectSend::Whole {
-                    a.send_with_operation(tag, &bytes, direct);
+                let at_once = if random.bool() { a.send_at_once(tag, &bytes) } else { Err(None) };
+                if let Err(partly) = at_once {
+                    a.send_with_operation(tag, &bytes, partly);
                 }
                 sent += 1;
             }
@@ -188,7 +182,7 @@ fn messages_keep_their_order_and_bytes_with_and_without_operations() {
 #[test]
 fn a_message_that_does_not_fit_or_match_stays_for_an_operation() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
-    assert_eq!(a.send_at_once(3, &message(3, 50)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(3, &message(3, 50)), Ok(()));
     let mut buffer = [0; 50];
     let other = MatchKey { tag: TagMatch::Is(4), ..ALL };
     assert_eq!(b.recv_at_once(other, &mut buffer, &mut None), Err(NeedsOperation));
@@ -204,14 +198,14 @@ fn a_message_that_does_not_fit_or_match_stays_for_an_operation() {
 fn a_message_belongs_to_the_receive_that_was_posted_first() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
     b.recv_with_operation(vec![0; 10], None);
-    assert_eq!(a.send_at_once(1, &message(1, 10)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(1, &message(1, 10)), Ok(()));
     assert_eq!(b.recv_at_once(ALL, &mut [0; 10], &mut None), Err(NeedsOperation));
     b.progress();
     assert_eq!(*b.log.lock().unwrap(), [(1, message(1, 10))]);
     // An unexpected message is older than one that has not been read yet.
-    assert_eq!(a.send_at_once(2, &message(2, 10)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(2, &message(2, 10)), Ok(()));
     b.progress();
-    assert_eq!(a.send_at_once(3, &message(3, 10)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(3, &message(3, 10)), Ok(()));
     assert_eq!(b.recv_at_once(ALL, &mut [0; 10], &mut None), Err(NeedsOperation));
 }
 
@@ -222,7 +216,7 @@ fn messages_sent_at_once_use_at_most_the_credit_and_get_it_back() {
     let cost = credit_cost(bytes.len());
     for _ in 0..3 {
         let mut sent = 0;
-        while a.send_at_once(0, &bytes) == DirectSend::Whole {
+        while a.send_at_once(0, &bytes) == Ok(()) {
             sent += 1;
         }
         assert!(sent > 0 && a.engine.peers[1].spent <= CREDIT);
@@ -231,7 +225,7 @@ fn messages_sent_at_once_use_at_most_the_credit_and_get_it_back() {
             assert!(b.recv_at_once(ALL, &mut buffer, &mut None).unwrap().is_some());
         }
         // The credit has arrived, and must be read before the next message.
-        assert_eq!(a.send_at_once(0, &bytes), DirectSend::Nothing);
+        assert_eq!(a.send_at_once(0, &bytes), Err(None));
         a.progress();
     }
 }
@@ -247,27 +241,27 @@ fn abort(end: &mut End) {
 fn a_rank_that_only_sends_hears_of_the_end() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
     abort(&mut b);
-    assert_eq!(a.send_at_once(0, &[1]), DirectSend::Whole);
+    assert_eq!(a.send_at_once(0, &[1]), Ok(()));
     assert!(matches!(a.engine.check_usable(), Err(Error::Poisoned(_))));
-    assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
+    assert_eq!(a.send_at_once(0, &[1]), Err(None));
 }
 
 #[test]
 fn a_send_leaves_a_message_that_has_arrived_to_its_receive() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default());
     let mut buffer = [0; 100];
-    assert_eq!(a.send_at_once(1, &message(1, 100)), DirectSend::Whole);
+    assert_eq!(a.send_at_once(1, &message(1, 100)), Ok(()));
     for tag in 2..20 {
         for end in [&mut b, &mut a] {
-            assert_eq!(end.send_at_once(tag, &message(tag, 100)), DirectSend::Whole);
+            assert_eq!(end.send_at_once(tag, &message(tag, 100)), Ok(()));
             let received = end.recv_at_once(end.other_key(), &mut buffer, &mut None).unwrap().unwrap();
             assert_eq!(received.len, 100);
             assert_eq!(buffer[..], message(received.tag, 100));
         }
     }
-    assert_eq!(b.send_at_once(20, &[]), DirectSend::Whole);
+    assert_eq!(b.send_at_once(20, &[]), Ok(()));
     abort(&mut b);
-    assert_eq!(a.send_at_once(20, &[]), DirectSend::Whole);
+    assert_eq!(a.send_at_once(20, &[]), Ok(()));
     assert!(a.engine.check_usable().is_ok());
     a.progress();
     assert!(matches!(a.engine.check_usable(), Err(Error::Poisoned(_))));
@@ -277,17 +271,17 @@ fn a_send_leaves_a_message_that_has_arrived_to_its_receive() {
 fn nothing_is_sent_at_once_while_something_else_waits() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default().capacity(4 << 20));
     a.engine.peers[1].queue.push_back(QueuedFrame::bare(Frame::Credit { amount: 1 }));
-    assert_eq!(a.send_at_once(0, &[1]), DirectSend::Nothing);
+    assert_eq!(a.send_at_once(0, &[1]), Err(None));
     a.engine.peers[1].queue.clear();
     let (request, probe) = (a.engine.next_request(), MatchKey { from: Source::Any, tag: TagMatch::Any });
     a.engine.probe(request, probe, TIMEOUT);
     // A longer message would delay what others wait for.
     let (short, long) = (message(0, a.engine.eager_bytes), message(0, a.engine.eager_bytes + 1));
-    assert_eq!(a.send_at_once(0, &long), DirectSend::Nothing);
+    assert_eq!(a.send_at_once(0, &long), Err(None));
     assert_eq!(b.recv_at_once(ALL, &mut [0], &mut None), Ok(None));
-    assert_eq!(a.send_at_once(0, &short), DirectSend::Whole);
+    assert_eq!(a.send_at_once(0, &short), Ok(()));
     assert!(a.engine.cancel(request, Error::Cancelled));
-    assert_eq!(a.send_at_once(0, &long), DirectSend::Whole);
+    assert_eq!(a.send_at_once(0, &long), Ok(()));
 }
 
 #[test]
@@ -295,11 +289,26 @@ fn a_message_whose_memory_is_still_read_is_not_sent_yet() {
     let [mut a, mut b] = End::pair(&InProcessConfig::default().release(Release::OnConsume));
     let (bytes, mut buffer) = (message(1, 100), [0; 100]);
     for tag in [1, 2] {
-        let direct = a.send_at_once(tag, &bytes);
-        assert!(matches!(direct, DirectSend::Partly(_)), "{direct:?}");
-        a.send_with_operation(tag, &bytes, direct);
+        let partly = a.send_at_once(tag, &bytes).unwrap_err();
+        assert!(partly.is_some());
+        a.send_with_operation(tag, &bytes, partly);
         assert!(!a.progress() && a.engine.operations.len() == 1);
         assert!(b.recv_at_once(ALL, &mut buffer, &mut None).unwrap().is_some());
         assert!(a.progress() && a.engine.operations.is_empty());
+    }
+}
+
+#[test]
+fn nothing_follows_a_message_that_was_cut() {
+    let [mut a, mut b] = End::pair(&InProcessConfig::default().capacity(100));
+    b.recv_with_operation(vec![0; 150], None);
+    let partly = a.send_at_once(1, &message(1, 150)).unwrap_err();
+    a.send_with_operation(1, &message(1, 150), partly);
+    a.engine.end_all(Error::Internal("the program stopped".into()));
+    a.engine.report_death(2, &Loss::Reported { by: 3, detail: "as long as the rest".repeat(10) });
+    for _ in 0..10 {
+        assert!(b.log.lock().unwrap().is_empty(), "the report is not the rest of the message");
+        a.engine.linger(&mut a.transport);
+        b.progress();
     }
 }
