@@ -14,7 +14,7 @@ use comm_core::{During, Error, Loss};
 
 use crate::announcements::{ANNOUNCED_BYTES_MAX, InlineMessage};
 use crate::cma::CmaPeer;
-use crate::copy_path::PathSelector;
+use crate::copy_path::{PathSelector, PieceClass};
 use crate::exporter::{ExportConfig, REGION_MESSAGE_BYTES, RegionExporter, RegionMessage};
 use crate::positions::{Control, Reader, Writer};
 use crate::region_cache::RegionCache;
@@ -91,7 +91,9 @@ pub(crate) struct Peer {
     writer: Writer,
     reader: Reader,
     stride: usize,
-    path_selector: PathSelector,
+    /// For messages that are announced.
+    short_path: PathSelector,
+    long_path: PathSelector,
     /// `None` if everything is copied.
     exporter: Option<RegionExporter>,
     /// The longest message that is announced.
@@ -133,7 +135,8 @@ impl Peer {
             writer: Writer::new(capacity),
             reader: Reader::new(capacity),
             stride: (capacity / STRIDES_MIN).min(STRIDE_BYTES_MAX),
-            path_selector: PathSelector::new(),
+            short_path: PathSelector::new(PieceClass::SHORT),
+            long_path: PathSelector::new(PieceClass::LONG),
             exporter: export.map(RegionExporter::new),
             small_max: copied_max.min(ANNOUNCED_BYTES_MAX),
             region_cache: RegionCache::default(),

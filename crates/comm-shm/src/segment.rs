@@ -23,6 +23,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
+use crate::copy_path::CopyPath;
 use crate::positions::Control;
 use crate::prefetch::{self, Intent};
 
@@ -129,8 +130,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Announces how this side fences before it sleeps, and the proof of its process. This side
-    /// writes to the ring `outgoing`.
+    /// Announces the fence that this side makes before it sleeps, and the proof of its process.
+    /// This side writes to the ring `outgoing`.
     fn announce(&self, outgoing: Direction) {
         self.control(outgoing).writer().announce_membarrier();
         self.control(outgoing.opposite()).reader().announce_membarrier();
@@ -258,8 +259,12 @@ impl Segment {
         unsafe { copy_raw(bytes.as_ptr(), self.address(direction, position), len) };
     }
 
-    /// Copies like [`Segment::copy_in`], with non-temporal stores.
-    pub(crate) fn copy_in_non_temporal(&self, direction: Direction, position: u64, bytes: &[u8]) {
+    /// Copies like [`Segment::copy_in`], along a path.
+    #[inline]
+    pub(crate) fn copy_along(&self, path: CopyPath, direction: Direction, position: u64, bytes: &[u8]) {
+        if path == CopyPath::Cached {
+            return self.copy_in(direction, position, bytes);
+        }
         let len = bytes.len().min(self.capacity);
         // SAFETY: as in `copy_in`.
         unsafe { copy_raw_non_temporal(bytes.as_ptr(), self.address(direction, position), len) };

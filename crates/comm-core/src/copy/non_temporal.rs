@@ -37,10 +37,11 @@ pub unsafe fn copy_raw_non_temporal(from: *const u8, into: *mut u8, len: usize) 
 unsafe fn copy_with(copy_lines: lines::CopyLines, from: *const u8, into: *mut u8, len: usize) {
     let head = into.align_offset(lines::LINE).min(len);
     let tail = head + (len - head) / lines::LINE * lines::LINE;
-    // SAFETY: `head` is at most `len`.
-    unsafe { copy_nonoverlapping(from, into, head) };
+    // The lines first: a processor completes stores in order, and the others wait for their lines.
     // SAFETY: the lines end at `tail`, at most `len`, and `into` is aligned from `head` on.
     unsafe { copy_lines(from.wrapping_add(head), into.wrapping_add(head), tail - head) };
+    // SAFETY: `head` is at most `len`.
+    unsafe { copy_nonoverlapping(from, into, head) };
     let (source, target) = (from.wrapping_add(tail), into.wrapping_add(tail));
     // SAFETY: the bytes after `tail` are the rest of the `len` bytes.
     unsafe { copy_nonoverlapping(source, target, len - tail) };

@@ -1,14 +1,11 @@
 //! Sends bytes to a peer: copied into the ring, or as descriptors of memory that the peer reads.
 
-use std::hint::black_box;
 use std::io::IoSlice;
-use std::time::Instant;
 
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
 use crate::announcements::INLINE_BYTES_MAX;
-use crate::copy_path::{CopyMode, CopyPath};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
@@ -115,7 +112,7 @@ impl Peer {
         let Connection { segment, outgoing, .. } = &self.connection;
         let later = self.writer.position() + len as u64;
         segment.control(*outgoing).announcements().of(later).prefetch(Intent::Write);
-        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX {
+        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached() {
             segment.prefetch_to_write(*outgoing, self.writer.ring_position() + len as u64, len);
         }
     }
@@ -140,13 +137,19 @@ impl Peer {
     #[inline]
     fn send_short(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
         let Connection { segment, outgoing, .. } = &self.connection;
-        if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
-            segment.prefetch_to_write(*outgoing, self.writer.ring_position(), len);
+        let begin = self.writer.ring_position();
+        let mut end = begin + len as u64;
+        if !self.short_path.is_cached() {
+            segment.prefetch_to_write(*outgoing, begin, 1);
+            segment.prefetch_to_write(*outgoing, end - 1, 1);
+        } else if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
+            segment.prefetch_to_write(*outgoing, begin, len);
         }
-        for piece in pieces {
-            segment.copy_in(*outgoing, self.writer.ring_position(), piece);
-            self.writer.advance(piece.len());
+        for piece in pieces.iter().rev() {
+            end -= piece.len() as u64;
+            self.short_path.copy(piece, |path| segment.copy_along(path, *outgoing, end, piece));
         }
+        self.writer.advance(len);
         self.writer.announce(segment.control(*outgoing), None)
     }
 
@@ -232,19 +235,7 @@ impl Peer {
     fn write(&mut self, bytes: &[u8], stride_bytes: usize) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
-        let copy = |path| match path {
-            CopyPath::Cached => segment.copy_in(*outgoing, position, bytes),
-            CopyPath::NonTemporal => segment.copy_in_non_temporal(*outgoing, position, bytes),
-        };
-        match self.path_selector.choose(bytes.len()) {
-            CopyMode::Plain(path) => copy(path),
-            CopyMode::Measured(path) => {
-                load_into_cache(bytes);
-                let begin = Instant::now();
-                copy(path);
-                self.path_selector.record(bytes.len(), begin.elapsed());
-            }
-        }
+        self.long_path.copy(bytes, |path| segment.copy_along(path, *outgoing, position, bytes));
         self.writer.advance(bytes.len());
         if self.writer.unpublished() >= stride_bytes as u64 {
             self.publish();
@@ -296,16 +287,10 @@ impl Peer {
     }
 }
 
-/// Returns after how many bytes of a piece the next ones are published: so few that the peer soon
+/// Returns the number of bytes of a piece that are published together: so few that the peer soon
 /// begins to read, but no fewer than a publication is worth.
 fn stride(piece_bytes: usize, max: usize) -> usize {
     (piece_bytes / STRIDES_PER_PIECE).max(STRIDE_BYTES_MIN).min(max)
-}
-
-/// Brings bytes into the cache, so that the time to fetch them from memory is not measured.
-fn load_into_cache(bytes: &[u8]) {
-    let lines = bytes.iter().step_by(64);
-    black_box(lines.fold(0_u8, |sum, byte| sum ^ *byte));
 }
 
 #[cfg(test)]
