@@ -11,11 +11,12 @@ pub struct SharedMemoryConfig {
     /// The capacity of a ring in bytes: how far a sender can be ahead of its receiver. A power of
     /// two, from [`SharedMemoryConfig::RING_BYTES_MIN`] to [`SharedMemoryConfig::RING_BYTES_MAX`];
     /// at least one page is used. Each pair of ranks has two rings per channel, whose memory is
-    /// allocated when the channel is opened. To limit that memory, channels of more than eight
-    /// ranks have proportionally smaller rings, down to 64 KiB. If a host has more ranks of a
-    /// channel than processors, its rings have a quarter of the capacity: such ranks run in turns,
-    /// so all rings fill before they are read, and should fit in the cache. Control channels, which
-    /// carry short frames, also have smaller ones.
+    /// allocated when it is used for the first time. A ring should not fit in the second-level
+    /// cache of a processor: a line is written faster once the reader's caches have dropped it. To
+    /// limit the memory, channels of more than four ranks have proportionally smaller rings, down
+    /// to 64 KiB. If a host has more ranks of a channel than processors, its rings have an eighth
+    /// of the capacity: such ranks run in turns, so all rings fill before they are read, and should
+    /// fit in the cache. Control channels, which carry short frames, also have smaller ones.
     pub ring_bytes: usize,
     /// The minimum size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
     /// that other ranks read in place; smaller ones are copied through the ring. `usize::MAX` means
@@ -46,10 +47,11 @@ impl SharedMemoryConfig {
     /// The largest capacity of a ring of a control channel.
     const CONTROL_RING_BYTES: usize = 8192;
     /// The maximum number of ranks of a channel whose rings have the configured capacity.
-    const RANKS_FULL: usize = 8;
-    /// The divisor of the capacity for ranks that share processors. With a quarter, an all-to-all
-    /// of 4 to 8 ranks on two processors takes 0.6 to 0.9 times as long as with the whole.
-    const SHARED_PROCESSORS_DIVISOR: usize = 4;
+    const RANKS_FULL: usize = 4;
+    /// The least divisor of the capacity for ranks that share processors, and the additional one
+    /// for many of them. With 256 KiB, an all-to-all of 4 to 8 ranks on two processors takes 0.6 to
+    /// 0.9 times as long as with 1 MiB.
+    const SHARED_PROCESSORS_DIVISORS: (usize, usize) = (8, 4);
     /// The smallest capacity to which rings are reduced in channels of many ranks.
     const REDUCED_RING_BYTES_MIN: usize = 64 * 1024;
 
@@ -106,23 +108,32 @@ impl SharedMemoryConfig {
         Err(Error::setting("ring_bytes", self.ring_bytes.to_string(), reason))
     }
 
-    /// Returns the capacity of the rings of a channel between `ranks` ranks of a host, at least a
-    /// page.
+    /// Returns the capacity in bytes of a ring of a channel of data between `ranks` ranks of a host
+    /// with this number of processors, at least a page.
+    #[must_use]
+    pub fn data_ring_bytes(&self, ranks: usize, processors: usize) -> usize {
+        let by_ranks = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two();
+        let (least, additional) = Self::SHARED_PROCESSORS_DIVISORS;
+        let divisor = if ranks > processors { least.max(by_ranks * additional) } else { by_ranks };
+        let reduced = (self.ring_bytes / divisor).max(Self::REDUCED_RING_BYTES_MIN);
+        self.ring_bytes.min(reduced).max(rustix::param::page_size())
+    }
+
+    /// Returns the capacity of the rings of a channel of any kind.
     pub(crate) fn capacity(&self, kind: ChannelKind, ranks: usize, processors: usize) -> usize {
-        let by_processors = if ranks > processors { Self::SHARED_PROCESSORS_DIVISOR } else { 1 };
-        let divisor = ranks.div_ceil(Self::RANKS_FULL).next_power_of_two() * by_processors;
-        let max = match kind {
-            ChannelKind::Control => Self::CONTROL_RING_BYTES,
-            _ => (self.ring_bytes / divisor).max(Self::REDUCED_RING_BYTES_MIN),
-        };
-        self.ring_bytes.min(max).max(rustix::param::page_size())
+        match kind {
+            ChannelKind::Control => {
+                self.ring_bytes.min(Self::CONTROL_RING_BYTES).max(rustix::param::page_size())
+            }
+            _ => self.data_ring_bytes(ranks, processors),
+        }
     }
 }
 
 impl Default for SharedMemoryConfig {
     fn default() -> Self {
         Self {
-            ring_bytes: 1 << 20,
+            ring_bytes: 2 << 20,
             zero_copy_bytes: 128 << 10,
             single_copy_bytes: None,
             full_mesh_max: Self::FULL_MESH_MAX,
@@ -181,8 +192,8 @@ mod tests {
         let config = SharedMemoryConfig::default();
         for kind in [ChannelKind::Collective, ChannelKind::PointToPoint] {
             let capacities =
-                [1, 2, 8, 9, 16, 17, 64, 128, 1000].map(|ranks| config.capacity(kind, ranks, ranks) >> 10);
-            assert_eq!(capacities, [1024, 1024, 1024, 512, 512, 256, 128, 64, 64]);
+                [1, 2, 4, 5, 8, 9, 16, 17, 128, 1000].map(|ranks| config.capacity(kind, ranks, ranks) >> 10);
+            assert_eq!(capacities, [2048, 2048, 2048, 1024, 1024, 512, 512, 256, 64, 64]);
         }
         for ring_bytes in [4096, 8192, 1 << 18] {
             let config = SharedMemoryConfig { ring_bytes, ..Default::default() };
@@ -199,6 +210,6 @@ mod tests {
         let config = SharedMemoryConfig::default();
         let capacities = [(2, 2), (3, 2), (8, 2), (8, 8), (9, 8), (64, 63), (1000, 2)]
             .map(|(ranks, processors)| config.capacity(ChannelKind::Collective, ranks, processors) >> 10);
-        assert_eq!(capacities, [1024, 256, 256, 1024, 128, 64, 64]);
+        assert_eq!(capacities, [2048, 256, 256, 1024, 128, 64, 64]);
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::{Facts, Interface};
 use super::{JobSize, folders, gpu};
 
-/// The connections between two ranks of a group, each of which is a descriptor of both.
+/// The number of connections between two ranks of a group; each takes a descriptor of both.
 const CONNECTIONS: u64 = 3;
 /// The descriptors that a program has otherwise.
 const DESCRIPTORS_SPARE: u64 = 64;
@@ -95,7 +95,8 @@ fn descriptors(facts: &Facts, job: &JobSize) -> Option<Problem> {
 
 fn memory(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let (available, local) = (facts.memory?, job.local_ranks);
-    let needed = local * local.saturating_sub(1) / 2 * RINGS_PER_PAIR * ring_bytes(job.ranks);
+    let ring = SharedMemoryConfig::default().data_ring_bytes(job.ranks, usize::MAX);
+    let needed = local * local.saturating_sub(1) / 2 * RINGS_PER_PAIR * ring;
     (needed > available).then(|| {
         let mebibytes = |bytes: usize| bytes >> 20;
         let text = format!(
@@ -106,13 +107,6 @@ fn memory(facts: &Facts, job: &JobSize) -> Option<Problem> {
         );
         Problem::error(text, "start fewer ranks, or raise the limit of the control group")
     })
-}
-
-/// Returns the capacity of a ring with the default settings, which is less in groups of more than
-/// eight ranks.
-fn ring_bytes(ranks: usize) -> usize {
-    let largest = SharedMemoryConfig::default().ring_bytes;
-    (largest / ranks.div_ceil(8).next_power_of_two()).max(64 << 10)
 }
 
 /// A name that resolves to loopback is the default of Debian. Ranks of other hosts get a usable
@@ -254,7 +248,7 @@ mod tests {
     fn each_problem_names_the_host_and_the_cause() {
         use Severity::{Error, Warning};
         has(|it| it.open_files = Some(64), Error, "opens 85 files, and 64 are allowed");
-        has(|it| it.memory = Some(16 << 20), Error, "need up to 24 MiB for shared memory, and 16 MiB");
+        has(|it| it.memory = Some(16 << 20), Error, "need up to 48 MiB for shared memory, and 16 MiB");
         has(|it| it.environment = Some("COMM_TIMEOUT_S".into()), Error, "COMM_TIMEOUT_S");
         has(|it| it.resolves_to = vec!["127.0.1.1".parse().unwrap()], Warning, "127.0.1.1");
         has(|it| it.resolves_to.clear(), Warning, "does not resolve");
