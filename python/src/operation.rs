@@ -10,7 +10,7 @@ use crate::errors::exception;
 use crate::members::Kept;
 use crate::queue::{Queue, Turn};
 
-/// The longest wait in one piece, after which signals such as that of Ctrl-C are handled.
+/// The longest wait in one piece, after which signals such as Ctrl-C's are handled.
 const TURN: Duration = Duration::from_millis(100);
 
 /// An operation that runs in the background.

@@ -75,8 +75,8 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an error in a forked child, in which nothing runs what is queued, and another thread
-    /// of the parent may have locked the state for ever.
+    /// Returns an error in a forked child, in which nothing runs the queue, and another thread of
+    /// the parent may have locked the state for ever.
     pub(crate) fn check_process(&self) -> Result<()> {
         match (self.process, process::id()) {
             (owner, process) if owner == process => Ok(()),
@@ -144,7 +144,7 @@ impl Queue {
         true
     }
 
-    /// Lets an assistant run what is queued, if all threads of the group run callbacks.
+    /// Lets an assistant run the queue, if all threads of the group run callbacks.
     fn call_assistant(self: &Arc<Self>, state: &mut Turns) {
         let threads = 1 + state.assistants.len();
         if state.waiting.is_empty() || state.is_closed || state.in_callbacks + state.idle < threads {
@@ -161,7 +161,7 @@ impl Queue {
         state.assistants.extend(spawned.ok());
     }
 
-    /// Runs what is queued whenever this thread is called.
+    /// Runs the queue whenever this thread is called.
     fn assist(self: &Arc<Self>) {
         loop {
             while self.run_next() {}

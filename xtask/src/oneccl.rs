@@ -37,7 +37,7 @@ pub(crate) fn folder(wheel: &Wheel) -> PathBuf {
     places::target().join("oneccl").join(format!("{}-{}", wheel.package, wheel.version))
 }
 
-/// Downloads what is not there, and prints the folders.
+/// Downloads the missing packages, and prints the folders.
 pub(crate) fn fetch(out: &mut impl Write) -> Result<()> {
     for wheel in [ONECCL, HWLOC, RUNTIME] {
         let folder = folder(&wheel);

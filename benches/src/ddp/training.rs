@@ -77,8 +77,8 @@ impl Training {
         Ok(loss)
     }
 
-    /// Makes the first step, and compares its averages with those of the gradients that each rank
-    /// computes without synchronization.
+    /// Makes the first step, and compares its averages with the gradients that each rank computes
+    /// without synchronization.
     pub(crate) fn check(&mut self, comm: &Comm, variant: Variant) -> Result<FirstStep> {
         let initial = self.workload.parameters();
         self.local_step()?;

@@ -29,7 +29,7 @@ impl Options {
     comm_core::setters!(limits: BucketLimits, allow_unused: bool);
 }
 
-/// A replica of a module that is trained together with those of all other ranks.
+/// A replica of a module that is trained together with the replicas of all other ranks.
 ///
 /// Parameters are identified by their path in the module, as in `encoder.0.weight`, because burn's
 /// ids are different in every process.
@@ -179,7 +179,7 @@ impl DataParallel {
     }
 }
 
-/// Replaces the selected values in a module with those of rank 0. This is a collective.
+/// Replaces the selected values of a module with the values of rank 0. This is a collective.
 pub(crate) fn broadcast<M: Module>(
     comm: &Comm,
     module: M,

@@ -41,9 +41,9 @@ pub(crate) fn put<M: Module>(module: M, parameters: &Parameters, values: Values)
     walk::replace(module, &mut PutValues { parameters, values })
 }
 
-/// Replaces the selected values in a module with those of rank 0, which are packed into buckets so
-/// that small ones do not cost a call each. Only bytes are sent, so different types share buckets.
-/// This is a collective.
+/// Replaces the selected values of a module with the values of rank 0, packed into buckets so that
+/// small ones do not cost a call each. Only bytes are sent, so different types share buckets. This
+/// is a collective.
 pub(crate) fn broadcast<M: Module>(
     comm: &Comm,
     module: M,

@@ -14,7 +14,7 @@ use crate::place::Average;
 use crate::variables::Variables;
 use crate::{LostGradients, Options, Place, Report, Result, Segments, compare_replicas};
 
-/// A replica of a model that is trained together with those of all other ranks.
+/// A replica of a model that is trained together with the replicas of all other ranks.
 ///
 /// In host memory, gradients are packed into buckets, which are allocated once and sent by another
 /// thread while the next one is packed. On a GPU gradients are averaged in place.

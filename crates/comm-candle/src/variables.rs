@@ -141,7 +141,7 @@ fn describe(found: &Result<Variable>) -> Parameter {
     }
 }
 
-/// Converts candle's element types to those of communicators.
+/// Converts candle's element types to the types of communicators.
 pub(crate) const fn dtype(dtype: candle_core::DType) -> Option<DType> {
     Some(match dtype {
         candle_core::DType::U8 => DType::U8,

@@ -78,8 +78,7 @@ impl Folder {
         Ok(steps)
     }
 
-    /// Returns the steps of all folders, including those of incomplete checkpoints, in ascending
-    /// order.
+    /// Returns the steps of all folders, including incomplete checkpoints, in ascending order.
     fn all_steps(&self) -> Result<Vec<u64>> {
         let entries = fs::read_dir(&self.root).map_err(Error::io("read", &self.root))?;
         let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! The library behind the tool `commctl`, which starts the ranks of a program.
+//! The library of the tool `commctl`, which starts the ranks of a program.
 //!
 //! [`launch::Launch`] starts N processes on this machine, passes each its rank and the world size
 //! through the environment, and terminates all of them when one fails. `commctl run` is its command

@@ -48,7 +48,7 @@ pub(crate) struct Run {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ranks: u32,
 
-    /// Number of hosts, on each of which `commctl run` starts its ranks
+    /// Number of hosts; `commctl run` starts its ranks on each of them
     #[arg(long, value_name = "N", requires = "rendezvous", value_parser = clap::value_parser!(u32).range(1..))]
     nnodes: Option<u32>,
 

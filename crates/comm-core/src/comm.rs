@@ -81,7 +81,7 @@ impl<M: Memory> Comm<M> {
         &self.communicator
     }
 
-    /// Returns the communicator, for what is built over it.
+    /// Returns the communicator, for code that builds on it.
     #[must_use]
     pub fn shared_communicator(&self) -> Arc<M::Communicator> {
         Arc::clone(&self.communicator)
@@ -147,9 +147,9 @@ impl<M: Memory> Comm<M> {
         self.communicator.links()
     }
 
-    /// Returns the last calls of this communicator on this rank, for comparison with those of other
-    /// ranks. Any thread may call this while another one is blocked in a collective. `None` if the
-    /// backend does not record calls: those of NCCL are not recorded.
+    /// Returns the last calls of this communicator on this rank, for comparison with other ranks.
+    /// Any thread may call this while another one is blocked in a collective. `None` if the backend
+    /// does not record calls: those of NCCL are not recorded.
     ///
     /// Messages between two ranks are not recorded.
     ///
@@ -222,7 +222,7 @@ impl<M: Memory> Comm<M> {
         self.communicator.check()
     }
 
-    /// Returns the ranks of which it is known that they have left the group in order, by
+    /// Returns the ranks that are known to have left the group in order, by
     /// [`finalize`](Self::finalize), [`leave`](Self::leave) or dropping their last handle, and not
     /// by a failure. Waits for a call in progress in another thread. Empty if the backend does not
     /// know it.

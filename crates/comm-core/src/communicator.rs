@@ -134,8 +134,8 @@ pub trait Communicator<M: Memory = Host>: Send + Sync {
         Ok(())
     }
 
-    /// Returns the ranks of which it is known that they have left in order. Waits for a call in
-    /// progress in another thread. Empty for a backend that does not know it, which is the default.
+    /// Returns the ranks that are known to have left in order. Waits for a call in progress in
+    /// another thread. Empty for a backend that does not know it, which is the default.
     fn departed(&self) -> Vec<usize> {
         Vec::new()
     }

@@ -142,7 +142,7 @@ pub enum Error {
     Malformed {
         /// The item that was read, as in "the record of rank 3".
         what: String,
-        /// Its content, or what is wrong with it.
+        /// Its content, or its defect.
         content: String,
     },
     /// An invariant of the library does not hold. This is a bug: please report it.
@@ -312,7 +312,7 @@ impl Corruption {
 pub enum IntegrityCheck {
     /// A checksum, which detects accidents.
     Checksum,
-    /// A message authentication code, which also detects attackers who do not know the secret.
+    /// A message authentication code, which also detects attackers that do not know the secret.
     AuthenticationCode,
     /// The authentication tag of a record of TLS, or its form. Records are counted from the
     /// beginning of the connection.

@@ -62,7 +62,7 @@ impl Process {
 /// the generation of an ancestor.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the generation of this process, which differs from that of each ancestor.
+/// Returns the generation of this process, which no ancestor has.
 #[inline]
 fn generation() -> u64 {
     identity().map_or_else(|| own_id().into(), Identity::generation)

@@ -25,7 +25,7 @@ pub enum Refusal {
     #[error("it belongs to another job; the job id (COMM_JOB_ID) must be equal on all ranks")]
     Job,
     /// The ranks disagree on the size of the world.
-    #[error("its world size is {theirs}, but that of this process is {ours}; it must be equal on all ranks")]
+    #[error("its world size is {theirs}, but this process has {ours}; it must be equal on all ranks")]
     WorldSize {
         /// This side's world size.
         ours: usize,

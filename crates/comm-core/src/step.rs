@@ -1,4 +1,4 @@
-//! The steps of which schedules of collectives consist.
+//! The steps of schedules of collectives.
 //!
 //! A schedule is a lazy iterator of [`Step`]s per rank. The executor keeps these rules, and the
 //! verifier checks them:

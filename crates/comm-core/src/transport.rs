@@ -139,8 +139,8 @@ pub trait Transport: Send {
         false
     }
 
-    /// Releases the first `bytes` of what [`Transport::fill_buf`] returned last. Fails if the bytes
-    /// were revoked in the meantime, so that torn data never counts as received.
+    /// Releases the first `bytes` of the last [`Transport::fill_buf`]. Fails if the bytes were
+    /// revoked in the meantime, so that torn data never counts as received.
     fn consume(&mut self, from: usize, bytes: usize) -> Result<()>;
 
     /// Revokes registered memory and the window from peers, before a call that failed returns them
@@ -172,9 +172,9 @@ pub trait Transport: Send {
         wait::yield_now();
     }
 
-    /// Returns whether all peers on this host were last seen on other processors than that of this
-    /// thread, so that a thread which keeps its processor delays none of them. The default is
-    /// `false`: unknown.
+    /// Returns whether all peers on this host were last seen on other processors than this thread,
+    /// so that a thread which keeps its processor delays none of them. The default is `false`:
+    /// unknown.
     fn peers_run_elsewhere(&self) -> bool {
         false
     }

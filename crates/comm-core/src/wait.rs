@@ -163,7 +163,7 @@ impl Waiter {
         if is_short && wait.waited < yield_for { Idle::Yield } else { Idle::Sleep }
     }
 
-    /// Returns how often to poll, without a pause, before the first call of [`idle`](Self::idle):
+    /// Returns the number of polls, without a pause, before the first call of [`idle`](Self::idle):
     /// only once if another thread probably wants the processor.
     #[inline]
     #[must_use]
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
     }
 
-    /// Waits for a time without sleep, and returns what to do after it. All peers run elsewhere.
+    /// Waits for a time without sleep, and returns the next action. All peers run elsewhere.
     fn wait_alone(waiter: &mut Waiter, micros: u64) -> Idle {
         let start = Instant::now();
         for _ in 0..=POLLS {

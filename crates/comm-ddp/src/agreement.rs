@@ -83,7 +83,7 @@ pub(crate) fn all_gather<M: Kernels>(comm: &Comm<M>, own: &[u8], all: &mut [u8])
     M::read(comm, buffer.as_view()?, all)
 }
 
-/// Replaces words with those of rank `root`.
+/// Replaces words with rank `root`'s.
 fn broadcast<M: Kernels>(comm: &Comm<M>, root: usize, words: &mut [u64]) -> Result<()> {
     let mut buffer = M::allocate(comm, DType::U64, words.len())?;
     M::write(comm, buffer.as_view_mut()?, bytemuck::cast_slice(words))?;

@@ -170,8 +170,8 @@ impl<M: Kernels> BucketBuffer<M> {
         Ok(Completed { buffer: self, started, completed: (launch.clock)() })
     }
 
-    /// Sends the averages of this rank's block to the next rank, if ranks get those of the rank
-    /// before them.
+    /// Sends the averages of this rank's block to the next rank, if each rank gets the averages of
+    /// the rank before it.
     fn send_to_neighbor(&mut self, comm: &Comm<M>) -> Result<()> {
         let block = self.block(comm);
         let Some(neighbor) = &mut self.neighbor else { return Ok(()) };

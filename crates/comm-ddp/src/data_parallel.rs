@@ -95,7 +95,7 @@ impl<M: Kernels> DataParallel<M> {
         Self::assemble(comm, parameters, options, (collective, &order))
     }
 
-    /// Creates what a rank needs, without communication. All ranks have the same options, and the
+    /// Creates the state of a rank, without communication. All ranks have the same options, and the
     /// same order of slots in buckets.
     pub(crate) fn assemble(
         comm: Comm<M>,
@@ -303,7 +303,7 @@ impl<M: Kernels> DataParallel<M> {
         Ok(())
     }
 
-    /// Records which ranks had a batch in a step, and how late they were.
+    /// Records the ranks that had a batch in a step, and their delays.
     pub(crate) fn record(&mut self, status: &GroupStatus) {
         self.stragglers.record(&status.times);
         if status.active > 0 {

@@ -234,7 +234,7 @@ pub struct Mismatch {
     pub reference: usize,
 }
 
-/// The difference between a parameter and that of most ranks.
+/// The difference between a parameter and its value on most ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {

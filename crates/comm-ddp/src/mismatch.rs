@@ -96,7 +96,7 @@ mod tests {
         ]
     }
 
-    /// Compares four ranks, of which some have `other`.
+    /// Compares four ranks; some of them have `other`.
     fn found(other: &[Parameter], ranks: &[usize]) -> Mismatch {
         let pick = |rank| if ranks.contains(&rank) { other.to_vec() } else { model() };
         find(&(0..4).map(pick).collect::<Vec<_>>()).expect("the models differ")

@@ -93,7 +93,7 @@ impl Options {
         clock: Clock
     );
 
-    /// Encodes what all ranks must have in common.
+    /// Encodes the options that all ranks must have in common.
     pub(crate) const fn to_words(self) -> [u64; 7] {
         let (divisor, number) = match self.divisor {
             Divisor::Weights => (0, 0.0),
@@ -111,7 +111,7 @@ impl Options {
         [first_bytes as u64, bytes as u64, flags, divisor, number, typical_weight, late_after]
     }
 
-    /// Returns options with what another rank encoded.
+    /// Returns options with the values that another rank encoded.
     pub(crate) fn with_words(self, words: [u64; 7]) -> Self {
         let [first_bytes, bytes, flags, divisor, number, typical_weight, late_after] = words;
         // A limit that does not fit is larger than any bucket.

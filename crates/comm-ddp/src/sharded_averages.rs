@@ -6,7 +6,7 @@ use crate::shard_state::{before, block_of};
 use crate::shards::{Shards, inconsistent};
 use crate::{Averaged, Error, Optimizer, ParameterSet, Result, Scalar};
 
-/// The averages of a step, of which each rank has its blocks.
+/// The averages of a step; each rank has its blocks.
 ///
 /// Dropping them skips the update. All ranks must do the same, for example because
 /// [`ShardedAverages::norm`], which is the same on all, is not finite.
@@ -48,8 +48,8 @@ impl<'a, T: Scalar, O: Optimizer<T>> ShardedAverages<'a, T, O> {
     }
 
     /// Returns whether all gradients are finite, and with
-    /// [`Options::check_finite`](crate::Options::check_finite) whether those of each rank were,
-    /// too. The answer is the same on every rank, for example for
+    /// [`Options::check_finite`](crate::Options::check_finite) whether the gradients of each rank
+    /// were, too. The answer is the same on every rank, for example for
     /// [`LossScaler::update`](crate::LossScaler::update). This is a collective: one all-reduce of a
     /// byte.
     ///

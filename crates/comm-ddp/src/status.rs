@@ -51,13 +51,13 @@ pub(crate) struct GroupStatus {
     pub(crate) used: Vec<bool>,
 }
 
-/// The number of elements before those of the ranks.
+/// The number of elements before the elements of the ranks.
 const HEAD: usize = 6;
 
 /// The number of elements of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatusLayout {
-    /// The number of ranks, each of which has an element.
+    /// The number of ranks; each has an element.
     pub(crate) ranks: usize,
     /// Whether there is a digest, which has an element per bit: it is zero or one in the average
     /// only if all ranks have the same bit.
@@ -116,7 +116,7 @@ impl Status {
 }
 
 impl GroupStatus {
-    /// Decodes the average over all ranks of what [`Status::to_bytes`] encodes.
+    /// Decodes the average over all ranks of the elements that [`Status::to_bytes`] encodes.
     pub(crate) fn from_bytes(bytes: &[u8], dtype: DType, layout: StatusLayout) -> Self {
         let ranks = layout.ranks;
         let elements: Vec<f64> = if dtype == DType::F64 {

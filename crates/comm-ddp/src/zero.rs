@@ -181,7 +181,7 @@ impl<T: Scalar, O: Optimizer<T>> ZeroOptimizer<T, O> {
         self.replicas.parameters().sorted().iter().zip(&mut self.shards.optimizers)
     }
 
-    /// Prepares what goes with the status of the next step.
+    /// Prepares the data that accompany the status of the next step.
     fn prepare_step(&mut self) {
         self.apply_settings();
         self.replicas.reducer.lacks_replica = self.shards.lacks_replica();

@@ -102,7 +102,7 @@ struct HybridEndpoint {
     tcp: Result<TcpEndpoint>,
 }
 
-/// Separates the record of shared memory from that of TCP.
+/// Separates the records of shared memory and TCP.
 const SEPARATOR: char = '\t';
 /// Precedes the reason why there is no TCP record.
 const UNREACHABLE: char = '-';

@@ -42,7 +42,7 @@ struct Copies {
 }
 
 impl Copies {
-    /// Adds what was recorded since the last time.
+    /// Adds the traffic since the last time.
     fn look(&mut self) {
         let address = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
         for call in control().take_calls() {

@@ -233,9 +233,9 @@ impl<P: Protocol> Drop for Registration<P> {
 }
 
 impl<P: Protocol> QueueState<P> {
-    /// Lets the acceptor make progress, and keeps what it has accepted. A later connection replaces
-    /// an earlier one with the same destination, which the peer has abandoned. Returns whether any
-    /// connection was accepted.
+    /// Lets the acceptor make progress, and keeps the connections that it has accepted. A later
+    /// connection replaces an earlier one with the same destination, which the peer has abandoned.
+    /// Returns whether any connection was accepted.
     pub(crate) fn turn(&mut self, protocol: &P) -> io::Result<bool> {
         let max = UNOPENED_MAX.max(protocol.connections_max() * UNOPENED_PER_CONNECTION);
         let capacity = max.saturating_sub(self.accepted.len());

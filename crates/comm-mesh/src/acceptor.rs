@@ -17,7 +17,7 @@ use crate::pending::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Pending, choose_victim};
 use crate::poll::deadline_after;
 use crate::rate_limit::RateLimit;
 
-/// The tokens of listeners are less than this, and those of connections are not.
+/// The tokens of listeners are less than this, and the tokens of connections are not.
 const LISTENERS_MAX: u64 = 1 << 16;
 const EVENTS_PER_TURN: usize = 64;
 

@@ -1,4 +1,4 @@
-//! The time of an all-reduce by this crate, beside that of `MPI_Allreduce` in the same processes.
+//! Measures an all-reduce by this crate and `MPI_Allreduce` in the same processes.
 //!
 //! ```sh
 //! cargo build --release -p comm-mpi --example overhead
@@ -16,7 +16,7 @@ use comm_mpi::{CallMemoryMode, MpiConfig, init_with};
 
 /// The lengths in elements of `f32`, and the calls that are timed together.
 const SIZES: [(usize, u32); 3] = [(1, 1000), (16 << 10, 200), (4 << 20, 5)];
-/// The times of which the median is printed.
+/// The number of times whose median is printed.
 const ROUNDS: usize = 21;
 
 fn main() -> Result<()> {

@@ -8,8 +8,8 @@ use crate::session::{CallContext, Session};
 const WORD: usize = size_of::<u64>();
 
 impl Session {
-    /// Compares the call with those of all other ranks, if that is configured. Every rank has made
-    /// the call when this returns, if the calls are compared.
+    /// Compares the call with the calls of all other ranks, if that is configured. Every rank has
+    /// made the call when this returns, if the calls are compared.
     ///
     /// # Errors
     /// [`Error::Desync`] on every rank if they differ; as [`Session::wait`].
@@ -47,7 +47,7 @@ impl Session {
         self.exchange(memory, total, context)
     }
 
-    /// Sends a word to each rank, and returns those of all ranks for this one.
+    /// Sends a word to each rank, and returns the words of all ranks for this one.
     pub(crate) fn exchange_words(&self, own: &[u64], context: &CallContext<'_>) -> Result<Vec<u64>> {
         let one = [BlockCounts::Equal(1), BlockCounts::Equal(1)];
         let memory = words(own, Collective::AllToAll, one, own.len())?;
@@ -63,7 +63,7 @@ impl Session {
         words.map(<[u64]>::to_vec).map_err(|error| Error::Internal(format!("words are misaligned: {error}")))
     }
 
-    /// Returns the difference between the calls of two ranks, one of which is this rank.
+    /// Returns the difference between the calls of this rank and another one.
     fn find_difference(&self, context: &CallContext<'_>) -> Result<Error> {
         // The length of the signature, and the signature.
         const WORDS: usize = 1 + Signature::ENCODED_MAX.div_ceil(WORD);

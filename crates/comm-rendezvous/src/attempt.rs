@@ -135,8 +135,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Compares this rank's settings with those of the first rank to publish its own. Returns that
-    /// rank and the first difference, if there is one.
+    /// Compares this rank's settings with the settings of the first rank that published some.
+    /// Returns that rank and the first difference, if there is one.
     pub(crate) fn compare(&self) -> Result<Option<(usize, Difference)>> {
         let key = self.key(SETTINGS);
         let Member { rank, settings, .. } = &self.local.member;

@@ -274,8 +274,8 @@ impl<C: GroupConnector> ElasticGroup<C> {
         }
     }
 
-    /// Passes the second barrier, in the new group, of which this rank knows that all members are
-    /// connected in it. The new processes learn from it that the members go on with them.
+    /// Passes the second barrier, in the new group, in which all members are known to be connected.
+    /// The new processes learn from it that the members go on with them.
     ///
     /// If it fails, another member may have lost a rank before it knew the result of the agreement,
     /// and remained in the present group. Then nobody has passed the barrier. So the remaining
@@ -452,7 +452,7 @@ fn decision_timeout(comm: &Comm, growth: Duration) -> Duration {
     comm.options().timeout.saturating_add(growth.saturating_mul(2))
 }
 
-/// Returns what the leader tells the other members of an admission.
+/// Returns the leader's message to the other members about an admission.
 fn plan_of(admitted: &Admitted) -> [u64; 4] {
     let Admitted { round, numbers, .. } = admitted;
     let number = |number: Option<&u64>| number.copied().unwrap_or_default();

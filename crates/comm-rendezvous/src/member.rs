@@ -28,7 +28,7 @@ pub struct Member {
     pub timeout: Duration,
     /// The rank that serves the store, if one does. Errors name it if the store fails.
     pub store_rank: Option<usize>,
-    /// Settings that must be equal on all ranks, besides those of the transport.
+    /// Settings that must be equal on all ranks, besides the settings of the transport.
     pub settings: Settings,
     /// Checks whether the rendezvous can still succeed, at short intervals while this rank waits.
     /// An error fails the rendezvous on every rank. Ranks that already have a group can detect in

@@ -18,8 +18,8 @@ impl Tuning {
     /// The length of the encoding in bytes.
     pub(crate) const ENCODED_BYTES: usize = 104;
 
-    /// The settings of call number 0, in which the members agree on those of all later calls. They
-    /// are the same in every version.
+    /// The settings of call number 0, in which the members agree on the settings of all later
+    /// calls. They are the same in every version.
     pub(crate) const FOR_AGREEMENT: Self = Self {
         window: 32,
         segment_bytes: 256 << 10,

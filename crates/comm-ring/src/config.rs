@@ -16,7 +16,7 @@ pub struct RingConfig {
     pub segments_per_pass: usize,
     /// The cost model by which algorithms are selected. The default is that of the transport.
     pub links: Option<LinkModel>,
-    /// The time after which a blocked call announces to the other ranks what it waits for.
+    /// The time after which a blocked call reports to the other ranks for whom it waits.
     pub announce_after: Duration,
     /// The time for which a rank that detected a failure waits for reports of its cause. A blocked
     /// call asks the other ranks for their state this long before its deadline, but not before half

@@ -1,4 +1,4 @@
-//! The last calls of a communicator, for comparison with those of other ranks.
+//! The last calls of a communicator, for comparison with other ranks.
 
 mod counters;
 mod log;
@@ -161,7 +161,7 @@ impl History {
         if is_kept { log::call(&self.log.runs(), sequence).cloned() } else { None }
     }
 
-    /// Returns the last calls before number `end`, for comparison with those of others.
+    /// Returns the last calls before number `end`, for comparison with other ranks.
     pub(crate) fn before(&self, end: u64) -> Vec<PastCall> {
         let all = self.log.runs();
         let runs = all.iter().filter(|run| run.first < end);

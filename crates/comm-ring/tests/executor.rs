@@ -125,7 +125,7 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
     });
 }
 
-/// Counts how often a receive looks for its message.
+/// Counts the times that a receive looks for its message.
 struct CountedPolls(Arc<AtomicU32>);
 
 impl<T: Transport> Alteration<T> for CountedPolls {
@@ -140,7 +140,7 @@ impl<T: Transport> Alteration<T> for CountedPolls {
     }
 }
 
-/// Returns how often rank 0 of three looks for messages that do not come.
+/// Returns the number of times that rank 0 of three looks for messages that do not come.
 fn polls_in_vain(steps: &[Step]) -> u32 {
     let layout = Layout::uniform(&Partition::even(8, 2));
     let polls = Arc::new(AtomicU32::new(0));

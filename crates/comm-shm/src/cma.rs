@@ -40,7 +40,7 @@ impl Proof {
 }
 
 /// Whether the kernel can read this memory for another process, which it cannot for some memory,
-/// such as that of devices. Returns false on kernels before 5.14, which do not report it.
+/// such as memory of devices. Returns false on kernels before 5.14, which do not report it.
 pub(crate) fn is_readable(bytes: &[u8]) -> bool {
     let page = rustix::param::page_size();
     // One page is enough, because an allocation is of one kind.

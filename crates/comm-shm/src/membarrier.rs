@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Whether this process can execute such fences and takes part in those of others.
+/// Whether this process can execute such fences and takes part in the fences of others.
 #[inline]
 pub(crate) fn is_available() -> bool {
     static IS_REGISTERED: OnceLock<bool> = OnceLock::new();

@@ -163,7 +163,7 @@ impl Writer {
         self.tail - self.published
     }
 
-    /// Publishes what was written, and returns whether the reader must be notified.
+    /// Publishes the written bytes, and returns whether the reader must be notified.
     #[must_use]
     #[inline]
     pub(crate) fn publish(&mut self, control: &Control) -> bool {

@@ -8,7 +8,7 @@ use std::ptr::with_exposed_provenance_mut;
 use crate::heap::large;
 use crate::regions::FoundRegion;
 
-/// The ids of regions of the library have this bit, and those of a program do not.
+/// The ids of regions of the library have this bit; ids of a program do not.
 const PRELOADED: u64 = 1 << 63;
 
 /// A block of memory.

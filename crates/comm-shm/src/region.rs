@@ -222,7 +222,7 @@ impl Region {
     }
 
     /// Replaces whole pages by a copy, so that a peer that is still writing to them does not change
-    /// what this process has there. From now on peers cannot use the region any more.
+    /// the memory that this process has there. From now on peers cannot use the region any more.
     ///
     /// # Errors
     /// If there is no memory for it.

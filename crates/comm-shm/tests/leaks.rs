@@ -66,7 +66,7 @@ fn live() {
     });
 }
 
-/// Sends new regions in both directions, none of which stays mapped after it was dropped.
+/// Sends new regions in both directions; none stays mapped after it was dropped.
 fn exchange_regions() {
     comm_sim::run_each(zero_copy_world(2, 4096, 1), |fabric| {
         let mut channel = fabric.open(WORLD, Instant::now() + SOON).unwrap();

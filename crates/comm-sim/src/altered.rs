@@ -153,7 +153,7 @@ where
     }
 }
 
-/// A transport of which some methods are replaced.
+/// A transport with some replaced methods.
 #[derive(Debug)]
 pub struct AlteredTransport<T, A> {
     /// The inner transport.

@@ -1,6 +1,6 @@
-//! Tests against what no correct peer sends: [`hostile_bytes!`](crate::hostile_bytes) for every
-//! decoder, and [`hostile_input!`](crate::hostile_input) for what has a state, such as a handshake,
-//! a server, or memory that is shared with the peer.
+//! Tests against bytes that no correct peer sends: [`hostile_bytes!`](crate::hostile_bytes) for
+//! every decoder, and [`hostile_input!`](crate::hostile_input) for what has a state, such as a
+//! handshake, a server, or memory that is shared with the peer.
 
 mod fuzz;
 mod input;

@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// A queue of bytes of which only a part is visible to the receiver. Bytes that were shown stay
-/// visible.
+/// A queue of bytes that the receiver sees only a part of. Bytes that were shown stay visible.
 #[derive(Debug, Default)]
 pub(crate) struct ByteQueue {
     bytes: VecDeque<u8>,

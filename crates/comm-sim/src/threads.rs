@@ -19,7 +19,7 @@ where
     run_jobs(parts, &body, run_threads)
 }
 
-/// Like [`run_each`], but `run` runs the jobs, and the code is the same for all closures, of which
+/// Like [`run_each`], but `run` runs the jobs, and the code is the same for all closures, although
 /// each is a type of its own.
 pub(crate) fn run_jobs<P: Send, T: Send>(
     parts: Vec<P>,

@@ -23,7 +23,7 @@ pub(crate) struct Handshaking<T> {
     authorized: Option<T>,
 }
 
-/// A connection whose peer is authenticated, and what the peer is authorized to do.
+/// A connection whose peer is authenticated, and its authorization.
 #[derive(Debug)]
 pub(crate) struct Accepted<T> {
     pub(crate) established: Established,

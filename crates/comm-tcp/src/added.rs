@@ -46,7 +46,7 @@ pub(crate) struct IncomingSocket {
     pub(crate) rank: usize,
     pub(crate) number: u8,
     pub(crate) connection: Connection,
-    /// When its host is lost, if it has come through another interface than that of the channel.
+    /// The time when its host is lost, if it has come through another interface than the channel's.
     pub(crate) keepalive: Option<Keepalive>,
 }
 
@@ -136,8 +136,7 @@ impl AddedSockets {
         watched
     }
 
-    /// Gives up the sockets to a rank of which the host has not answered for too long. Returns
-    /// these.
+    /// Gives up the sockets to a rank whose host has not answered for too long. Returns these.
     pub(crate) fn give_up_unanswered(&mut self, rank: usize, now: Instant) -> Vec<NewSocket> {
         let is_late = |conn: &mut Connecting| {
             let waits = now.saturating_duration_since(conn.since);

@@ -21,9 +21,9 @@ pub struct TcpConfig {
     /// The kernel's receive buffer per socket in bytes (`SO_RCVBUF`). `None` lets the kernel size
     /// it. Smaller values than [`TcpConfig::BUFFER_BYTES_MIN`] are raised to it.
     pub recv_buffer: Option<usize>,
-    /// The number of sockets that carry what this rank sends to a peer on a channel of data, from 1
-    /// to [`TcpConfig::SOCKETS_MAX`]. More than one is faster if the network limits the rate of one
-    /// connection.
+    /// The number of sockets for the bytes that this rank sends to a peer on a channel of data,
+    /// from 1 to [`TcpConfig::SOCKETS_MAX`]. More than one is faster if the network limits the rate
+    /// of one connection.
     ///
     /// `None` means one to a peer on this host, and as many as the network needs to another one, up
     /// to 32: the rank adds sockets to a stream whose rate the network limits, and uses them as
@@ -129,8 +129,8 @@ impl TcpConfig {
         timeout.map(Keepalive::new)
     }
 
-    /// Returns the times of keepalive of sockets that connect other interfaces than those of the
-    /// channels of a group: no other channel shows whether these answer.
+    /// Returns the times of keepalive of sockets that connect other interfaces than the channels of
+    /// a group: no other channel shows whether these answer.
     pub(crate) fn keepalive_of_others(&self) -> Option<Keepalive> {
         self.keepalive_timeout.map(Keepalive::new)
     }

@@ -107,7 +107,7 @@ impl Layer {
         }
     }
 
-    /// Returns what has arrived that is not as it was sent, if nothing can be sent because of it.
+    /// Returns the corruption of received bytes, if nothing can be sent because of it.
     fn corruption(&self) -> Option<Corruption> {
         match self {
             Self::Frames(_) => None,
@@ -234,7 +234,7 @@ impl Connection {
         }
     }
 
-    /// Returns what has arrived that is not as it was sent, if nothing can be sent because of it.
+    /// Returns the corruption of received bytes, if nothing can be sent because of it.
     pub(crate) fn corruption(&self) -> Option<Corruption> {
         self.layer.as_ref().and_then(Layer::corruption)
     }
@@ -393,7 +393,7 @@ impl Connection {
     }
 }
 
-/// One read into two pieces of memory, the first of which may be empty.
+/// One read into two pieces of memory; the first may be empty.
 fn read_vectored(socket: &Socket, first: &mut [u8], second: &mut [u8]) -> rustix::io::Result<usize> {
     if first.is_empty() {
         return rustix::io::read(socket, second);

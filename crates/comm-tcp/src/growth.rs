@@ -1,4 +1,4 @@
-//! When a stream gets more sockets, and how many.
+//! Decides when a stream gets more sockets, and on their number.
 //!
 //! A sender looks at its stream whenever it has sent another megabyte. If bytes were on their way
 //! for most of the time, and the receiver had space for more, then the network limits the rate. The
@@ -35,7 +35,7 @@ const RETRY_MAX: Duration = Duration::from_secs(256);
 /// The number of sockets that a stream may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sockets {
-    /// Only that of the channel.
+    /// Only the socket of the channel.
     One,
     /// This many from the start.
     Fixed(usize),
@@ -280,8 +280,8 @@ impl Growth {
         GrowthPhase::Settled { until: Some(until) }
     }
 
-    /// Returns what has changed in the time that is being measured, once it suffices to know the
-    /// rate that the network allows.
+    /// Returns the changes in the measured time, once they suffice to know the rate that the
+    /// network allows.
     fn measure(&mut self, now: Instant, sample: impl FnOnce() -> Sample) -> Option<Sample> {
         let sufficient = self.window.is_none_or(|(began, _)| now.saturating_duration_since(began) >= WINDOW);
         if !sufficient {

@@ -155,7 +155,7 @@ fn is_ours(ip: IpAddr) -> bool {
         || source_towards(SocketAddr::new(ip, 9)).is_ok_and(|source| source == ip)
 }
 
-/// Returns the addresses of interfaces, except link-local ones and those of interfaces that are
+/// Returns the addresses of interfaces, except link-local ones and addresses of interfaces that are
 /// certainly down.
 fn candidates() -> Result<Vec<Candidate>> {
     let all = if_addrs::get_if_addrs().map_err(|e| Error::io("list the network interfaces", e))?;

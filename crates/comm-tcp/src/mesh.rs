@@ -68,8 +68,8 @@ impl TcpProtocol {
         Connector::new(address, hello, self.identity.protection.clone(), options).reached_before()
     }
 
-    /// The addresses of a rank of the world, without those that are also addresses of this host,
-    /// such as that of a bridge for containers.
+    /// The addresses of a rank of the world, except addresses that this host has, too, such as the
+    /// address of a bridge for containers.
     pub(crate) fn addresses(&self, world_rank: usize) -> impl Iterator<Item = SocketAddr> {
         let Identity { members, rank, .. } = &self.identity;
         let (own, first) = (&members[*rank], members[world_rank].address);
@@ -77,8 +77,8 @@ impl TcpProtocol {
         members[world_rank].addresses().filter(move |address| *address == first || !is_own(*address))
     }
 
-    /// When the host of a peer is lost that has connected this socket, if it did so through another
-    /// interface than that of the channel.
+    /// The time when the host of a peer is lost that has connected this socket, if it did so
+    /// through another interface than the channel's.
     pub(crate) fn keepalive_of(&self, socket: &Socket) -> Option<Keepalive> {
         let Identity { members, rank, .. } = &self.identity;
         let local = socket::local_address(socket).ok()?.ip();

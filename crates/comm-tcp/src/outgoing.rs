@@ -15,7 +15,7 @@ const UNSENT_MAX: u32 = 256 * 1024;
 pub(crate) struct NewSocket {
     /// Its number in the hello.
     pub(crate) number: u8,
-    /// The address to connect to, as an index in those of the peer.
+    /// The address to connect to, as an index into the addresses of the peer.
     pub(crate) address: usize,
 }
 
@@ -83,9 +83,8 @@ impl OutgoingSockets {
         self.growth.is_due(sent)
     }
 
-    /// Decides on the number of sockets that carry the stream, of which `first` is the one with
-    /// which the channel was opened. Returns those to add. [`OutgoingSockets::end_connect`] follows
-    /// for each.
+    /// Decides on the number of sockets that carry the stream; the channel was opened with `first`.
+    /// Returns those to add. [`OutgoingSockets::end_connect`] follows for each.
     pub(crate) fn grow(&mut self, first: &Connection, sent: u64, now: Instant) -> Vec<NewSocket> {
         let used = self.writer.used();
         if used > 0 {
@@ -144,8 +143,8 @@ impl OutgoingSockets {
         }
     }
 
-    /// Gives up the addresses at which no socket could be connected, except that of the channel,
-    /// once none is being connected. Returns these addresses.
+    /// Gives up the addresses at which no socket could be connected, except the channel's, once
+    /// none is being connected. Returns these addresses.
     pub(crate) fn give_up_addresses(&mut self) -> Vec<usize> {
         let failed = std::mem::take(&mut self.failed);
         let is_good = |address: usize| {

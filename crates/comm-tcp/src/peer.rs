@@ -25,7 +25,7 @@ use crate::stripes::{Fault, StripeReader};
 /// The size of the largest element: this many bytes contain a whole element of any type.
 const ELEMENT_BYTES_MAX: usize = 8;
 /// The maximum number of bytes that are sent in a row before one send accepts none, so that the
-/// caller checks what has arrived. Otherwise a peer that drains as fast as this side fills could
+/// caller checks for received bytes. Otherwise a peer that drains as fast as this side fills could
 /// keep it from receiving. Besides, the more bytes are in flight in both directions, the more of
 /// them have left the caches before they are read. It is a little more than a power of two, so that
 /// a message of that size is sent with its header.
@@ -59,8 +59,8 @@ pub(crate) struct Peer {
     accepted: u64,
     /// Whether the last write over added sockets has accepted all that was offered.
     accepted_all: bool,
-    /// The number of bytes before the frame of which a part waits to be sent, if there is one.
-    /// Nothing else is sent in the meantime.
+    /// The number of bytes before the frame whose rest waits to be sent, if there is one. Nothing
+    /// else is sent in the meantime.
     before_held: Option<u64>,
     /// The number of bytes that were read from the sockets.
     received: u64,
@@ -223,7 +223,7 @@ impl Peer {
         held.unwrap_or(self.accepted)
     }
 
-    /// Sends what was accepted but not sent, if the sockets may accept it.
+    /// Sends bytes that were accepted but not sent, if the sockets may accept them.
     pub(crate) fn flush(&mut self) {
         if let Err(errno) = self.outgoing.writer.flush() {
             // The next send returns the error.
@@ -369,7 +369,7 @@ impl Peer {
         Ok(self.ahead.len() - self.unconsumed)
     }
 
-    /// Returns what was read ahead.
+    /// Returns the bytes that were read ahead.
     pub(crate) fn filled(&mut self, at_most: usize) -> RecvBuf<'_> {
         self.unconsumed = if self.ahead.len() < ELEMENT_BYTES_MAX { self.ahead.len() } else { 0 };
         RecvBuf::from_slice(self.ahead.bytes()).first(at_most)

@@ -46,7 +46,7 @@ impl Secret {
         self.keyed(role, messages).verify_slice(proof).is_ok()
     }
 
-    /// Returns a key that only those who know the secret can compute from these messages.
+    /// Returns a key that cannot be computed from these messages without the secret.
     pub(crate) fn derive_key(&self, label: &[u8], messages: &[u8]) -> [u8; KEY_BYTES] {
         self.keyed(label, messages).finalize().into_bytes().into()
     }

@@ -29,7 +29,7 @@ fn value(length: usize) -> Vec<u8> {
 
 const LENGTHS: [usize; 8] = [0, 1, 4095, 16 * 1024, 16 * 1024 + 1, 64 * 1024, 200_000, 1_200_000];
 
-/// Sets and gets values, and checks what the store returns.
+/// Sets and gets values, and checks the values that the store returns.
 fn use_store(store: &TcpStore, patience: Duration) -> Result<()> {
     for (at, length) in LENGTHS.into_iter().enumerate() {
         let key = format!("key {at}");

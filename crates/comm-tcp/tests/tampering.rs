@@ -58,7 +58,7 @@ fn a_relay_that_alters_nothing_is_not_noticed() {
     }
 }
 
-/// Shows that the relay alters what it should.
+/// Shows that the relay alters the bytes that it should.
 #[test]
 fn without_protection_altered_bytes_are_delivered() {
     let alteration = Alteration {
@@ -190,7 +190,8 @@ fn an_altered_handshake_gives_no_channel_or_an_unaltered_one() {
 /// The timeout of calls, which no altered bytes must use up: they are detected when they arrive.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs collectives in a world behind relays. Returns whether each rank got all results.
+/// Runs collectives in a world whose connections lead through relays. Returns whether each rank got
+/// all results.
 fn collectives(size: usize, mode: Mode, alteration: Option<Alteration>) -> (Vec<Result<()>>, bool) {
     let tampering = Arc::new(Tampering::new(alteration));
     let store = with_relays(MemoryStore::default(), Arc::clone(&tampering));

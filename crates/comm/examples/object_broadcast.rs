@@ -23,7 +23,7 @@ struct Settings {
 struct Report {
     rank: usize,
     settings: Settings,
-    /// One entry per step, of which each rank makes another number.
+    /// One entry per step; each rank makes another number of them.
     losses: Vec<f64>,
 }
 

@@ -59,11 +59,11 @@ pub(crate) fn main() -> comm::Result<()> {
     // Rank 0 sorts the elements alone. The comparison also finds one that is missing or extra.
     let (mut expected, found) = (gather(&comm, &unsorted)?, gather(&comm, &sorted)?);
     expected.sort_unstable();
-    assert!(found == expected, "the elements are not sorted, or not those of before");
+    assert!(found == expected, "the elements are not sorted, or others than before");
     let largest = comm.all_gather_scalar(sorted.len())?.into_iter().max().unwrap_or(0);
     if comm.rank() == 0 {
         let (len, ranks) = (found.len(), comm.size());
-        println!("{len} elements are sorted on {ranks} ranks, of which none has more than {largest}");
+        println!("{len} elements are sorted on {ranks} ranks, none with more than {largest}");
     }
     comm.finalize()
 }

@@ -112,8 +112,8 @@ pub struct Config {
     pub interface: Option<String>,
     /// The address to listen on, if it differs from the advertised one.
     pub bind: Option<IpAddr>,
-    /// The address at which others reach this rank, if that is not the address of the interface but
-    /// that of a router that forwards `ports` unchanged (NAT, or a container with published ports).
+    /// The address at which others reach this rank, if it is not the interface's but a router's
+    /// that forwards `ports` unchanged (NAT, or a container with published ports).
     pub advertise: Option<IpAddr>,
     /// The ports on which ranks listen for each other over TCP, one per rank of a host; `None` lets
     /// the system choose. The port of the store is `master_port`.

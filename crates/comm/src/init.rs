@@ -49,7 +49,7 @@ pub fn init_with(config: &Config) -> Result<Comm> {
     join(config).map(|joined| joined.comm(config))
 }
 
-/// Connects to the other ranks through a store that the caller has, for example that of another
+/// Connects to the other ranks through a store of the caller, for example the store of another
 /// library. Every rank calls this. [`Config::store`] and the address of the master do not matter.
 ///
 /// # Errors

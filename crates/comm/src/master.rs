@@ -66,7 +66,7 @@ impl Master {
         Ok(Self { name: name.to_owned(), addresses })
     }
 
-    /// Creates the master with these addresses, of which there is at least one.
+    /// Creates the master with these addresses, at least one.
     pub(crate) fn at(addresses: Vec<SocketAddr>) -> Self {
         let name = addresses.first().map_or_else(String::new, |address| address.ip().to_string());
         Self { name, addresses }

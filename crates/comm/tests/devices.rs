@@ -136,7 +136,7 @@ fn come_and_go() {
     }
 }
 
-/// Waits until a rank reports sums over so many ranks.
+/// Waits until a rank reports sums over this number of ranks.
 fn await_size(rank: &mut Rank, size: usize) {
     while rank.report().unwrap() != format!("sum of {size}") {}
 }

@@ -1,4 +1,4 @@
-//! Tests with real processes, of which one forks.
+//! Tests with real processes; one forks.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -113,7 +113,7 @@ fn call(comm: Comm) {
     refused("recv_async", comm.recv_async(peer, 0, vec![1_u8]).and_then(|work| work.wait()));
 }
 
-/// Makes the calls of ranks of which one has forked.
+/// Makes the calls of ranks; one has forked.
 fn all_reduce(comm: &Comm, times: usize) {
     let (next, last) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
     for round in 0..times {

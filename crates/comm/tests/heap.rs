@@ -40,7 +40,8 @@ fn values(comm: &Comm, len: usize, round: usize) -> Vec<f32> {
     (0..len).map(|at| ((at * 31 + comm.rank() * 7 + round) % 1000) as f32).collect()
 }
 
-/// All-reduces of vectors have the results of those of slices too small to be in segments.
+/// All-reduces of vectors have the same results as all-reduces of slices too small to be in
+/// segments.
 fn all_reduces(comm: Comm) {
     for (round, len) in LENS.into_iter().cycle().take(12).enumerate() {
         let mut whole = values(&comm, len, round);

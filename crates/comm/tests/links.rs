@@ -105,7 +105,7 @@ fn reduce_until_lost(comm: &Comm) {
     }
 }
 
-/// Makes an all-reduce with the ranks that are left, of which none is lost if they are connected.
+/// Makes an all-reduce with the ranks that are left; none is lost if they are connected.
 fn go_on(comm: &Comm) {
     let comm = comm.shrink(&ShrinkOptions::default()).unwrap().comm;
     let mut buffer = vec![1_u32; 1 << 20];

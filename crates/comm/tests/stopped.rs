@@ -1,4 +1,4 @@
-//! Tests with real processes, of which one is stopped by SIGSTOP.
+//! Tests with real processes; one is stopped by SIGSTOP.
 #![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 

@@ -1,7 +1,6 @@
-//! Tests with real processes, of which one is stopped or killed after each step of its part in a
-//! collective on allocated memory: between any two pieces that it sends, receives, or writes into
-//! the memory of another rank. The others give up, and from then on their memory belongs to them
-//! alone.
+//! Tests with real processes; one is stopped or killed after each step of its part in a collective
+//! on allocated memory: between any two pieces that it sends, receives, or writes into the memory
+//! of another rank. The others give up, and from then on their memory belongs to them alone.
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
@@ -177,7 +176,7 @@ fn rank() {
     }
 }
 
-/// Runs a collective of which a rank stops after some of its steps. Returns whether the survivors
+/// Runs a collective in which a rank stops after some of its steps. Returns whether the survivors
 /// completed it, and their largest numbers of steps and of those that wrote into another rank.
 fn stop(role: &str, ranks: usize, signal: &str, (victim, after): (usize, usize)) -> (bool, usize, usize) {
     let (_store, mut processes) = process::start(role, ranks, |rank| {

@@ -1,5 +1,5 @@
-//! Trains a candle model with two ranks, of which one is lost and replaced, to the bits that a
-//! single process gets.
+//! Trains a candle model with two ranks, one of them lost and replaced, to the bits that a single
+//! process gets.
 //!
 //! Both ranks take the whole batch, so that the average of their gradients is that of one process.
 //! A program that trains faster with more ranks gives each its own part, and gets other bits.

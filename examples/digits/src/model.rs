@@ -191,7 +191,7 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Pass<T> {
-    /// Computes the gradient of a bias from that of the outputs.
+    /// Computes the gradient of a bias from the gradient of the outputs.
     fn bias_gradient(&self, gradient: &mut [T]) {
         gradient.fill(T::zero());
         for row in self.delta.chunks_exact(gradient.len()) {
@@ -201,13 +201,13 @@ impl<T: Real> Pass<T> {
         }
     }
 
-    /// Computes the gradient of a weight from that of the outputs.
+    /// Computes the gradient of a weight from the gradient of the outputs.
     fn weight_gradient(&self, index: usize, layer: &Layer<T>, gradient: &mut [T]) {
         let inputs = Matrix::new(&self.activations[index], layer.inputs());
         T::multiply(inputs.transposed(), Matrix::new(&self.delta, layer.outputs()), gradient);
     }
 
-    /// Computes the gradient of the inputs from that of the outputs.
+    /// Computes the gradient of the inputs from the gradient of the outputs.
     fn descend(&mut self, index: usize, layer: &Layer<T>) {
         let inputs = &self.activations[index];
         self.delta_below.resize(inputs.len(), T::zero());
@@ -252,7 +252,7 @@ fn softmax_cross_entropy<T: Real>(logits: &mut [T], labels: &[u8]) -> T {
     loss
 }
 
-/// Returns the number of rows whose largest logit is that of the label.
+/// Returns the number of rows whose largest logit belongs to the label.
 #[must_use]
 pub fn count_correct<T: Real>(logits: &[T], labels: &[u8]) -> u64 {
     let Some(classes) = logits.len().checked_div(labels.len()) else { return 0 };

@@ -331,8 +331,7 @@ impl<T: Real> Trainer<T> {
         self.replicas.timelines()
     }
 
-    /// Returns the bytes that this rank has sent for training, without those of broadcasts and
-    /// evaluations.
+    /// Returns the bytes that this rank has sent for training, without broadcasts and evaluations.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.replicas.bytes_sent(self.comm.size())

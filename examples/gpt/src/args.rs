@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STEPS", default_value = "0", requires = "diloco")]
     pub(crate) delay: usize,
 
-    /// Encoding of what is sent, int8 or int4 [default: floats as they are]
+    /// Encoding of the values that are sent, int8 or int4 [default: floats as they are]
     #[arg(long, value_name = "CODEC", requires = "diloco")]
     pub(crate) codec: Option<BlockCodec>,
 

@@ -14,7 +14,7 @@ pub const BYTES: usize = 256;
 /// The text in gzip's format, whose checksum the decoder verifies. `data/README.md` has its origin.
 const COMPRESSED: &[u8] = include_bytes!("../data/kjv.txt.gz");
 
-/// A text of which the first nine tenths are for training and the rest is for validation.
+/// A text; its first nine tenths are for training, and the rest is for validation.
 #[derive(Debug, Clone)]
 pub struct Text {
     bytes: Vec<u8>,

@@ -59,7 +59,7 @@ impl Outer {
         result
     }
 
-    /// Adds the state that is equal on all ranks to what is saved.
+    /// Adds the state that is equal on all ranks to the saved state.
     pub(crate) fn save_to<'a>(&'a mut self, state: &mut State<'a>) -> Result<()> {
         state.value(PROGRESS, &self.training.progress())?;
         for part in self.training.state()? {

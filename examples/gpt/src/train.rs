@@ -142,8 +142,8 @@ impl Trainer {
         Ok(loss::cross_entropy(&self.model.forward(inputs)?, targets)?)
     }
 
-    /// Validates the model on a sample of the validation part, and adds the loss, and those of the
-    /// last steps, to the history. Returns the loss in bits per byte.
+    /// Validates the model on a sample of the validation part, and adds this loss and the losses of
+    /// the last steps to the history. Returns the loss in bits per byte.
     ///
     /// # Errors
     /// If the ranks cannot communicate.

@@ -1,4 +1,4 @@
-//! Tests of the program with real processes, some of which are killed.
+//! Tests of the program with real processes; some are killed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -89,8 +89,7 @@ fn succeeded(output: Output) -> (String, String) {
     (printed, complaints)
 }
 
-/// The losses of all steps, and those of the validations, which are `f32` and so are not rounded in
-/// JSON.
+/// The losses of all steps, and of the validations, which are `f32` and so are not rounded in JSON.
 fn losses(args: &[&str]) -> (Value, Value) {
     let run = Run::new(args);
     run.finish();
@@ -148,8 +147,8 @@ fn equal_runs_have_equal_losses_and_other_seeds_have_others() {
     assert_ne!(short("1"), short("2"));
 }
 
-/// Kills a job after its first checkpoint, and compares its losses with those of another that is
-/// not killed and saves no checkpoints.
+/// Kills a job after its first checkpoint, and compares its losses with another job's that is not
+/// killed and saves no checkpoints.
 fn killed_and_continued(args: &[&str]) {
     let run = Run::with_checkpoints(args);
     let mut job = run.start();

@@ -47,7 +47,7 @@ pub(crate) enum ApiError {
 
 type Result<T, E = ApiError> = std::result::Result<T, E>;
 
-/// Declares the struct of functions, and how it is loaded.
+/// Declares the struct of functions, and its loading.
 macro_rules! functions {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions of a library, which is never unloaded.

@@ -210,8 +210,8 @@ impl Session {
         }
     }
 
-    /// Sends each rank its block of `send`, and combines what all ranks sent to this one in `recv`,
-    /// in the order of the ranks.
+    /// Sends each rank its block of `send`, and combines the blocks that all ranks sent to this one
+    /// in `recv`, in the order of the ranks.
     fn reduce_scatter(
         &mut self,
         send: &[u8],
@@ -364,7 +364,7 @@ fn give_up(collective: &str, error: &CollectiveError, session: Option<Session>) 
     process::abort();
 }
 
-/// Returns the text of an error, followed by those of its causes.
+/// Returns the text of an error, followed by the texts of its causes.
 fn with_causes(error: &dyn Error) -> String {
     let causes = successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -99,7 +99,7 @@ fn gathered(rank: usize, lens: &[usize], in_place: bool) -> Vec<f64> {
     output
 }
 
-/// Returns lengths of blocks, of which some are zero.
+/// Returns lengths of blocks; some are zero.
 fn lens(ranks: usize, shift: usize) -> Vec<usize> {
     (0..ranks).map(|rank| (3 * rank + shift) % 5 * (1 + 50 * shift)).collect()
 }

@@ -109,7 +109,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Returns an error if the trees of any rank differ from those of rank 0.
+/// Returns an error if the trees of any rank differ from rank 0's.
 pub(crate) fn check_replicas(comm: &Comm, trees: &str) -> Result<(), Error> {
     let longest = comm.all_reduce_scalar(trees.len(), ReduceOp::Max)?;
     let mut first = trees.as_bytes().to_vec();

@@ -76,7 +76,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "FILE.md", default_value = "docs/performance.md")]
     pub(super) out: PathBuf,
 
-    /// Measure nothing, and write page and plot from journals, of which later ones take precedence
+    /// Measure nothing, and write page and plot from journals; later ones take precedence
     #[arg(long, value_name = "FILE.jsonl", num_args = 1..)]
     pub(super) from: Vec<PathBuf>,
 

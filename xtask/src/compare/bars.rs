@@ -10,7 +10,7 @@ use super::library::BEST_MPI;
 use super::ratio::{Cell, Comparison, Ratio};
 use super::record::Case;
 
-/// A limit of the ratio of our time to that of a peer.
+/// A limit of the ratio of our time to a peer's.
 #[derive(Debug)]
 pub(crate) struct Bar {
     /// The names of this library in the report; the first one with measurements counts.
@@ -205,7 +205,7 @@ impl Bar {
     }
 }
 
-/// Returns the geometric mean of the medians, and that of each round.
+/// Returns the geometric mean of the medians, and the mean of each round.
 fn mean(ratios: &[(usize, Ratio)]) -> Option<(f64, Ratio)> {
     let medians: Vec<f64> = ratios.iter().map(|(_, ratio)| ratio.median()).collect();
     let all = || ratios.iter().flat_map(|(_, ratio)| &ratio.rounds);

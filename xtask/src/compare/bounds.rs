@@ -17,7 +17,8 @@ pub(crate) const TCP_LIMIT: &str = "limit-tcp";
 const FROM_MEMORY: usize = 4 << 20;
 /// Up to this size, a call is compared with the round trip of a flag.
 const EMPTY: usize = 4;
-/// Up to this size, what a rank sends in a call of two ranks takes as long as its cache lines.
+/// Up to this size, the bytes that a rank sends in a call of two ranks take as long as their cache
+/// lines.
 const FEW_LINES: usize = 256;
 /// From this size on, a call over TCP takes as long as its copies.
 const STREAMED: usize = 1 << 20;
@@ -88,7 +89,7 @@ impl Bound {
     }
 }
 
-/// Returns the arguments with which the program `limits` measures what bounds a case, as far as
+/// Returns the arguments with which the program `limits` measures the bounds of a case, as far as
 /// `is_wanted` accepts the name of the bound. Empty if there is nothing to measure.
 pub(crate) fn arguments(case: Case, sizes: &[usize], is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let bounds = sizes.iter().flat_map(|bytes| {
@@ -112,9 +113,9 @@ pub(crate) struct Bounds {
     memory: BTreeMap<usize, f64>,
     /// The round trip of a flag in microseconds.
     flag: Option<f64>,
-    /// The times in microseconds of two threads that send each other so many bytes.
+    /// The times in microseconds of two threads that send each other this number of bytes.
     exchanges: BTreeMap<usize, f64>,
-    /// The times in microseconds of a message of so many bytes.
+    /// The times in microseconds of a message of this number of bytes.
     messages: BTreeMap<usize, f64>,
     /// The speed of each direction of a TCP connection over loopback that carries both at once, in
     /// 10^9 bytes per second, by its congestion control.

@@ -124,7 +124,8 @@ impl AllBounds {
         all
     }
 
-    /// Returns those of a case in a round. Earlier versions measured limits only once in a run.
+    /// Returns the limits of a case in a round. Earlier versions measured limits only once in a
+    /// run.
     fn get(&self, when: When, case: Case) -> Option<&Bounds> {
         self.cases.get(&(when, case)).or_else(|| self.runs.get(&when.0))
     }

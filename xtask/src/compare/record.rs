@@ -47,7 +47,7 @@ pub(crate) struct Version {
 pub(crate) struct Missing {
     pub(crate) run: u64,
     pub(crate) library: String,
-    /// The reason, and an explanation of how to install it.
+    /// The reason, and an explanation of its installation.
     pub(crate) reason: String,
 }
 

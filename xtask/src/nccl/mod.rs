@@ -22,7 +22,7 @@ pub(crate) struct Bindings {
     #[arg(long)]
     check: bool,
 
-    /// A header to use instead of that of the release of the bindings
+    /// A header to use instead of the release's from which the bindings were made
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
 

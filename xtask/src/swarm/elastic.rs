@@ -96,7 +96,7 @@ type Group<'a, M> = ElasticGroup<Connector<'a, M>>;
 /// The state that the ranks of a group share.
 struct State {
     step: usize,
-    /// Whether it is that of rank 0.
+    /// Whether it equals rank 0's state.
     is_current: bool,
     /// The number of calls of grow in this group.
     calls: usize,

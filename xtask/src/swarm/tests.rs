@@ -109,8 +109,7 @@ fn a_rank_that_serves_the_store_is_not_named_for_the_failure_of_another_one() {
     }
 }
 
-/// A stopped process went on after its deadline, and the store to which it was connected was that
-/// of a former group.
+/// A stopped process went on after its deadline, connected to the store of a former group.
 #[test]
 fn a_process_that_was_stopped_until_its_deadline_times_out() {
     for seed in [4_800_008_212, 4_900_001_387] {

@@ -7,13 +7,24 @@ use super::tree::Tree;
 
 const COLUMNS_MAX: usize = 100;
 
-/// A doc comment that opens with one of these does not say what the item is or does.
+/// A doc comment that opens with one of these does not state the purpose of the item.
 const BANNED_OPENINGS: [&str; 13] = [
     "What", "How", "Who", "Whoever", "Whose", "Whom", "Why", "Which", "That of", "Those of", "So many",
     "So much", "As many",
 ];
-/// Phrases that have no place in the first line of a doc comment.
-const BANNED_PHRASES: [&str; 3] = ["which is none", "takes note", "one behind the other"];
+/// Phrases that have no place in the first sentence of a doc comment.
+const BANNED_PHRASES: [&str; 10] = [
+    "which is none",
+    "takes note",
+    "one behind the other",
+    "of which",
+    "that of",
+    "those of",
+    "so many",
+    "what",
+    "how",
+    "who",
+];
 
 /// A generated file.
 const BINDINGS: &str = "nccl-sys/src/bindings.rs";
@@ -35,24 +46,54 @@ fn comment(line: &str) -> Option<(&str, &str)> {
 fn check_openings(path: &Path, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut previous = None;
-    for (index, line) in text.lines().enumerate() {
-        let current = comment(line).filter(|(marker, _)| *marker != "//");
-        if let (Some((marker, text)), false) = (current, current.map(|(marker, _)| marker) == previous) {
+    let lines: Vec<_> =
+        text.lines().map(|line| comment(line).filter(|(marker, _)| *marker != "//")).collect();
+    for (index, current) in lines.iter().enumerate() {
+        let marker = current.map(|(marker, _)| marker);
+        if let (Some((marker, text)), false) = (current, marker == previous) {
             let opening = BANNED_OPENINGS.into_iter().find(|opening| opens_with(text, opening));
-            let phrase = BANNED_PHRASES.into_iter().find(|phrase| text.contains(phrase));
+            let sentence = first_sentence(&lines[index..]);
+            let phrase = BANNED_PHRASES.into_iter().find(|phrase| contains_phrase(&sentence, phrase));
             findings.extend(opening.or(phrase).map(|found| {
                 let message = format!("this {marker} contains {found:?}: state what the item is or does");
                 Finding::new(path, index + 1, message)
             }));
         }
-        previous = current.map(|(marker, _)| marker);
+        previous = marker;
     }
     findings
 }
 
+/// Returns the first sentence of a doc comment, which begins with the first of these lines. Empty
+/// for the help of a command line, which has no full stop.
+fn first_sentence(lines: &[Option<(&str, &str)>]) -> String {
+    let mut sentence = String::new();
+    for (_, text) in lines.iter().map_while(|line| line.filter(|(_, text)| !text.is_empty())) {
+        sentence.push_str(text);
+        sentence.push(' ');
+        let ends = [". ", ": ", "; "].into_iter().filter_map(|end| sentence.find(end));
+        if let Some(end) = ends.min() {
+            sentence.truncate(end);
+            return sentence;
+        }
+    }
+    String::new()
+}
+
 fn opens_with(text: &str, opening: &str) -> bool {
-    text.strip_prefix(opening)
-        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-'))
+    text.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(continues_word))
+}
+
+fn contains_phrase(text: &str, phrase: &str) -> bool {
+    text.match_indices(phrase).any(|(start, _)| {
+        let (before, after) = (&text[..start], &text[start + phrase.len()..]);
+        !before.ends_with(continues_word) && !after.starts_with(continues_word)
+    })
+}
+
+/// Returns whether a character belongs to a word, or to code.
+fn continues_word(character: char) -> bool {
+    character.is_alphanumeric() || ['-', '_', '`'].contains(&character)
 }
 
 fn check_wraps(path: &Path, text: &str) -> Vec<Finding> {
@@ -95,7 +136,17 @@ mod tests {
             assert_lines(check_openings, &format!("    /// {opening} it is.\n"), &[1]);
             assert_lines(check_openings, &format!("//! {opening} it is.\n"), &[1]);
         }
-        assert_lines(check_openings, "fn f() {}\n/// The rank, which is none.\n", &[2]);
+    }
+
+    #[test]
+    fn a_first_sentence_must_not_contain_a_banned_phrase() {
+        for phrase in BANNED_PHRASES {
+            assert_lines(check_openings, &format!("fn f() {{}}\n/// The rank\n/// {phrase} it.\n"), &[2]);
+            assert_lines(check_openings, &format!("/// The rank: {phrase} it.\n"), &[]);
+            assert_lines(check_openings, &format!("/// The rank. It is\n/// {phrase} it.\n"), &[]);
+        }
+        assert_lines(check_openings, "/// Calls `what` somehow, if whatever.\n", &[]);
+        assert_lines(check_openings, "/// Show what ranks do\n#[arg(long)]\n", &[]);
     }
 
     #[test]

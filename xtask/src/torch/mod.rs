@@ -41,9 +41,9 @@ pub(crate) struct TorchTest {
     /// Install PyTorch with pip in the build folder for this, without CUDA: 500 MB, unpacked 1.3 GB
     #[arg(long)]
     fetch: bool,
-    /// Also run PyTorch's own tests of backends, under the names of comm and of gloo, and those of
-    /// torchft. They need the packages expecttest, hypothesis, torchft and parameterized, and take
-    /// about ten minutes
+    /// Also run PyTorch's own tests of backends, under the names of comm and of gloo, and
+    /// torchft's. They need the packages expecttest, hypothesis, torchft and parameterized, and
+    /// take about ten minutes
     #[arg(long)]
     suite: bool,
 }

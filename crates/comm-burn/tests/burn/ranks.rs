@@ -14,7 +14,7 @@ pub(crate) const WORLDS: [usize; 3] = [1, 2, 3];
 /// The time after which an operation counts as hanging.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs `rank_main` on this many ranks and returns what they returned, in rank order.
+/// Runs `rank_main` on this many ranks and returns their results, in rank order.
 pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     in_process::run(size, &InProcessConfig::default(), |fabric| {
         let communicator = RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap();

@@ -141,7 +141,7 @@ fn an_optimizer_keeps_its_state() {
     });
 }
 
-/// 34 MB in all, of which some are larger than a bucket.
+/// 34 MB in all; some are larger than a bucket.
 #[test]
 fn values_of_all_sizes_are_sent_in_several_buckets() {
     let lengths = [1_000_000, 7_000_000, 3, 500_000, 0];

@@ -77,7 +77,7 @@ impl<O: Optimizer<f32> + Optimizer<f64>> ReplicatedOptimizer<O> {
         Ok(packed)
     }
 
-    /// Replaces the variables and the state by those of another rank, which has the same.
+    /// Replaces the variables and the state with another rank's, which has the same ones.
     fn unpack(&mut self, mut packed: &[u8]) -> Result<()> {
         let mut copy = |part: &mut [u8]| {
             if let Some((bytes, rest)) = packed.split_at_checked(part.len()) {

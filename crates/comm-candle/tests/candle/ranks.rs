@@ -18,7 +18,7 @@ pub(crate) const WORLDS: [usize; 5] = [1, 2, 3, 4, 5];
 /// The time after which an operation counts as hanging.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs `rank_main` on this many ranks and returns what they returned, in rank order.
+/// Runs `rank_main` on this many ranks and returns their results, in rank order.
 pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Sync) -> Vec<R> {
     in_process::run(size, &InProcessConfig::default(), |fabric| {
         let communicator = RingCommunicator::new(fabric, RingConfig::default(), SOON).unwrap();
@@ -26,8 +26,8 @@ pub(crate) fn on_ranks<R: Send>(size: usize, rank_main: impl Fn(Comm) -> R + Syn
     })
 }
 
-/// Like [`on_ranks`], with a count of what a rank has sent so far, in the pieces that the transport
-/// took.
+/// Like [`on_ranks`], with the number of bytes that a rank has sent so far, in the pieces that the
+/// transport took.
 pub(crate) fn counting<R: Send>(size: usize, rank_main: impl Fn(Comm, &AtomicUsize) -> R + Sync) -> Vec<R> {
     in_process::run(size, &InProcessConfig::default(), |fabric| {
         let sent = Arc::new(AtomicUsize::new(0));

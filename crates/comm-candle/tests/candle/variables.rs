@@ -65,7 +65,7 @@ fn many_small_variables_are_sent_in_few_messages() {
     });
 }
 
-/// 34 MB in all, of which some are larger than a bucket.
+/// 34 MB in all; some are larger than a bucket.
 #[test]
 fn variables_of_all_sizes_are_sent_in_several_buckets() {
     let shapes = [("a", 1_000_000), ("b", 7_000_000), ("c", 3), ("d", 500_000), ("e", 0)];

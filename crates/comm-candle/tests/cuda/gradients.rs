@@ -39,7 +39,7 @@ fn zeros_like(rank: usize, gradients: &[(&str, Tensor)]) -> VarMap {
 /// The averages by name, and the names in the report.
 type Averages = (Vec<Option<Vec<u64>>>, Vec<String>, Vec<String>);
 
-/// Averages gradients, except for those of the variables that this rank lacks.
+/// Averages gradients, except for the variables that this rank lacks.
 fn averages<M: Place>(comm: &Comm<M>, all: &[(&str, Tensor)], is_here: impl Fn(&str) -> bool) -> Averages {
     let variables = zeros_like(comm.rank(), all);
     let here: Vec<_> = all.iter().filter(|(name, _)| is_here(name)).cloned().collect();

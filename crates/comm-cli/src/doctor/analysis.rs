@@ -42,7 +42,7 @@ pub(crate) enum FindingKind {
     Healthy,
 }
 
-/// The statement on what is wrong with a group.
+/// A problem that was found in a group.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) kind: FindingKind,
@@ -168,7 +168,7 @@ impl<'a> GroupRecords<'a> {
 }
 
 impl Finding {
-    /// Finds what is wrong with a group.
+    /// Finds the problem of a group.
     pub(crate) fn of(group: &GroupRecords<'_>) -> Self {
         mismatch(group)
             .or_else(|| missing(group))

@@ -6,7 +6,7 @@ use comm::flight::{DumpedCall, DumpedState, FlightDump};
 
 use super::analysis::{GroupRecords, call};
 
-/// The difference of the clock of a host to that of the first one.
+/// The offset of the clock of a host from the clock of the first one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Offset {
     /// The nanoseconds to add to times of this host.
@@ -22,8 +22,8 @@ pub(super) struct Offset {
 pub(crate) struct Clocks<'a>(BTreeMap<&'a str, Offset>);
 
 impl<'a> Clocks<'a> {
-    /// Estimates the offset of every host to that of the lowest rank: the median difference between
-    /// the ends of the same calls. Hosts without such calls keep their own clocks.
+    /// Estimates the offset of every host from the lowest rank's: the median difference between the
+    /// ends of the same calls. Hosts without such calls keep their own clocks.
     pub(crate) fn align(groups: &[GroupRecords<'a>]) -> Self {
         let records = || groups.iter().flat_map(|group| group.records.values().copied());
         let Some(first) = records().min_by_key(|record| record.world_rank()) else { return Self::default() };

@@ -54,7 +54,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "N")]
     world: Option<usize>,
 
-    /// A folder to which ranks write, such as that of checkpoints; may be repeated
+    /// A folder to which ranks write, such as the folder of checkpoints; may be repeated
     #[arg(long = "folder", value_name = "DIR", conflicts_with = "flight")]
     folders: Vec<PathBuf>,
 

@@ -239,8 +239,8 @@ fn files_that_cannot_be_used_are_listed_with_the_reason() {
     assert_eq!(skipped.len(), 4);
 }
 
-/// Returns the record of a rank on a host whose clock is behind by this time, with calls that end
-/// at these times by the right clock.
+/// Returns the record of a rank on a host whose clock is slow by this time, with calls that end at
+/// these times by the right clock.
 fn timed(rank: usize, (host, behind_ns): (&str, u64), ends: &[(&'static str, u64)]) -> FlightDump {
     let calls: Vec<Call> = ends.iter().zip(1..).map(|((name, _), number)| (number, *name)).collect();
     let mut record = record(rank, 3, &calls, "completed", Value::Null);

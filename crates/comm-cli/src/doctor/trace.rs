@@ -35,7 +35,7 @@ struct Event<'a> {
     ph: &'static str,
     /// The rank in the world.
     pid: usize,
-    /// The number of the group's track, which is that of no rank.
+    /// The number of the group's track, which no rank has.
     tid: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,

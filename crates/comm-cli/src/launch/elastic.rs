@@ -143,7 +143,7 @@ impl ElasticJob {
         Self { limits, nodes, failures: Vec::new(), last_id: 0, replaced: 0, has_succeeded: false, end: None }
     }
 
-    /// Returns how the launch ends, if that is known.
+    /// Returns the end of the launch, once it is known.
     pub(super) const fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }

@@ -58,7 +58,7 @@ pub(super) const FLIGHT_DIR: &str = "COMM_FLIGHT_DIR";
 /// The variables that limit the threads of OpenMP (BLAS, PyTorch) and rayon.
 pub(super) const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// The ranks of this host among those of all hosts.
+/// The ranks of this host among the ranks of all hosts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) node: usize,
@@ -86,7 +86,7 @@ pub(super) struct Job {
 pub(super) struct Assigned {
     /// The value of `CUDA_VISIBLE_DEVICES` of each rank, unless it is inherited.
     pub(super) devices: Option<Vec<String>>,
-    /// The processors of each rank, unless they are those of the launcher.
+    /// The processors of each rank, if they differ from the launcher's.
     pub(super) cpus: Option<Vec<RankCpus>>,
 }
 

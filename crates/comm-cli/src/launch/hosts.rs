@@ -1,4 +1,4 @@
-//! One start of the ranks of this host together with those of others.
+//! One start of the ranks of this host together with the ranks of other hosts.
 
 use std::num::NonZeroU64;
 
@@ -14,13 +14,13 @@ use super::start::random_id;
 use super::store::JoinList;
 use super::{Launch, Nodes};
 
-/// A start of the ranks of this host together with those of others.
+/// A start of the ranks of this host together with the ranks of other hosts.
 struct Start {
     round: Round,
     store: RankStore,
     /// The events of all hosts, if the start tolerates failures.
     elastic: Option<(EventLog, ElasticJob)>,
-    /// The ids of the ranks of this host, if they join those of the others.
+    /// The ids of the ranks of this host, if they join the ranks of other hosts.
     ids: Option<Vec<u64>>,
 }
 
@@ -31,8 +31,8 @@ impl From<Rejoined> for Start {
 }
 
 impl Launch {
-    /// Starts the ranks of this host together with those of all others, and waits for the end of
-    /// all.
+    /// Starts the ranks of this host together with the ranks of all other hosts, and waits for the
+    /// end of all.
     pub(super) fn run_on_nodes(
         &self,
         restarts: usize,

@@ -175,8 +175,9 @@ impl Launch {
         self
     }
 
-    /// Runs the ranks together with those of other hosts, on each of which another launch starts
-    /// its own. Ranks are numbered by node rank, and hosts may have different numbers of them.
+    /// Runs the ranks together with the ranks of other hosts; on each of these, another launch
+    /// starts its own. Ranks are numbered by node rank, and hosts may have different numbers of
+    /// them.
     ///
     /// When a rank fails, or a host or its launcher is lost, all launches terminate their ranks and
     /// return the same cause; they also restart their ranks together. With [`Launch::ranks_min`] or
@@ -234,9 +235,9 @@ impl Launch {
         self
     }
 
-    /// Sets how many times all ranks are restarted after one of them has failed. The default is
-    /// 0. Every rank gets the number of restarts so far as `TORCHELASTIC_RESTART_COUNT`, as under
-    /// torchrun.
+    /// Sets the number of times that all ranks are restarted after one of them has failed. The
+    /// default is 0. Every rank gets the number of restarts so far as
+    /// `TORCHELASTIC_RESTART_COUNT`, as under torchrun.
     pub fn max_restarts(mut self, restarts: usize) -> Self {
         self.max_restarts = restarts;
         self

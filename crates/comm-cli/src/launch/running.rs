@@ -118,8 +118,8 @@ impl Running<'_> {
         decision
     }
 
-    /// Goes on without the agents of other hosts, because that of node 0, which serves the stores,
-    /// cannot be reached. Ranks that fail from now on are not replaced.
+    /// Goes on without the agents of other hosts, because the agent of node 0, which serves the
+    /// stores, cannot be reached. Ranks that fail from now on are not replaced.
     fn go_on_alone(&mut self) {
         let Some(others) = &mut self.others else { return };
         if others.is_alone {

@@ -53,8 +53,8 @@ impl Launch {
         self.run_ranks(running, None, signals).0
     }
 
-    /// Starts the ranks of this host, which join those of the others if they have `ids`, and waits
-    /// for their end. Returns the nodes that were lost in the meantime, too.
+    /// Starts the ranks of this host, which join the ranks of other hosts if they have `ids`, and
+    /// waits for their end. Returns the nodes that were lost in the meantime, too.
     pub(super) fn run_ranks(
         &self,
         mut running: Running<'_>,

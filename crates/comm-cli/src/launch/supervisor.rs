@@ -175,7 +175,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the other hosts how the ranks of this one end.
+    /// Reports the end of the ranks of this host to the other hosts.
     fn tell_others(&mut self, launch: &mut dyn Events) {
         let Some(others) = launch.others() else {
             // There are none, or this host goes on without them.
@@ -219,7 +219,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Lets the launch decide what follows from a failure. While ranks are being terminated,
+    /// Lets the launch decide on the consequence of a failure. While ranks are being terminated,
     /// failures are consequences, with one exception: a peer may detect the death of a killed rank
     /// and exit before the killed rank becomes a zombie. So a rank that was killed, and had begun
     /// to exit before the launcher sent signals, replaces a rank that exited.

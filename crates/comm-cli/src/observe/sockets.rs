@@ -135,7 +135,7 @@ pub(super) fn ask(names: &[MonitorName], calls: usize) -> io::Result<Vec<Option<
 }
 
 impl Pending {
-    /// Reads what has arrived. Returns whether the answer is complete.
+    /// Reads the bytes that have arrived. Returns whether the answer is complete.
     fn read(&mut self) -> io::Result<bool> {
         let mut part = [0; 64 << 10];
         loop {

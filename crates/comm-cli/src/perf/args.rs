@@ -148,9 +148,9 @@ pub(crate) struct CallArgs {
     #[arg(long, conflicts_with = "calibrate")]
     pub(crate) alloc: bool,
 
-    /// Use another copy of the buffers in each call, so many that they have this size together, at
-    /// most 1024, and write to each of them, outside the measured time, after its call: with more
-    /// than the last-level cache holds, calls read from memory, as those of a training step do
+    /// Use another copy of the buffers in each call, as many as have this size together, at most
+    /// 1024, and write to each of them, outside the measured time, after its call: with more than
+    /// the last-level cache holds, calls read from memory, as in a training step
     #[arg(long, value_name = "SIZE", value_parser = bytes, conflicts_with = "calibrate")]
     pub(crate) rotate: Option<usize>,
 

@@ -40,7 +40,7 @@ impl Lengths {
 /// A buffer of the program or of the communicator.
 pub(super) type Memory<T> = Box<dyn DerefMut<Target = [T]> + Send + Sync>;
 
-/// Copies of one buffer in one allocation, of which calls use one after the other.
+/// Copies of one buffer in one allocation; calls use one after the other.
 struct Rotation<T> {
     memory: Memory<T>,
     len: usize,

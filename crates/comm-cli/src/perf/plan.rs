@@ -85,8 +85,8 @@ pub(crate) struct Plan {
     pub(crate) algorithm: Option<String>,
     /// Whether the communicator allocates the buffers.
     pub(crate) alloc: bool,
-    /// The least size in bytes of all copies of a buffer together, of which calls use one after the
-    /// other. 0 if all calls use the same buffers.
+    /// The least size in bytes of all copies of a buffer together; calls use one after the other. 0
+    /// if all calls use the same buffers.
     pub(crate) rotated_bytes: usize,
     /// Sizes in bytes, in ascending order.
     pub(crate) sizes: Vec<usize>,

@@ -24,7 +24,7 @@ use crate::run::host_and_port;
 use snapshot::Snapshot;
 use view::View;
 
-/// The time between the two snapshots of which `--once` shows the speed.
+/// The time between the two snapshots from which `--once` computes speeds.
 const ONCE: Duration = Duration::from_millis(500);
 
 /// Show what running ranks do, and which rank they wait for

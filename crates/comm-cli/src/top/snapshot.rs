@@ -120,8 +120,8 @@ impl ObservedRank {
         }
     }
 
-    /// Returns the record that shows what the rank does: that with the oldest call in progress, or
-    /// else that with the last call.
+    /// Returns the record that shows the activity of the rank: that with the oldest call in
+    /// progress, or else that with the last call.
     pub(super) fn current(&self) -> Option<&FlightDump> {
         let records = &self.report.as_ref()?.records;
         let in_call =

@@ -16,7 +16,7 @@ use crate::doctor::headline;
 const LONG: Duration = Duration::from_secs(1);
 /// The least lateness that is shown. The coarse clock of Linux advances every 1 to 10 ms.
 const LATE_MIN_NS: u64 = 10_000_000;
-/// A rank that is so many times later than all others is named.
+/// A rank is named if it is later than all others by this factor.
 const STRAGGLER_FACTOR: f64 = 3.0;
 
 /// The state of a launch.
@@ -33,7 +33,7 @@ pub(super) struct View {
     pub(super) silent_hosts: Vec<String>,
     /// The ranks of this host or of all hosts, those at fault first.
     pub(super) ranks: Vec<RankView>,
-    /// Ranks of which no process was found.
+    /// Ranks whose process was not found.
     pub(super) elsewhere: Vec<usize>,
 }
 

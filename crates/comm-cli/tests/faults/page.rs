@@ -64,7 +64,7 @@ pub(crate) fn check(fault: &Fault, line: &str) {
     assert_eq!(expected, Some(masked(line)), "set {WRITE}=1 to rewrite the page");
 }
 
-/// Replaces all numbers, of which those of ranks have been compared with the fault already.
+/// Replaces all numbers; the numbers of ranks have been compared with the fault already.
 fn masked(line: &str) -> String {
     let mut masked = String::new();
     for char in line.chars() {

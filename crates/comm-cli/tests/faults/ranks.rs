@@ -86,7 +86,7 @@ pub(crate) fn as_rank<'a>(command: &'a mut Command, role: &str) -> &'a mut Comma
     command.env(ROLE, role).stdout(Stdio::null())
 }
 
-/// Sets what a rank needs to find the others.
+/// Sets the variables with which a rank finds the others.
 pub(crate) fn place(command: &mut Command, rank: usize, size: usize, (address, port): (&str, u16)) {
     command.env("COMM_RENDEZVOUS_TIMEOUT_S", "60");
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());

@@ -2,7 +2,7 @@
 
 use crate::page;
 
-/// A fault, and what the first line that a user sees must name.
+/// A fault, and the words that the first line that a user sees must contain.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
@@ -94,7 +94,7 @@ pub(crate) const FAULTS: [Fault; 24] = [
     fault(
         "a_clock_that_is_off_is_named",
         ["clock off by 10 s", "a library that one of two hosts loads first (`LD_PRELOAD`)", DOCTOR],
-        &["node1: its clock is 10.0 s ahead of that of node0"],
+        &["node1: its clock is 10.0 s ahead of node0's"],
     ),
     fault(
         "a_name_that_is_loopback_is_named",

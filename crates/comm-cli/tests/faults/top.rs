@@ -27,7 +27,7 @@ fn check(test: &str, pid: u32) {
     fault.check(&line);
 }
 
-/// Starts three ranks that make calls, the last of which pauses for this time before each.
+/// Starts three ranks that make calls; the last one pauses for this time before each.
 fn start(processes: &mut Processes, folder: &std::path::Path, pause_ms: u64) -> u32 {
     let mut command = commctl();
     let pause = format!("[ $RANK = 2 ] && export {PAUSE_MS}={pause_ms}; exec \"$@\"");

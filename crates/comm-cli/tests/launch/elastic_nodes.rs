@@ -42,8 +42,8 @@ impl<'a> Job<'a> {
         (0..self.hosts.count()).map(|host| self.start(host)).collect()
     }
 
-    /// Waits for a group of these ranks, whose rank 0 is on a node and none of which is among those
-    /// that were lost. Returns their process ids.
+    /// Waits for a group of these ranks, whose rank 0 is on a node, and which has no lost rank.
+    /// Returns their process ids.
     fn await_ranks(&self, node: usize, ranks: &[usize], lost: &[Pid]) -> Vec<Pid> {
         let members = steps::await_group(self.dir.path(), node, |members| {
             members.keys().eq(ranks) && !members.values().any(|pid| lost.contains(pid))

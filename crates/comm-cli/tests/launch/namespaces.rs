@@ -46,7 +46,8 @@ fn start_scripts(hosts: &Hosts, script: &str) -> Vec<Launched> {
     (0..hosts.count()).map(start).collect()
 }
 
-/// Runs a test of this file as two ranks on each of three hosts, and returns what the agents say.
+/// Runs a test of this file as two ranks on each of three hosts, and returns the output of the
+/// agents.
 fn run_as_ranks(hosts: &Hosts, flags: &[&str], test: &str) -> Vec<crate::harness::Ended> {
     let program = env::current_exe().unwrap();
     let start = |host| {
@@ -64,7 +65,7 @@ fn is_rank() -> bool {
     env::var_os(ROLE).is_some()
 }
 
-/// Connects to the other ranks, of which those on other hosts are reached over TCP.
+/// Connects to the other ranks, over TCP to ranks on other hosts.
 fn connect() -> Comm {
     let config = comm::Config::from_env().unwrap();
     let (comm, paths) = comm::init_with_paths(&config).unwrap();

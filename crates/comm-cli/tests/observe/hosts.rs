@@ -74,7 +74,7 @@ impl Job {
     }
 }
 
-/// Returns a command of `commctl` on a host, whose name is that of the host.
+/// Returns a command of `commctl` on a host, with the name of the host.
 fn on_host(hosts: &Hosts, host: usize) -> Command {
     let mut command = hosts.command(host);
     let name = format!("echo node{host} > /proc/sys/kernel/hostname; exec \"$@\"");

@@ -74,7 +74,7 @@ fn results_in_allocated_buffers_are_correct() {
     }
 }
 
-/// Returns the times of a row, of which only the order is known.
+/// Returns the times of a row; only their order is known.
 fn times(object: &Map<String, Value>) -> Vec<f64> {
     let times = object["time_us"].as_object().expect("percentiles");
     assert_eq!(times.keys().collect::<Vec<_>>(), ["p10", "p50", "p90", "p99"]);

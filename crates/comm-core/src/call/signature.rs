@@ -247,7 +247,7 @@ fn mix_name(hash: u64, name: &[u8]) -> u64 {
     })
 }
 
-/// Decodes a code of which zero means "none".
+/// Decodes a code; zero means "none".
 fn optional<T>(what: &'static str, code: u8, known: impl Fn(u8) -> Option<T>) -> wire::Result<Option<T>> {
     if code == 0 { Ok(None) } else { known(code).map(Some).ok_or_else(|| unknown(what, code)) }
 }

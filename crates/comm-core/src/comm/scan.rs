@@ -5,8 +5,8 @@ use crate::{AsView, AsViewMut, Buffers, Call, Comm, Host, ReduceOp, Result};
 
 /// Prefix reductions, which only communicators for host memory support: see [`Call::Scan`].
 impl Comm<Host> {
-    /// Combines the buffers of ranks 0 to `r` into that of rank `r`, in place. All buffers have the
-    /// same length.
+    /// Combines the buffers of ranks 0 to `r` into the buffer of rank `r`, in place. All buffers
+    /// have the same length.
     ///
     /// ```
     /// use comm::ReduceOp;
@@ -40,8 +40,8 @@ impl Comm<Host> {
         self.run(Call::Scan { buffers: separate(send, recv)?, op })
     }
 
-    /// Combines the buffers of the ranks below `r` into that of rank `r`, in place. Rank 0's buffer
-    /// is left unchanged.
+    /// Combines the buffers of the ranks below `r` into the buffer of rank `r`, in place. Rank 0's
+    /// buffer is left unchanged.
     ///
     /// # Errors
     /// Same as [`Comm::scan`].

@@ -148,7 +148,8 @@ impl Float for f16 {
 
     #[inline(always)]
     fn narrow(wide: f32) -> Self {
-        /// The power of two whose last place as an `f32` is that of subnormal `f16` numbers.
+        /// The power of two whose last place as an `f32` equals the last place of subnormal `f16`
+        /// numbers.
         const ALIGNED: f32 = 0.5;
         /// The power of two after the largest number.
         const OVERFLOW: u32 = (127 + 16) * DOUBLE;

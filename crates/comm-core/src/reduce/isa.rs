@@ -1,4 +1,4 @@
-//! Compilation of kernels for several instruction sets, one of which is selected at run time.
+//! Compilation of kernels for several instruction sets, and the choice of one at run time.
 //!
 //! Kernels are plain loops. When they are inlined into a function that may use wider vectors, the
 //! compiler vectorises them accordingly. AVX-512 is not used: measured on Zen 4, it is faster only

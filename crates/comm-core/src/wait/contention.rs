@@ -127,7 +127,7 @@ impl Contention {
         self.record(now.saturating_duration_since(begin), thread_time().saturating_sub(used));
     }
 
-    /// Records the duration of a yield, and how much of it this thread itself used.
+    /// Records the duration of a yield, and the part of it that this thread itself used.
     fn record(&mut self, took: Duration, used: Duration) {
         let turn = took.saturating_sub(used);
         self.gave_slice = turn >= SLICE_MIN;

@@ -85,7 +85,7 @@ impl Chunks {
         end(rank)..end(rank + 1)
     }
 
-    /// Returns the bytes of chunk number `at` if it has as many elements as that of `rank`.
+    /// Returns the bytes of chunk number `at` if it has as many elements as the chunk of `rank`.
     fn encoded(self, at: usize, rank: usize) -> Range<usize> {
         let start = self.bytes * at;
         start..start + self.codec.encoded_len(self.of(rank).len())
@@ -219,7 +219,7 @@ impl<M: Kernels> EncodedAllReduce<M> {
         Ok(())
     }
 
-    /// Shares this rank's chunk of `bytes`, and receives those of all ranks.
+    /// Shares this rank's chunk of `bytes`, and receives the chunks of all ranks.
     fn all_gather(&mut self, comm: &Comm<M>, chunks: Chunks) -> Result<()> {
         let mut sent = self.take_sent(comm)?;
         let own = chunks.bytes * comm.rank()..chunks.bytes * (comm.rank() + 1);

@@ -101,7 +101,7 @@ impl BlockCodec {
         self.decode_with(encoded, into, |element, decoded| *element = decoded)
     }
 
-    /// Decodes elements and adds them to those of `sum`.
+    /// Decodes elements and adds them to the elements of `sum`.
     ///
     /// # Errors
     /// As [`BlockCodec::decode`].

@@ -89,8 +89,8 @@ impl<M: Kernels> CommHook<M> for QuantizationHook<M> {
     }
 }
 
-/// Copies the numbers of the gradients of bucket `number` from those of all buckets of another
-/// plan of the same parameters.
+/// Copies the numbers of the gradients of bucket `number` from the buckets of another plan of the
+/// same parameters.
 fn collect(into: &mut [f32], number: usize, plan: &BucketPlan, old: &BucketPlan, from: &[&[f32]]) {
     for &slot in plan.buckets()[number].slots() {
         let (new, old) = (&plan.locations()[slot], &old.locations()[slot]);

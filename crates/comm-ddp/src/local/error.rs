@@ -6,7 +6,7 @@
 #[error("ranks cannot train together: {what} is {found} on {}, but {expected} on rank {reference}", crate::error::list(.ranks))]
 #[non_exhaustive]
 pub struct Disagreement {
-    /// The name of the setting, as that of the field of [`LocalOptions`](crate::LocalOptions), or a
+    /// The name of the setting, like the field of [`LocalOptions`](crate::LocalOptions), or a
     /// description.
     pub what: &'static str,
     /// The value that most ranks have.

@@ -88,7 +88,7 @@ pub struct LocalTraining<T: Scalar> {
     fragments: Vec<Fragment<T>>,
     inner_steps: u64,
     bytes_sent: u64,
-    /// Whether the global parameters are those of the run.
+    /// Whether the global parameters belong to the run.
     has_state: bool,
     poison: Option<Arc<Error>>,
 }

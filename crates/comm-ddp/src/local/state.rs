@@ -51,7 +51,7 @@ impl<T: Scalar> LocalTraining<T> {
         let LocalProgress { inner_steps, outer_steps, due } = progress;
         let count = self.fragments.len();
         if outer_steps.len() != count || due.len() != count {
-            return Err(Error::Setting { name: "fragments", requirement: "that of the saved run" });
+            return Err(Error::Setting { name: "fragments", requirement: "the same as in the saved run" });
         }
         self.wait_all()?;
         self.inner_steps = *inner_steps;
@@ -137,7 +137,7 @@ impl<T: Scalar> LocalTraining<T> {
     }
 }
 
-/// Splits the elements of a fragment into those of its parameters.
+/// Splits the elements of a fragment by parameter.
 fn split<'v, T>(
     plan: &FragmentPlan,
     fragment: usize,

@@ -14,7 +14,7 @@ fn model() -> Vec<Parameter> {
     ]
 }
 
-/// Returns the errors of three ranks, of which rank 2 trains `other`.
+/// Returns the errors of three ranks; rank 2 trains `other`.
 fn outcome(other: impl Fn() -> Vec<Parameter> + Sync) -> Vec<Error> {
     on_ranks(3, |comm| {
         let parameters = if comm.rank() == 2 { other() } else { model() };

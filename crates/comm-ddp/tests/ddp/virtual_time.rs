@@ -130,8 +130,8 @@ struct Outcome {
     finalized: bool,
 }
 
-/// Runs a program on `n` ranks, of which one dies before an operation. Returns the time of its
-/// death, unless it never reached that operation.
+/// Runs a program on `n` ranks; one dies before an operation. Returns the time of its death, unless
+/// it never reached that operation.
 fn run(
     program: Program,
     n: usize,

@@ -46,7 +46,7 @@ fn live<V: Value, O: Settings>(fabric: NetworkFabric, clock: &VirtualClock) -> C
     course
 }
 
-/// Runs `n` ranks, of which some die before an operation: pairs of a rank and its operation.
+/// Runs `n` ranks; some die before an operation: pairs of a rank and its operation.
 fn run<V: Value, O: Settings>(n: usize, seed: u64, deaths: &[(usize, u64)]) -> Vec<Course<V>> {
     let plan = if seed.is_multiple_of(2) { FaultPlan::calm() } else { FaultPlan::rough() };
     network::run(n, seed, &plan, |fabric, clock| {

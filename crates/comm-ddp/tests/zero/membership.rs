@@ -23,7 +23,7 @@ impl<V: Value, O: Settings> Replica<V, O> {
         Self { zero, tensors: initial(0) }
     }
 
-    /// Creates a replica without state, whose options and parameters are those of nobody.
+    /// Creates a replica without state, whose options and parameters no rank has.
     fn newcomer(comm: &Comm) -> Self {
         let options = Options::default();
         let zero = ZeroOptimizer::newcomer(comm, parameters::<V>(), options, |_| O::new()).unwrap();

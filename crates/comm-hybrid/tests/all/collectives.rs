@@ -23,7 +23,7 @@ fn own(rank: usize, len: usize) -> Vec<f32> {
     exact::elements(0..len, |at| exact::number(rank, at))
 }
 
-/// The exact sum of what some ranks contribute, bit by bit.
+/// The exact sum of the contributions of some ranks, bit by bit.
 fn sum(ranks: &[usize], len: usize) -> Vec<f32> {
     exact::elements(0..len, |at| ranks.iter().map(|rank| exact::number(*rank, at)).sum())
 }

@@ -89,7 +89,8 @@ fn begin_all<'m>(
     meshes.iter().map(begin).collect()
 }
 
-/// Returns how many times every rank makes progress until all channels of these kinds are open.
+/// Returns the number of times that every rank makes progress until all channels of these kinds are
+/// open.
 fn turns(meshes: &[Mesh<TestProtocol>], kinds: &[ChannelKind]) -> usize {
     let mut openings = begin_all(meshes, kinds);
     let mut turns = 1;

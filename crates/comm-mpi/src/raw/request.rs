@@ -10,7 +10,7 @@ use super::runtime::{abort_job, call};
 
 /// Memory that MPI uses until an operation has ended.
 pub(crate) trait PinnedMemory {
-    /// Returns whether the memory belongs to a caller, who gets it back when the call returns.
+    /// Returns whether the memory belongs to a caller, which gets it back when the call returns.
     fn is_borrowed(&self) -> bool {
         false
     }

@@ -100,8 +100,7 @@ impl BlockCounts {
         }
     }
 
-    /// Returns the number of elements of a buffer with these blocks, of which there are `blocks` if
-    /// they are equal.
+    /// Returns the number of elements of a buffer with these blocks, or with `blocks` equal ones.
     fn elements(&self, blocks: usize) -> usize {
         let convert = |count: &c_int| usize::try_from(*count).unwrap_or(usize::MAX);
         match self {

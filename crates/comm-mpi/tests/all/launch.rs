@@ -27,7 +27,8 @@ struct Ended {
     outputs: Vec<String>,
 }
 
-/// Runs tests of this program on so many ranks. `alone` is a test that needs a process of its own.
+/// Runs tests of this program on this number of ranks. `alone` is a test that needs a process of
+/// its own.
 fn launch(ranks: usize, alone: Option<&str>) -> Ended {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();

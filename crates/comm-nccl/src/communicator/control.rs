@@ -288,7 +288,7 @@ impl ControlChannel {
         self.members.iter().position(|&rank| rank == of_host)
     }
 
-    /// Replaces ranks of `host` in an error by those of the group.
+    /// Replaces ranks of `host` in an error with ranks of the group.
     fn renumbered(&self, error: Error) -> Error {
         renumbered(error.root_cause().clone(), |rank| self.member(rank).unwrap_or(rank))
     }

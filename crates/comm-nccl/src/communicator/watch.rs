@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Compares the calls that other ranks announced with those of this rank.
+    /// Compares the calls that other ranks announced with the calls of this rank.
     fn compare(&self, control: &ControlChannel) -> Result<()> {
         let (state, announced) = (lock(&self.state), control.announced());
         let rank = self.group.rank();

@@ -57,7 +57,7 @@ fn cost(body: impl Fn(Rank) + Sync) -> [usize; 2] {
     ["ncclGroupStart", "cuStreamWaitEvent"].map(|name| calls.iter().filter(|call| call.name == name).count())
 }
 
-/// Tensors of a framework, all of which it uses on one stream.
+/// Tensors of a framework, which uses all of them on one stream.
 #[test]
 fn hundreds_of_small_buffers_make_a_few_groups_and_join_their_stream_once_for_each() {
     const BUFFERS: usize = 600;

@@ -1,5 +1,5 @@
-//! Tests that change settings of the emulator for the whole process, or count what the whole
-//! process does. They run one at a time.
+//! Tests that change settings of the emulator for the whole process, or count calls of the whole
+//! process. They run one at a time.
 
 mod coalesced;
 #[path = "../common/mod.rs"]

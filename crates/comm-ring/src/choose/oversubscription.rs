@@ -11,10 +11,10 @@ use crate::schedule::{Algorithm, Chunks, Params};
 
 /// The time of a context switch to the next rank on a processor, in seconds.
 const TURN: f64 = 1e-6;
-/// The time to copy a byte within the memory of a rank, divided by that of a message, if the data
-/// of the call stay in the caches of the rank's processor. With this value, the selected algorithms
-/// of 3 to 8 ranks on two processors come closer to the fastest ones (`commctl perf --algorithm`)
-/// than with others.
+/// The time to copy a byte within the memory of a rank, divided by the time to send it in a
+/// message, if the data of the call stay in the caches of the rank's processor. With this value,
+/// the selected algorithms of 3 to 8 ranks on two processors come closer to the fastest ones
+/// (`commctl perf --algorithm`) than with others.
 const CACHED_COPY: f64 = 0.1;
 /// The largest data of a call that stay there.
 const CACHED_BYTES: f64 = (1 << 20) as f64;

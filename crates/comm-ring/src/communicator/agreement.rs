@@ -9,7 +9,7 @@ use super::patience::{Patience, TURN};
 use super::session::Session;
 use crate::control::{Control, ControlFrame, Proposal, ShrinkFrame};
 
-/// Distinguishes the ids of these groups from those of groups created by calls.
+/// Distinguishes the ids of these groups from the ids of groups created by calls.
 const SHRINK: u64 = 0x7368_7269_6e6b_0000;
 
 /// A group whose members this rank is connected to.
@@ -205,7 +205,7 @@ impl<'a> Agreement<'a> {
         ranks.iter().copied().filter(|&rank| rank != own && !is_satisfied(self, rank)).collect()
     }
 
-    /// Returns whether the last proposal of a peer is that of this rank.
+    /// Returns whether the last proposal of a peer is the same as this rank's.
     pub(super) fn agrees(&self, peer: usize) -> bool {
         let theirs = self.session.control.shrink_state(peer).proposal.as_ref();
         theirs.is_some_and(|theirs| theirs.agrees_with(&self.proposal))
@@ -225,8 +225,7 @@ impl<'a> Agreement<'a> {
         GroupId(Signature::fingerprint_of(fixed.into_iter().chain(excluded.iter().map(|&rank| rank as u64))))
     }
 
-    /// Leaves out those of these ranks that have been silent for too long. Returns whether there
-    /// are any.
+    /// Leaves out the ranks that have been silent for too long. Returns whether there are any.
     pub(super) fn exclude_silent(&mut self, missing: &[usize]) -> bool {
         let is_silent = |rank: &usize| self.peers[*rank].patience.is_over();
         let silent: Vec<usize> = missing.iter().copied().filter(is_silent).collect();

@@ -78,8 +78,8 @@ impl<'a> CheckedCall<'a> {
         self.signature.count as usize
     }
 
-    /// Returns the total number of elements of all ranks if each has its own chunk, otherwise that
-    /// of the buffer.
+    /// Returns the total number of elements of all ranks if each has its own chunk, otherwise the
+    /// number of elements of the buffer.
     fn elements(&self, group: Group) -> usize {
         match (self.signature.collective.base(), self.counts.0) {
             (

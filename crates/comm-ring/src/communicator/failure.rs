@@ -402,7 +402,7 @@ impl Session {
     }
 }
 
-/// Makes this rank the subject of what another one says about it: a [`Loss`] begins with "it" or
+/// Makes this rank the subject of another one's report about it: a [`Loss`] begins with "it" or
 /// "its", which would be the other rank in the error of this one.
 fn about_this_rank(detail: &str) -> String {
     match detail.split_once(' ') {

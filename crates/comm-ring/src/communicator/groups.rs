@@ -111,8 +111,8 @@ impl RingCommunicator {
     }
 }
 
-/// Replaces the ranks of a group that could not be created with those of the parent. `ranks` holds
-/// the members' ranks in the parent.
+/// Replaces the ranks of a group that could not be created with the ranks of the parent. `ranks`
+/// holds the members' ranks in the parent.
 pub(super) fn renumbered(error: Error, ranks: &[usize]) -> Error {
     let number = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
     match error {

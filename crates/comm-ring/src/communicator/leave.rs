@@ -40,7 +40,7 @@ impl Session {
         self.report_close();
     }
 
-    /// Returns the ranks of which this rank knows that they have left in order.
+    /// Returns the ranks that are known to this rank to have left in order.
     pub(super) fn departed(&mut self) -> Vec<usize> {
         self.poll_events();
         self.group.peers().filter(|peer| self.control.left_after(*peer).is_some()).collect()

@@ -167,8 +167,8 @@ enum PeerEnd {
 }
 
 impl Session {
-    /// Waits a short time for the reason why the messages of a peer have ended, of which `reporter`
-    /// may have told. Leaves the events for the next call.
+    /// Waits a short time for the reason why the messages of a peer have ended, which `reporter`
+    /// may have reported. Leaves the events for the next call.
     fn end_of(&mut self, peer: usize, reporter: Option<usize>) -> PeerEnd {
         let contact_within = if self.control.is_open(peer) { Duration::ZERO } else { CONTACT_MAX };
         let mut patience = Patience::new(self.config.diagnosis + contact_within, self.data.now());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest time between two looks at what others have sent.
+/// The longest time between two looks at reports of others.
 pub(super) const TURN: Duration = Duration::from_millis(50);
 
 /// The remaining time to wait for others. It passes only while this rank runs: if it was stopped,

@@ -86,7 +86,7 @@ impl Program {
         self.algorithm.traits.staged
     }
 
-    /// Returns whether what is received or copied into the output is not read again.
+    /// Returns whether data that are received or copied into the output are not read again.
     #[inline]
     pub(super) const fn has_final_receives(&self) -> bool {
         self.params.ranks <= self.algorithm.traits.final_ranks_max

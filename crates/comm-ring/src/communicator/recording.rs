@@ -25,7 +25,7 @@ impl Session {
         }
     }
 
-    /// Records how long the current wait has lasted, if it slept. Must be called before the waiter
+    /// Records the duration of the current wait, if it slept. Must be called before the waiter
     /// learns that something moved.
     pub(super) fn end_sleep(&mut self, now: Instant) {
         if let Some(since) = self.waiter.since() {

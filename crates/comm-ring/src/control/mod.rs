@@ -162,7 +162,7 @@ impl Control {
         }
     }
 
-    /// Queues a frame for a peer, connects it if necessary, and sends what can be sent now.
+    /// Queues a frame for a peer, connects it if necessary, and sends as much as possible now.
     pub(crate) fn send(&mut self, to: usize, frame: &ControlFrame) {
         let droppable = matches!(frame, ControlFrame::Announce(_));
         if droppable && self.peers[to].outbox.len() > OUTBOX_MAX {
@@ -209,7 +209,7 @@ impl Control {
         if has_relay { self.transport.next_open(from) } else { self.group.peers().find(|&peer| peer >= from) }
     }
 
-    /// Passes on what is new to the peers with which this rank is connected.
+    /// Passes on news to the peers with which this rank is connected.
     fn pass_on(&mut self) {
         let Some(relay) = &mut self.relay else { return };
         let mut changed = Vec::new();

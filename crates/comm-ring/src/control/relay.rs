@@ -15,8 +15,8 @@ use super::frame::ControlFrame;
 use super::rank_set::RankSet;
 use super::shrink::ShrinkFrame;
 
-/// The number of different aborts that are passed on, besides those of earlier calls. When many
-/// ranks fail, each for a reason of its own, all of them know one.
+/// The number of different aborts that are passed on, besides the aborts of earlier calls. When
+/// many ranks fail, each for a reason of its own, all of them know one.
 const ABORTS_MAX: usize = 8;
 
 /// The time for which a rank that has left collects the goodbyes of others.
@@ -126,7 +126,7 @@ impl Relay {
         (collects && !left.is_zero()).then_some(left)
     }
 
-    /// Makes this rank pass on at once what it has collected.
+    /// Makes this rank pass on its collected news at once.
     pub(super) const fn stop_collecting(&mut self) {
         self.collects_until = None;
     }
@@ -298,7 +298,8 @@ mod tests {
         }
     }
 
-    /// Rank 1 hears of the goodbyes of others one after the other, and counts what it sends to rank
+    /// Lets rank 1 hear of the goodbyes of others one after the other, and counts its frames to
+    /// rank 2.
     /// 2.
     fn passes_on(then: impl FnOnce(&mut Network, &mut Control)) -> usize {
         let (mut network, transports) = transports(10_000);

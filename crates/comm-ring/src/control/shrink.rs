@@ -23,8 +23,8 @@ pub(crate) enum ShrinkFrame {
     Done { attempt: u32 },
     /// The sender is connected to every member of the group on whose control channel this is sent.
     Formed,
-    /// The sender takes part in no attempt but that of the group on whose control channel this is
-    /// sent.
+    /// The sender takes part in no other attempt than the one of the group on whose control channel
+    /// this is sent.
     Committed,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ShrinkState {
     /// Whether it was connected to every member of the present group. The other messages concern a
     /// group that is yet to be created from it.
     pub(crate) has_formed: bool,
-    /// Whether it takes part in no attempt but that of the present group.
+    /// Whether it takes part in no other attempt than the one of the present group.
     pub(crate) has_committed: bool,
 }
 

@@ -15,7 +15,7 @@ pub struct LoweredStep {
     pub(super) bytes: ByteRange,
     /// The same blocks at [`Step::src`].
     pub(super) src: ByteRange,
-    /// The set of those of the 63 preceding steps that conflict with this one. The highest bit is
+    /// The set of the steps that conflict with this one, among the 63 before it. The highest bit is
     /// the step directly before, the next bit the one before that.
     pub(super) deps: u64,
     /// Whether the step also completes the reduction of its blocks.
@@ -94,7 +94,7 @@ pub fn lower(
     })
 }
 
-/// Returns whether `next` finishes what `step` combines.
+/// Returns whether `next` finishes the result that `step` combines.
 fn is_completed_by(step: &Step, next: &Step) -> bool {
     let combines = matches!(step.action, Action::Reduce { .. } | Action::RecvReduce { .. });
     combines && next.action == Action::Finish && (next.place, next.blocks) == (step.place, step.blocks)

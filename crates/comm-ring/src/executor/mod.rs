@@ -73,8 +73,8 @@ pub struct Job<'a> {
     pub sequence: u64,
     /// The fingerprint of the call.
     pub fingerprint: u64,
-    /// Whether the output is too large for the caches, and what is received or copied into it is
-    /// not read again.
+    /// Whether the output is too large for the caches, and data that are received or copied into it
+    /// are not read again.
     pub bypasses_caches: bool,
     /// Whether other ranks read the output in place.
     pub is_output_read: bool,

@@ -1,4 +1,4 @@
-//! Chooses how results are stored in memory that other processors read.
+//! Chooses the stores for results in memory that other processors read.
 //!
 //! Whether stores through the cache or copies of whole lines are faster depends on which caches the
 //! processors share, and that may change while a program runs, as in a virtual machine. Both give

@@ -37,7 +37,7 @@ pub(super) struct CurrentSeries {
     all: Vec<(Arc<Series>, Typical)>,
     /// Recent selections, by the last bits of the fingerprint.
     recent: [Selected; RECENT],
-    /// The index of that of the current call.
+    /// The index of the selection for the current call.
     slot: usize,
 }
 

@@ -99,12 +99,13 @@ impl Messenger {
         }
     }
 
-    /// Sets what finds the causes of errors of background operations. Only the first call counts.
+    /// Sets the function that finds the causes of errors of background operations. Only the first
+    /// call counts.
     pub(crate) fn explain_losses_by(&self, explain: impl Fn(Error) -> Error + Send + Sync + 'static) {
         let _ = self.explain.set(Box::new(explain));
     }
 
-    /// Returns the first rank of which messages have shown that its host does not answer.
+    /// Returns the first rank whose host, as messages have shown, does not answer.
     pub(crate) fn lost_host(&self) -> Option<(usize, Loss)> {
         self.lock().engine.lost_host.clone()
     }

@@ -34,7 +34,7 @@ pub(super) fn rounds(ranks: usize) -> impl DoubleEndedIterator<Item = Round> {
     })
 }
 
-/// Returns the length of the longest chain of messages of which each carries a sum that the one
+/// Returns the length of the longest chain of messages in which each carries a sum that the one
 /// before it has changed. A round that receives fewer chunks than it keeps leaves the others as
 /// they are, so the chain may be shorter than the number of rounds. In the reverse order, it is as
 /// long.

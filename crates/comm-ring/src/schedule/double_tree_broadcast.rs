@@ -1,4 +1,4 @@
-//! Broadcast through two binary trees, each of which carries half of the segments.
+//! Broadcast through two binary trees; each carries half of the segments.
 //!
 //! Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35 (2009). The inner ranks of one tree are leaves of the other. Every

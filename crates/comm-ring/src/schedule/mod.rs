@@ -106,8 +106,8 @@ impl Params {
         if self.in_place { Place::Output } else { Place::Input }
     }
 
-    /// Returns the place from which other ranks read what is at `place`, and the step that copies
-    /// it there, if that is a slot and there are other ranks.
+    /// Returns the place from which other ranks read the data at `place`, and the step that copies
+    /// the data there, if that is a slot and there are other ranks.
     fn stage(&self, slot: Place, place: Place, block: Blocks) -> (Place, Option<Step>) {
         if self.exposed {
             return (place, None);
@@ -268,8 +268,8 @@ pub struct Traits {
     /// receivers, even before they receive them: it has read what they have there before, and they
     /// use the place for nothing else.
     pub puts_results: bool,
-    /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], which is
-    /// that of [`combinations`].
+    /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], as
+    /// [`combinations`] gives it.
     ///
     /// [`ReduceOrder::Deterministic`]: comm_core::ReduceOrder::Deterministic
     pub keeps_order: bool,
@@ -287,7 +287,7 @@ impl Traits {
         keeps_order: false,
     };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
-    /// An algorithm in which ranks pass on what they receive, if there are more than two.
+    /// An algorithm in which ranks forward received data, if there are more than two.
     const FORWARDING: Self = Self { final_ranks_max: 2, ..Self::SEGMENTED };
     /// An algorithm that moves whole chunks of one length.
     const EQUAL: Self = Self { equal: true, ..Self::PLAIN };

@@ -54,7 +54,7 @@ pub(super) fn steps(params: &Params) -> Steps {
     Box::new(p.passes().flat_map(move |segments| reduce(&p, sets, segments)))
 }
 
-/// Exchanges some segments of every chunk, and combines those of this rank.
+/// Exchanges some segments of every chunk, and combines the segments of this rank's chunk.
 pub(super) fn reduce(
     params: &Params,
     sets: usize,
@@ -70,8 +70,8 @@ pub(super) fn reduce(
     })
 }
 
-/// Sends a segment of the chunk of the rank that is `distance` ahead, and combines that of this
-/// rank with the contribution of the one that is as far behind.
+/// Sends a segment of the chunk of the rank that is `distance` ahead, and combines this rank's
+/// segment with the contribution of the rank that is as far back.
 fn exchange(p: &Params, sets: usize, segment: usize, distance: usize) -> impl Iterator<Item = Step> + use<> {
     let (to, from) = (p.ahead(distance), p.behind(distance));
     let theirs = p.block(to, segment);

@@ -67,7 +67,7 @@ fn frames() -> &'static [Vec<u8>] {
     })
 }
 
-/// Sends, and keeps what is sent on a control channel.
+/// Sends, and keeps all bytes that are sent on a control channel.
 fn recording(kind: ChannelKind, log: Arc<Mutex<Vec<u8>>>) -> SendFn {
     Box::new(move |transport, to, pieces| {
         let sent = transport.try_send(to, pieces)?;
@@ -79,7 +79,8 @@ fn recording(kind: ChannelKind, log: Arc<Mutex<Vec<u8>>>) -> SendFn {
     })
 }
 
-/// Makes calls that end well, of which one is late, differ, or are missing on a rank that dies.
+/// Makes calls that end well, one of them late, that differ, or that are missing on a rank that
+/// dies.
 fn follow(comm: Comm, clock: &VirtualClock, course: usize) {
     let is_last = comm.rank() == RANKS - 1;
     if is_last && course == 1 {

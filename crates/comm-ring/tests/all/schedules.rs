@@ -139,7 +139,7 @@ fn segments_and_passes_of_any_size_are_proven() {
     }
 }
 
-/// Returns a step that uses what an earlier one received or copied into the output.
+/// Returns a step that uses data which an earlier one received or copied into the output.
 fn reader_of_result(steps: &[Step]) -> Option<(Step, Step)> {
     let arrives = |step: &Step| {
         matches!(step.action, Action::Recv { .. } | Action::Copy { .. }) && step.place == Place::Output

@@ -222,8 +222,8 @@ fn the_others_go_on_when_ranks_die_or_stop_that_only_some_watch() {
     assert!(shrunk > 200 && again > 5 && left_out > 10, "{shrunk} {again} {left_out}");
 }
 
-/// Returns how often ranks went on in a smaller group, in several of them one after the other, and
-/// without a living rank.
+/// Returns the number of times that ranks went on in a smaller group, in several of them one after
+/// the other, and without a living rank.
 fn check_random_faults(seeds: u64, sizes: Range<usize>, on_demand: bool) -> (usize, usize, usize) {
     let (mut shrunk, mut again, mut left_out) = (0, 0, 0);
     for seed in 0..seeds {
@@ -265,8 +265,8 @@ fn no_rank_goes_on_alone_when_the_link_between_two_members_breaks_while_they_shr
     assert!(shrunk > 300, "{shrunk}");
 }
 
-/// The stream may be that of the announcement that rank 1 is connected, in the failed group or in
-/// the new one.
+/// The stream may be the one that announces that rank 1 is connected, in the failed group or in the
+/// new one.
 #[test]
 fn no_rank_goes_on_alone_when_one_stream_between_two_members_breaks_while_they_shrink() {
     let mut together = 0;

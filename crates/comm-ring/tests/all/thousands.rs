@@ -66,7 +66,7 @@ impl Progress {
     }
 }
 
-/// A small integer, so that the sum of those of all ranks is exact in `f32`.
+/// A small integer, so that the sum over all ranks is exact in `f32`.
 const fn element(rank: usize, at: usize) -> f32 {
     (rank * (at + 7) % 1021) as f32
 }

@@ -4,7 +4,7 @@ use std::alloc::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Free ranges, of which the smallest that suffices is taken first. Ranges that touch are one.
+/// Free ranges; the smallest one that suffices is taken first. Ranges that touch are one.
 #[derive(Debug)]
 pub(super) struct FreeRanges {
     end_by_start: BTreeMap<usize, usize>,

@@ -69,7 +69,7 @@ fn lock_part_of(address: usize) -> Option<MutexGuard<'static, Segments>> {
     lock(&SEGMENTS[arena::part_of(address)])
 }
 
-/// The parts, beginning with that of this thread.
+/// The parts, beginning with this thread's.
 fn parts() -> impl Iterator<Item = &'static Mutex<Segments>> {
     // SAFETY: this function has no requirements.
     let thread = unsafe { libc::pthread_self() } as usize;

@@ -246,7 +246,7 @@ fn is_shown(n: usize, call: fn(&Comm)) -> bool {
     shown.load(Ordering::Relaxed)
 }
 
-/// Two ranks choose by what they learnt in the last call about the buffers of both.
+/// Two ranks choose by the buffers of both in the last call.
 #[test]
 fn two_ranks_learn_whether_both_have_allocated_buffers() {
     const LEN: usize = 100_001;

@@ -9,7 +9,7 @@ use comm_sim::{AlteredFabric, AlteredTransport};
 /// The number of bytes that one rank can have in flight to each other rank.
 const ARENA_BYTES: usize = 1 << 20;
 
-/// Channels that allocate what they send.
+/// Channels that allocate the bytes that they send.
 pub(crate) fn arena_fabric(fabric: SharedMemoryFabric) -> impl Fabric {
     AlteredFabric { fabric, open }
 }

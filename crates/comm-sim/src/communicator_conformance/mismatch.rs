@@ -5,7 +5,7 @@ use comm_core::{AsViewMut, Buffers, Call, ReduceOp};
 use super::outcome::ensure;
 use super::{CheckResult, Features, Member};
 
-/// A difference between the call of rank 0 and that of the others.
+/// A difference between the calls of rank 0 and the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mismatch {

@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl InProcessFabric {
-    /// Creates the fabrics of `n` ranks, in rank order, each of which is to be moved into a thread.
+    /// Creates the fabrics of `n` ranks, in rank order; each is to be moved into a thread.
     #[must_use]
     pub fn create(n: usize) -> Vec<Self> {
         Self::with_config(n, &InProcessConfig::default())

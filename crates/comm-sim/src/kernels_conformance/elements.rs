@@ -80,8 +80,8 @@ pub(super) fn not_finite(dtype: DType) -> [u64; 4] {
     }
 }
 
-/// Returns the bytes of `len` elements, a third of which are special values. If they must be
-/// finite, all magnitudes are between 1 and 2.
+/// Returns the bytes of `len` elements; a third of them are special values. If they must be finite,
+/// all magnitudes are between 1 and 2.
 pub(super) fn elements(dtype: DType, len: usize, seed: u64, is_finite: bool) -> Vec<u8> {
     let (special, exponent): (&[u64], u64) = match dtype {
         DType::F16 => (&F16, 0x7c00),

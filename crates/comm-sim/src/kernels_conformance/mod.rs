@@ -17,10 +17,10 @@ const FACTORS: [f64; 6] = [0.5, 1.0 / 3.0, -1e30, 1e300, 0.0, f64::NAN];
 const FACTOR: f32 = 1.0 / 3.0;
 /// The number of elements above which interpreted kernels are slow.
 const MANY: usize = 10_000;
-/// The number of elements before and after those of a view.
+/// The number of elements before and after the elements of a view.
 const AROUND: usize = 3;
 
-/// Compares all computations on buffers of these lengths with those of the host.
+/// Compares all computations on buffers of these lengths with the host's.
 ///
 /// # Errors
 /// [`Failure::Wrong`] with the computation, the types, the length and the first byte that differs;

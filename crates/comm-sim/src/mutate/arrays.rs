@@ -118,7 +118,7 @@ impl<'a> Arrays<'a> {
         Ok(())
     }
 
-    /// Stores numbers in blocks, combined with those of the same blocks at `addend` if one is
+    /// Stores numbers in blocks, combined with the numbers of the same blocks at `addend` if one is
     /// given.
     pub(super) fn accept(
         &mut self,

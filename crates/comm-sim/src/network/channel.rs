@@ -7,9 +7,9 @@ use comm_core::{ChannelKind, Group, GroupId, Membership};
 
 use super::link::Link;
 
-/// The largest channel of which all members learn that one has left, also those with which it was
-/// not connected. In a larger one, this would take a time that grows with the square of the number
-/// of members; there they learn of it when they connect.
+/// The size of the largest channel whose members all learn that one has left, even without a
+/// connection to it. In a larger one, this would take a time that grows with the square of the
+/// number of members; there they learn of it when they connect.
 const TELLS_ALL_MAX: usize = 64;
 
 /// The links between the members of a channel. Only those that were used take memory.

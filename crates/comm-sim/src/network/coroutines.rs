@@ -14,7 +14,7 @@ use corosensei::{Coroutine, Yielder};
 
 use crate::threads::Job;
 
-/// The size of a stack, which is that of a thread. Only pages that were used take memory.
+/// The size of a stack, the same as a thread's. Only pages that were used take memory.
 const STACK_BYTES: usize = 2 << 20;
 
 /// A rank. Its result is an error if it panicked.

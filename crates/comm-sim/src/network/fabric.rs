@@ -124,7 +124,7 @@ impl VirtualClock {
         self.world.lock().now()
     }
 
-    /// Returns the fabric of a group of these ranks, of which this is one, that have met in another
+    /// Returns the fabric of a group of these ranks, this one among them, that have met in another
     /// rendezvous than the ranks of the run. `meeting` is its number, above zero, which no other
     /// rendezvous has. If a rank fails while this one waits for it to open a channel, `watch` may
     /// report that.

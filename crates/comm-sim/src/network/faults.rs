@@ -164,7 +164,7 @@ impl World {
         self.break_sockets(a, b, ErrorKind::ConnectionReset);
     }
 
-    /// Returns the channels of which both ranks are members, with their numbers in each.
+    /// Returns the channels that both ranks are members of, with their numbers in each.
     fn channels_between(&self, a: usize, b: usize) -> Vec<(usize, (usize, usize))> {
         let both = |(channel, links): (usize, &ChannelLinks)| {
             Some((channel, (links.position(a)?, links.position(b)?)))

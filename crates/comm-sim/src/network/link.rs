@@ -34,7 +34,7 @@ pub(super) struct Link {
     cut_until: Duration,
     accepted: u64,
     consumed: u64,
-    /// The consumed position of which the sender has been notified.
+    /// The consumed position that the sender has been notified of.
     credited: u64,
     released_reported: u64,
     fell_short: bool,

@@ -11,7 +11,7 @@ use super::world::{Event, World};
 use super::{Defect, SharedWorld, VirtualClock};
 use crate::store_table::{RegisteredWill, StoreTable, timed_out};
 
-/// The average number of set keys of which one is overwritten, for the defect.
+/// The average number of set keys per overwritten one, for the defect.
 const OVERWRITTEN: usize = 3;
 
 /// The state of the store.

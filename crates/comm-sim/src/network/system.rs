@@ -17,7 +17,7 @@ use super::world::World;
 #[derive(Debug)]
 struct NetworkSystem;
 
-/// Lets code that asks for the simulated system find that of its run.
+/// Lets code that asks for the simulated system find the system of its run.
 pub(super) fn install() {
     simulation::install(&NetworkSystem);
 }

@@ -16,7 +16,7 @@ pub(super) struct ThreadTable {
     /// One bit per thread that neither sleeps nor has ended.
     awake: Vec<u64>,
     awake_count: usize,
-    /// The ends of sleeps, with those of threads that were woken before.
+    /// The ends of sleeps, also of threads that were woken before.
     alarms: BinaryHeap<Reverse<(Duration, usize)>>,
     unfinished: usize,
 }

@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) ranks: Vec<RankState>,
     /// Whether a rank has died, or opens no more channels of some rendezvous.
     pub(super) has_lost_ranks: bool,
-    /// The ranks that were stopped, some of which may have continued.
+    /// The ranks that were stopped; some of them may have continued.
     pub(super) stopped: Vec<usize>,
     /// The number of operations of all ranks on their transports and on the store.
     pub(super) operations: u64,
@@ -298,8 +298,8 @@ impl World {
         self.agenda.push(Reverse((self.now + after, event)));
     }
 
-    /// Returns whether the run has made so many operations that short pieces and slow ranks would
-    /// keep it from ending soon.
+    /// Returns whether the run has made too many operations to end soon with short pieces and slow
+    /// ranks.
     pub(super) const fn is_long(&self) -> bool {
         self.operations > LONG
     }
@@ -391,7 +391,7 @@ impl World {
         self.agenda.push(Reverse((arrives, Event::Arrival { channel, from, to })));
     }
 
-    /// Records that a receiver consumed bytes, of which the sender is notified later.
+    /// Records that a receiver consumed bytes; the sender is notified later.
     pub(super) fn consume(&mut self, channel: usize, from: usize, to: usize, bytes: usize) {
         if bytes > 0 {
             let position = self.link(channel, from, to).consume(bytes);

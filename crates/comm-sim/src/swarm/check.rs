@@ -25,7 +25,7 @@ pub enum Property {
     /// Every call ends by its deadline, or shortly after; if nothing but deaths has happened, it
     /// fails shortly after the last one.
     Deadline,
-    /// An error names only ranks that are at fault, or a link of which broke. Without faults, no
+    /// An error names only ranks that are at fault, or that have a broken link. Without faults, no
     /// call fails.
     RankAtFault,
     /// Ranks that go on have the same members and repeat the same calls, and no rank that is not at

@@ -47,7 +47,7 @@ impl Watchdog {
         Self { runs: Some(runs), thread }
     }
 
-    /// Begins to measure the time of a run, and ends that of the run before it.
+    /// Begins to measure the time of a run, and ends the measurement of the run before it.
     pub fn begin(&self, seed: u64) {
         if let Some(runs) = &self.runs {
             // Without a thread, nothing is measured.

@@ -118,8 +118,8 @@ fn sockets_that_cannot_be_connected_are_tried_again_later() {
     }
 }
 
-/// A stream in networks with these links, of which one connection fills each. Returns the numbers
-/// of sockets in each network, whenever they changed.
+/// A stream in networks with these links; one connection fills each. Returns the numbers of sockets
+/// in each network, whenever they changed.
 fn spread(links: &[f64], seconds: f64) -> Vec<Vec<usize>> {
     let mut growth = Growth::new(Sockets::Tuned);
     growth.set_networks(links.len());

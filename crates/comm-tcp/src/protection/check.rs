@@ -57,8 +57,8 @@ impl FrameCheck {
         Self { algorithm: Algorithm::Crc32c, sequence: 0 }
     }
 
-    /// Detects every change by those who do not know the key. No other frames may have the same
-    /// key.
+    /// Detects every change by attackers that do not know the key. No other frames may have the
+    /// same key.
     pub(crate) fn gmac(key: GmacKey) -> Self {
         Self { algorithm: Algorithm::Gmac(Box::new(key)), sequence: 0 }
     }

@@ -81,7 +81,7 @@ fn frames(check: FrameCheck, messages: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Returns what a receiver delivers of these bytes, and its error.
+/// Returns the bytes that a receiver delivers of these, and its error.
 fn received(check: FrameCheck, bytes: &[u8]) -> (Vec<u8>, Option<Corruption>) {
     let (mut near, far) = UnixStream::pair().unwrap();
     let mut receiver = ProtectedReceiver::new(check, 100);

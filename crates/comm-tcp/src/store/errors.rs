@@ -60,7 +60,7 @@ pub(super) fn unreachable(connectors: &[Connector], timeout: Duration) -> Error 
     Error::io(doing, reason)
 }
 
-/// Rounds a time to milliseconds, because what is left of a timeout is rarely a round number.
+/// Rounds a time to milliseconds, because the rest of a timeout is rarely a round number.
 fn to_millis(time: Duration) -> Duration {
     let millis = time.saturating_add(Duration::from_micros(500)).as_millis();
     u64::try_from(millis).map_or(time, Duration::from_millis)

@@ -80,7 +80,7 @@ fn unwatched<'a>(folder: &Path, error: &io::Error) -> Changes<'a> {
     Changes::Unwatched
 }
 
-/// Watches for files that are renamed into a folder, which is how values appear.
+/// Watches for files that are renamed into a folder, as values are.
 fn watch(folder: &Path) -> io::Result<OwnedFd> {
     let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     inotify::add_watch(&changes, folder, WatchFlags::MOVED_TO)?;

@@ -41,7 +41,7 @@ pub(super) struct Reactor {
     /// Clients, which have completed their handshakes.
     connections: HashMap<u64, StoreConnection>,
     next: u64,
-    /// The deadlines of connections, and that of a drain.
+    /// The deadlines of connections, and of a drain.
     deadlines: BTreeSet<(Instant, u64)>,
     warnings: RateLimit,
     pub(super) table: Table,

@@ -13,7 +13,7 @@ pub(crate) enum Fault {
     Ended,
     Socket(Errno),
     Corrupted(Corruption),
-    /// The peer sent what no correct peer sends.
+    /// The peer sent bytes that no correct peer sends.
     Protocol(String),
 }
 

@@ -8,7 +8,7 @@ use comm_sim::hostile::Input;
 
 use super::*;
 
-/// One direction of a connection, and how many bytes it moves at a time.
+/// One direction of a connection, and the number of bytes that it moves at a time.
 #[derive(Debug, Clone)]
 struct Pipe(Rc<RefCell<State>>);
 
@@ -34,7 +34,7 @@ impl Pipe {
         pipe
     }
 
-    /// Draws how many bytes move at a time: usually all that fit.
+    /// Draws the number of bytes that move at a time: usually all that fit.
     fn vary(&self, input: &mut Input) {
         let mut state = self.0.borrow_mut();
         state.read_max = if input.one_in(3) { input.below(20) } else { usize::MAX };
@@ -83,7 +83,7 @@ impl Flow for Pipe {
     }
 }
 
-/// A stream over pipes, some of which the reader may not have yet.
+/// A stream over pipes; the reader may not have some of them yet.
 struct Stream {
     writer: StripeWriter<Pipe>,
     reader: StripeReader<Pipe>,

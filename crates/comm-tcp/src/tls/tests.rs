@@ -94,7 +94,7 @@ fn other_protocols_are_refused_at_their_first_byte() {
     assert_eq!(dialer.advance(&near).unwrap(), Progress::Refused(Refusal::NotAPeer));
 }
 
-/// Passes on what has arrived in one connection in TLS to another one.
+/// Passes on bytes that have arrived in one connection in TLS to another one.
 fn pass_on(from: (&mut TlsSession, &UnixStream), to: (&mut TlsSession, &UnixStream)) -> usize {
     let mut bytes = [0; 4096];
     while !from.0.is_ready() && matches!(from.0.read(from.1), Ok(Outcome::More | Outcome::All)) {}

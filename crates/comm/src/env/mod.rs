@@ -87,7 +87,7 @@ pub(crate) fn options(membership: Membership, environment: &Environment) -> Resu
     Ok(config)
 }
 
-/// Sets what does not depend on the launcher.
+/// Sets the fields that do not depend on the launcher.
 fn set_options(config: &mut Config, environment: &Environment) -> Result<()> {
     config.transport = transport(environment)?;
     #[cfg(feature = "shm")]

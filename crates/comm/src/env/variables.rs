@@ -77,7 +77,7 @@ pub(super) const MASTER_ADDR: Variable = Variable::new(
     "MASTER_ADDR",
     Values::Text("a name or an address"),
     "required for more than one rank, unless derived under `srun`, `mpirun` or `mpiexec`",
-    "the host that serves the store: that of rank 0, unless `COMM_STORE` names another process",
+    "the host that serves the store: rank 0's, unless `COMM_STORE` names another process",
 );
 pub(super) const MASTER_PORT: Variable = Variable::new(
     "MASTER_PORT",

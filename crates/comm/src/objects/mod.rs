@@ -232,8 +232,8 @@ mod endpoint {
             if bytes > limit { Err(ObjectError::TooLarge { rank, bytes, limit }) } else { Ok(()) }
         }
 
-        /// Returns a handle whose collectives match only those of the same object call with the
-        /// same limit.
+        /// Returns a handle whose collectives match only collectives of the same object call with
+        /// the same limit.
         fn agreeing(&self, kind: Collective) -> Comm {
             let detail = [MARK, u64::from(kind.code()), self.limit(), self.comm().extra_fingerprint()];
             self.comm().with_extra_fingerprint(Signature::fingerprint_of(detail))

@@ -7,7 +7,7 @@ use crate::common::{config, each, store};
 use comm::hybrid::Path;
 use comm::{Comm, Config, Membership, ReduceOp, TransportKind};
 
-/// Returns what each rank reports about the others; each letter of `hosts` is the host of a rank.
+/// Returns the reports of each rank about the others; each letter of `hosts` is the host of a rank.
 fn world<R: Send>(
     hosts: &str,
     kind: TransportKind,

@@ -1,4 +1,4 @@
-//! Tests with real processes that join a running group, and of which some are killed.
+//! Tests with real processes that join a running group; some are killed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};
@@ -141,7 +141,7 @@ impl Processes {
         Self { store, all: all.into_iter().map(Some).collect(), members, transport, port: None }
     }
 
-    /// Starts ranks of which rank 0 serves the store.
+    /// Starts ranks; rank 0 serves the store.
     fn start_without_launcher(ranks: usize) -> Self {
         let port = Some(crate::common::Port::reserve());
         let mut all = Self {

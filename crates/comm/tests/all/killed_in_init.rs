@@ -1,4 +1,4 @@
-//! Tests with real processes, of which one is killed during rendezvous.
+//! Tests with real processes; one is killed during rendezvous.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use std::thread;

@@ -1,4 +1,4 @@
-//! Tests with real processes, some of which are killed.
+//! Tests with real processes; some are killed.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Tests with real processes, of which some are killed or stopped, and the others go on.
+//! Tests with real processes; some are killed or stopped, and the others go on.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use std::time::{Duration, Instant};

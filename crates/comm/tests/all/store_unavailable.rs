@@ -1,4 +1,4 @@
-//! Tests with real processes, of which rank 0 cannot serve the store.
+//! Tests with real processes whose rank 0 cannot serve the store.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 use crate::common::{Port, process};

@@ -133,9 +133,9 @@ impl Hosts {
         limited.is_ok()
     }
 
-    /// Limits the rate at which each connection of a host sends on the first switch, and that of
-    /// all together. Connections whose source ports differ in the low byte are limited separately.
-    /// States on the terminal if the system cannot do that.
+    /// Limits the rate at which each connection of a host sends on the first switch, and the rate
+    /// of all together. Connections whose source ports differ in the low byte are limited
+    /// separately. States on the terminal if the system cannot do that.
     pub(crate) fn limit_connections(&self, host: usize, megabits: u32, total_megabits: u32) -> bool {
         let mut rules = String::from("qdisc add dev eth0 root handle 1: htb\n");
         rules += &format!(

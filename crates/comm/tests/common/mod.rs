@@ -21,7 +21,7 @@ pub(crate) use port::Port;
 
 pub(crate) const JOB: u64 = 0x5eed;
 
-/// Returns a store like that of a launcher.
+/// Returns a store like a launcher's.
 pub(crate) fn store() -> TcpStoreServer {
     TcpStoreServer::bind("127.0.0.1:0".parse().unwrap(), StoreConfig::job(JOB)).unwrap()
 }

@@ -68,7 +68,7 @@ fn records_survive_a_journal() {
     assert!(crate::record::read(&path).unwrap_err().to_string().contains("line 1"));
 }
 
-/// The committed report is that of a run, or the current text for no run.
+/// The committed report comes from a run, or is the current text for no run.
 #[test]
 fn the_committed_page_is_up_to_date() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/gpu-report.md");

@@ -81,9 +81,9 @@ impl Control {
         Ok(LOADED.get_or_init(|| opened))
     }
 
-    /// Like [`Control::load`], but loads a copy of the library without these symbols, like that of
-    /// an older NCCL. The copy is in memory, and [`Control::path`] refers to it within this
-    /// process. Later calls of either function return the library that was loaded first.
+    /// Like [`Control::load`], but loads a copy of the library without these symbols, like an older
+    /// NCCL. The copy is in memory, and [`Control::path`] refers to it within this process. Later
+    /// calls of either function return the library that was loaded first.
     ///
     /// # Errors
     /// As [`Control::load`], and if the library has no such symbol or cannot be copied.
@@ -191,8 +191,8 @@ impl Control {
         let _known = unsafe { (self.reset_device)(ordinal) };
     }
 
-    /// Returns what each NCCL operation is waiting for at this moment, one line each. It is empty
-    /// if nothing hangs.
+    /// Describes the cause of the wait of each NCCL operation at this moment, one line each. It is
+    /// empty if nothing hangs.
     #[must_use]
     pub fn waiting(&self) -> Vec<String> {
         self.report(Report::Waiting).lines().map(str::to_owned).collect()

@@ -62,7 +62,7 @@ pub struct Live {
     pub pinned: usize,
     /// Streams that were created and not destroyed.
     pub streams: usize,
-    /// Threads of streams, including those of the streams that always exist.
+    /// Threads of streams, including the streams that always exist.
     pub threads: usize,
     /// Events.
     pub events: usize,

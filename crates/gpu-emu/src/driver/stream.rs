@@ -32,7 +32,7 @@ pub(crate) fn of_handle(handle: Handle) -> Result<Arc<Stream>, CuError> {
     Ok(stream)
 }
 
-/// Like [`of_handle`], but predefined streams are those of `device`.
+/// Like [`of_handle`], but predefined streams belong to `device`.
 pub(crate) fn on_device(handle: Handle, device: &Arc<Device>) -> Result<Arc<Stream>, CuError> {
     device.healthy()?;
     match handle.addr() {

@@ -202,7 +202,7 @@ impl Communicator {
         counts.divisions
     }
 
-    /// Stores a factor for sums under a number above those of the built-in operators.
+    /// Stores a factor for sums under a number above the numbers of built-in operators.
     pub(super) fn keep_factor(&self, element: Element, factor: Factor) -> u32 {
         let mut counts = lock(&self.counts);
         counts.factors += 1;

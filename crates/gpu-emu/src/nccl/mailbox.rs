@@ -68,7 +68,7 @@ impl Mailbox {
 
 static WAITING: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
 
-/// Returns what each operation is waiting for at this moment, one line each.
+/// Describes the cause of the wait of each operation at this moment, one line each.
 pub(crate) fn waiting() -> String {
     lock(&WAITING).values().map(|line| format!("{line}\n")).collect()
 }

@@ -15,7 +15,7 @@ struct Gloo {
     program: PathBuf,
 }
 
-/// Returns the version of PyTorch, or an explanation of how to install it.
+/// Returns the version of PyTorch, or an explanation of its installation.
 pub(in crate::compare) fn pytorch_version(python: &Path) -> Result<String, String> {
     let version = output(Command::new(python).args(["-c", PROBE])).ok_or_else(|| {
         format!(

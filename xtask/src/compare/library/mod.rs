@@ -70,8 +70,7 @@ impl MeasurementArgs<'_> {
     }
 }
 
-/// A peer with its version, or the reason why it is missing and an explanation of how to install
-/// it.
+/// A peer with its version, or the reason why it is missing and an explanation of its installation.
 type Search = Result<(Box<dyn Library>, String), String>;
 
 /// A row of the table of peers.

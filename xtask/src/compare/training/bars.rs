@@ -4,11 +4,11 @@ use super::model::{TrainingCase, TrainingModel};
 use super::overhead::Overheads;
 use crate::compare::ratio::Ratio;
 
-/// A limit of the ratio of our overhead to that of a peer.
+/// A limit of the ratio of our overhead to a peer's.
 #[derive(Debug)]
 pub(super) struct OverheadBar {
     pub(super) ours: &'static str,
-    /// The variants of the peer, of which the fastest of a round counts.
+    /// The variants of the peer; the fastest one of a round counts.
     pub(super) peers: &'static [&'static str],
     /// The models with computation and with a fixed time.
     pub(super) models: [TrainingModel; 2],

@@ -1,4 +1,4 @@
-//! Overheads of training, and ratios of those of the same round.
+//! Overheads of training, and their ratios within a round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ impl Overheads {
         (!times.is_empty()).then(|| median(times))
     }
 
-    /// Returns our overhead divided by that of the fastest of some peers in the same round, in the
+    /// Returns our overhead divided by the lowest overhead of some peers in the same round, in the
     /// last run that measured both. A peer's overhead counts as a microsecond at least, so that
     /// noise around zero is no advantage of ours.
     pub(super) fn ratio(&self, case: TrainingCase, ours: &str, peers: &[&str]) -> Option<Ratio> {

@@ -91,7 +91,7 @@ struct TrainingByPyTorch {
     program: PathBuf,
 }
 
-/// Returns the program with its version, or an explanation of how to install PyTorch.
+/// Returns the program with its version, or an explanation of the installation of PyTorch.
 pub(super) fn pytorch(python: &Path) -> Result<(Box<dyn TrainingProgram>, String), String> {
     let version = pytorch_version(python)?;
     let program = TrainingByPyTorch { python: python.to_owned(), program: sources().join("ddp.py") };

@@ -61,7 +61,7 @@ pub(super) struct Interface {
 }
 
 impl Facts {
-    /// Reads them, and writes to these folders and those of the settings.
+    /// Reads them, and writes to these folders and the folders of the settings.
     pub(super) fn read(folders: &[PathBuf]) -> Self {
         let config = Config::from_env();
         let host = first_line("/proc/sys/kernel/hostname");

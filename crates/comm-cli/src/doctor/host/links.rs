@@ -10,7 +10,7 @@ use super::{Host, gather_links};
 use crate::error::Result;
 
 const TAG: u64 = 0;
-/// The number of round trips, of which the fastest counts.
+/// The number of round trips; the fastest one counts.
 const ROUND_TRIPS: usize = 30;
 /// The length of the message whose bandwidth is measured, and the number of them.
 const BYTES: usize = 1 << 20;
@@ -116,7 +116,7 @@ pub(super) fn problems(links: &[Link], hosts: &[Host]) -> Vec<Problem> {
     found
 }
 
-/// Names each host whose clock differs from that of rank 0.
+/// Names each host whose clock differs from rank 0's.
 fn skewed(links: &[Link], hosts: &[Host]) -> Vec<Problem> {
     let mut named: Vec<&Host> = Vec::new();
     let mut found = Vec::new();
@@ -127,12 +127,8 @@ fn skewed(links: &[Link], hosts: &[Host]) -> Vec<Problem> {
         }
         named.push(host);
         let direction = if link.skew > 0.0 { "ahead of" } else { "behind" };
-        let text = format!(
-            "{}: its clock is {:.1} s {direction} that of {}",
-            host.name,
-            link.skew.abs(),
-            hosts[0].name
-        );
+        let text =
+            format!("{}: its clock is {:.1} s {direction} {}'s", host.name, link.skew.abs(), hosts[0].name);
         found.push(Problem::warning(
             text,
             "synchronize the clocks, as with chrony; otherwise logs do not match",
@@ -227,8 +223,8 @@ mod tests {
     fn a_clock_that_is_off_is_named_once() {
         let found = problems(&links(|_| false, 10.0), &hosts());
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].text, "b: its clock is 10.0 s ahead of that of a");
+        assert_eq!(found[0].text, "b: its clock is 10.0 s ahead of a's");
         let found = problems(&links(|_| false, -10.0), &hosts());
-        assert_eq!(found[0].text, "b: its clock is 10.0 s behind that of a");
+        assert_eq!(found[0].text, "b: its clock is 10.0 s behind a's");
     }
 }

@@ -20,7 +20,7 @@ fn as_json(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Writes the worst problem first, so that the first line says what to do something about.
+/// Writes the worst problem first, because many read only the first line.
 fn as_text(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
     if diagnosis.problems.is_empty() {
         writeln!(out, "no problem was found")?;

@@ -65,7 +65,7 @@ pub enum AgentError {
         /// The number of nodes.
         nodes: usize,
     },
-    /// A setting differs from that of agent 0.
+    /// A setting differs from agent 0's.
     #[error("{setting} is {ours} here, and {theirs} on node 0: start all agents with the same value")]
     SettingDiffers {
         /// The name of the setting.

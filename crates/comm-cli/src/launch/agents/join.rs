@@ -19,7 +19,7 @@ use crate::launch::start::random_id;
 /// The key of the settings that all agents have in common.
 pub(super) const SETTINGS: &str = "settings";
 
-/// The settings of agent 0, with which those of the others must agree.
+/// The settings of agent 0, with which all other agents must agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentSettings {
     pub(super) nnodes: usize,

@@ -25,7 +25,7 @@ pub(in crate::launch) struct EventLog {
     watch: Box<dyn Presence>,
     /// On agent 0, the agents that may be lost.
     losses: Vec<Loss>,
-    /// Readable when one of the presences above, or that of the round, is.
+    /// Readable when one of the presences above, or the round's, is.
     ready: OwnedFd,
 }
 
@@ -89,7 +89,7 @@ impl EventLog {
         Ok(lost)
     }
 
-    /// Writes an event, and returns those of other agents that come before it.
+    /// Writes an event, and returns the events of other agents that come before it.
     pub(in crate::launch) fn append(
         &mut self,
         agents: &Agents,

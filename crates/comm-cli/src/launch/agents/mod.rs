@@ -123,7 +123,7 @@ impl Agents {
         self.rejoined.take()
     }
 
-    /// Serves a store for the ranks, on the address of that of the agents and a free port.
+    /// Serves a store for the ranks, on the address of the agents' store and a free port.
     pub(super) fn serve(&self, job: u64) -> Result<TcpStoreServer, AgentError> {
         let server = self.server.as_ref().ok_or_else(|| self.lost(0))?;
         let address = SocketAddr::new(server.local_addr().ip(), 0);

@@ -9,7 +9,7 @@ use super::error::AgentError;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The hosts of a job, on each of which one launcher (an agent) starts ranks.
+/// The hosts of a job; on each of them, one launcher (an agent) starts ranks.
 ///
 /// All agents get the same number of nodes and the same address. That is an address of the host of
 /// node 0, at which its agent serves the store in which agents meet.
@@ -45,8 +45,8 @@ impl Nodes {
         self
     }
 
-    /// Sets how long an agent waits for the others, before the first start and before each restart.
-    /// The default is 5 minutes.
+    /// Sets the time for which an agent waits for the others, before the first start and before
+    /// each restart. The default is 5 minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -1,4 +1,4 @@
-//! An agent that comes to a node whose former agent was lost, while the ranks of the others run.
+//! An agent that takes over a node whose former agent was lost, while the ranks of the others run.
 
 use std::time::{Duration, Instant};
 

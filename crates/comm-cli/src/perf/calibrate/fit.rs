@@ -15,7 +15,7 @@ const COSTS_MIN: Costs = [1e-10, 1e-10, 1e-14, 1e-14];
 /// The penalty for changing a cost by a factor of e. It matters only for costs that the
 /// measurements do not determine.
 const INERTIA: f64 = 1e-3;
-/// The initial steps of consecutive searches, each of which starts at the best result so far.
+/// The initial steps of consecutive searches; each search starts at the best result so far.
 const STEPS: [f64; 4] = [1.5, 0.7, 0.3, 0.1];
 
 /// Returns the tuning with the smallest mean absolute logarithmic error. Squares would give

@@ -1,4 +1,4 @@
-//! Prints a table like that of nccl-tests, with percentiles and the algorithm.
+//! Prints a table like nccl-tests', with percentiles and the algorithm.
 
 use std::fmt::Write;
 

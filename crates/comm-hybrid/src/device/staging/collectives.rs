@@ -138,7 +138,7 @@ fn of_pieces(options: &CallOptions, pieces: usize, length: u64) -> CallOptions {
     options
 }
 
-/// Returns the counts of a piece, which are equal if those of the whole call are.
+/// Returns the counts of a piece, which are equal if the counts of the whole call are.
 const fn of_piece<'a>(counts: Counts<'_>, of_piece: &'a [usize]) -> Counts<'a> {
     match counts {
         Counts::Equal => Counts::Equal,

@@ -109,7 +109,7 @@ fn a_wait_ends_whenever_its_deadline_passes() {
     }
 }
 
-/// The error of the connection is that of the next operation that needs it.
+/// The next operation that needs the connection ends with its error.
 #[test]
 fn a_peer_that_cannot_be_connected_does_not_keep_a_rank_awake_that_waits_for_others() {
     let sleeps = sleeps_of_a_probe(false, Duration::from_secs(5));

@@ -1,5 +1,5 @@
-//! A peer whose calls are those of a correct one, but that also writes anything to the shared
-//! memory and the socket in between.
+//! A peer that makes the calls of a correct one, but also writes anything to the shared memory and
+//! the socket in between.
 
 use std::os::fd::OwnedFd;
 

@@ -43,7 +43,7 @@ pub(super) struct Sockets {
     tokens: BTreeMap<u64, u64>,
     /// The ends of processes that have died, whose threads find nothing until they sleep.
     of_dead: Vec<UnixStream>,
-    /// Reports what processes do with their ends.
+    /// Reports the actions of processes on their ends.
     epoll: Option<OwnedFd>,
 }
 
@@ -73,7 +73,7 @@ struct NetworkSocket {
     peer_end: PeerEnd,
 }
 
-/// The place of the end of what the other side sends.
+/// The state of the end of the stream from the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PeerEnd {
     None,
@@ -101,8 +101,7 @@ pub(super) fn address_of(rank: usize) -> IpAddr {
     Ipv4Addr::from_bits(FIRST_ADDRESS + rank as u32).into()
 }
 
-/// Returns the rank whose [`address`](super::VirtualClock::address) this is, if it can be that of
-/// one.
+/// Returns the rank with this [`address`](super::VirtualClock::address), if one can have it.
 #[must_use]
 pub fn rank_at(address: IpAddr) -> Option<usize> {
     let IpAddr::V4(address) = address else { return None };

@@ -17,7 +17,7 @@ const READ_BYTES: usize = 64 << 10;
 const EVENTS_PER_TURN: usize = 64;
 
 impl World {
-    /// Writes what has arrived to the process's end, as far as there is space.
+    /// Writes arrived bytes to the process's end, as far as there is space.
     pub(super) fn write_arrived(&mut self, id: usize) {
         let (mut accepted, mut is_closed) = (0, false);
         let socket = &mut self.sockets.sockets[id];
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// Reads what the process has sent, as far as it may be in flight.
+    /// Reads bytes that the process has sent, as far as they may be in flight.
     pub(super) fn read_sent(&mut self, id: usize) {
         let mut buffer = vec![0; READ_BYTES];
         loop {
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Moves what processes have done with their ends since the last turn.
+    /// Moves the bytes that processes have written to or read from their ends since the last turn.
     pub(in crate::network) fn pump_sockets(&mut self) {
         loop {
             let Some(epoll) = &self.sockets.epoll else { return };

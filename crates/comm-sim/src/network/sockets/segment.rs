@@ -8,7 +8,7 @@ use super::{PeerEnd, rank_at};
 use crate::network::faults::FOREVER;
 use crate::network::world::{Event, World};
 
-/// A part of what travels from one side to the other.
+/// A segment of data that travels from one side to the other.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) departs: Duration,
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Handles what has arrived for a side.
+    /// Handles a segment that has arrived for a side.
     pub(super) fn handle_segment(&mut self, id: usize, content: SegmentContent) {
         let socket = &mut self.sockets.sockets[id];
         match content {

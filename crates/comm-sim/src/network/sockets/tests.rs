@@ -1,4 +1,4 @@
-//! Sockets behave as those of the system, in virtual time.
+//! Sockets behave like the system's, in virtual time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ fn wait(descriptor: impl AsFd, flags: PollFlags) {
     }
 }
 
-/// Reads what arrives until the stream ends. Returns the bytes, and the error if it broke.
+/// Reads all bytes until the stream ends. Returns the bytes, and the error if it broke.
 fn read_to_end(mut stream: &UnixStream) -> (Vec<u8>, Option<ErrorKind>) {
     let mut bytes = Vec::new();
     loop {
@@ -46,8 +46,8 @@ fn read_to_end(mut stream: &UnixStream) -> (Vec<u8>, Option<ErrorKind>) {
     }
 }
 
-/// Connects rank 1 to rank 0, and calls a function with the end of each, and whether it is that of
-/// rank 0. Returns the results.
+/// Connects rank 1 to rank 0, and calls a function with the end of each, and whether it is rank
+/// 0's. Returns the results.
 fn between<T: Send>(plan: &FaultPlan, side: impl Fn(UnixStream, &VirtualClock, bool) -> T + Sync) -> Vec<T> {
     run(2, 1, plan, |_, clock| connected(&clock, &side))
 }

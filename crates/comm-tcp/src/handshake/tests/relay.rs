@@ -12,7 +12,7 @@ const ALLOCATED_MAX: u64 = 1024;
 const TLS_MEMORY_MAX: usize = 40 * 1024;
 const TLS_ALLOCATED_MAX: u64 = 48 * 1024;
 const ROUNDS: usize = 8;
-/// The messages of a handshake, with those of TLS.
+/// The messages of a handshake, with TLS's.
 const MESSAGES_MAX: usize = 6;
 
 /// The lengths of the messages that each role receives, up to the end of its handshake.
@@ -98,7 +98,7 @@ impl Side {
         if self.config.tls { (TLS_MEMORY_MAX, TLS_ALLOCATED_MAX) } else { (MEMORY_MAX, ALLOCATED_MAX) }
     }
 
-    /// Continues until it waits for bytes, and returns what it has sent.
+    /// Continues until it waits for bytes, and returns the bytes that it has sent.
     fn advance(&mut self) -> Vec<u8> {
         let mut progress = None;
         let memory = allocation_counter::measure(|| progress = self.handshake.advance(&self.socket).ok());
@@ -142,7 +142,7 @@ fn recorded(configs: [SideConfig; 2]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Draws what the relay delivers in place of a message, given all that it has seen.
+/// Draws the bytes that the relay delivers in place of a message, given all that it has seen.
 fn deliver(input: &mut Input, message: &[u8], seen: &[Vec<u8>]) -> Vec<u8> {
     match input.below(16) {
         9 | 10 if !message.is_empty() => input.alter(message),

@@ -16,7 +16,7 @@ use crate::secret::Secret;
 const SOON: Duration = Duration::from_secs(20);
 /// The longest response that is accepted: shorter than one that is sent, or far longer.
 const LONGEST: [usize; 2] = [4000, 1 << 20];
-/// The most memory that an operation allocates besides twice what was sent.
+/// The most memory that an operation allocates besides twice the bytes that were sent.
 const ALLOCATED_MAX: u64 = 3 * (64 << 10);
 
 /// Returns a client with one connection, and the server's end of it.

@@ -205,7 +205,7 @@ impl Conversation {
         Ok(bytes)
     }
 
-    /// Reads until `into` is full or the stream ends, and returns how much that was.
+    /// Reads until `into` is full or the stream ends, and returns the number of bytes.
     fn fill(&self, into: &mut [u8]) -> TorchResult<usize> {
         let (mut stream, mut filled) = (ByteStream::from(&self.socket), 0);
         while filled < into.len() {

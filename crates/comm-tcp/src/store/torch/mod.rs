@@ -22,8 +22,8 @@ use crate::connect::Connector;
 use crate::protection::Established;
 use crate::socket::Options;
 
-/// A client of a `torch.distributed.TCPStore`, such as that of torchrun's agent. It is tested with
-/// PyTorch 2.15. PyTorch's clients see the same keys and values.
+/// A client of a `torch.distributed.TCPStore`, such as the store of torchrun's agent. It is tested
+/// with PyTorch 2.15. PyTorch's clients see the same keys and values.
 ///
 /// Any number of threads may use it: each operation has its own connection while it runs, so a
 /// thread that waits for a key does not delay others. Connections are reused.

@@ -13,7 +13,7 @@ use crate::store::torch::conversation::Conversation;
 
 /// The longest value that is accepted: shorter than one that is sent, or far longer.
 const LONGEST: [usize; 2] = [4000, 1 << 20];
-/// The most memory that an operation allocates besides twice what was sent.
+/// The most memory that an operation allocates besides twice the bytes that were sent.
 const ALLOCATED_MAX: u64 = 3 * (64 << 10);
 
 fn answers() -> Vec<Vec<u8>> {
