@@ -248,7 +248,7 @@ mod tests {
     fn each_problem_names_the_host_and_the_cause() {
         use Severity::{Error, Warning};
         has(|it| it.open_files = Some(64), Error, "opens 85 files, and 64 are allowed");
-        has(|it| it.memory = Some(16 << 20), Error, "need up to 48 MiB for shared memory, and 16 MiB");
+        has(|it| it.memory = Some(16 << 20), Error, "need up to 24 MiB for shared memory, and 16 MiB");
         has(|it| it.environment = Some("COMM_TIMEOUT_S".into()), Error, "COMM_TIMEOUT_S");
         has(|it| it.resolves_to = vec!["127.0.1.1".parse().unwrap()], Warning, "127.0.1.1");
         has(|it| it.resolves_to.clear(), Warning, "does not resolve");
