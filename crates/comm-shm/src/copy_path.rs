@@ -122,9 +122,9 @@ impl PathSelector {
         self.record(bytes.len(), begin.elapsed());
     }
 
-    /// Returns whether pieces go through the caches at present.
-    pub(crate) fn is_cached(&self) -> bool {
-        self.path == CopyPath::Cached
+    /// Returns whether pieces of this length go through the caches at present.
+    pub(crate) fn is_cached(&self, bytes: usize) -> bool {
+        bytes < self.class.bytes_min || self.path == CopyPath::Cached
     }
 
     /// Chooses the path of the next piece.
@@ -238,7 +238,7 @@ mod tests {
             let mut selector = PathSelector::new(PieceClass::SHORT);
             assert_eq!(copy_pieces(&mut selector, len, 10_000, common), 0);
             copy_pieces(&mut selector, len, 2000, none);
-            assert!(!selector.is_cached());
+            assert!(!selector.is_cached(len) && selector.is_cached(1023));
             assert!(copy_pieces(&mut selector, len, 1000, none) > 980);
             copy_pieces(&mut selector, len, 2000, common);
             assert_eq!(copy_pieces(&mut selector, len, 1000, common), 0);

@@ -112,7 +112,7 @@ impl Peer {
         let Connection { segment, outgoing, .. } = &self.connection;
         let later = self.writer.position() + len as u64;
         segment.control(*outgoing).announcements().of(later).prefetch(Intent::Write);
-        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached() {
+        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached(len) {
             segment.prefetch_to_write(*outgoing, self.writer.ring_position() + len as u64, len);
         }
     }
@@ -139,7 +139,7 @@ impl Peer {
         let Connection { segment, outgoing, .. } = &self.connection;
         let begin = self.writer.ring_position();
         let mut end = begin + len as u64;
-        if !self.short_path.is_cached() {
+        if !self.short_path.is_cached(len) {
             segment.prefetch_to_write(*outgoing, begin, 1);
             segment.prefetch_to_write(*outgoing, end - 1, 1);
         } else if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
