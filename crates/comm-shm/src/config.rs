@@ -14,9 +14,10 @@ pub struct SharedMemoryConfig {
     /// allocated when it is used for the first time. A ring should not fit in the second-level
     /// cache of a processor: a line is written faster once the reader's caches have dropped it. To
     /// limit the memory, channels of more than four ranks have proportionally smaller rings, down
-    /// to 64 KiB. If a host has more ranks of a channel than processors, its rings have an eighth
-    /// of the capacity: such ranks run in turns, so all rings fill before they are read, and should
-    /// fit in the cache. Control channels, which carry short frames, also have smaller ones.
+    /// to 64 KiB. If a host has more ranks of a channel than processors, its rings have at most
+    /// an eighth of the capacity: such ranks run in turns, so all rings fill before they are read,
+    /// and should fit in the cache. Control channels, which carry short frames, also have smaller
+    /// ones.
     pub ring_bytes: usize,
     /// The minimum size in bytes of a buffer from [`Fabric::allocate`](comm_core::Fabric::allocate)
     /// that other ranks read in place; smaller ones are copied through the ring. `usize::MAX` means

@@ -338,15 +338,23 @@ mod tests {
     #[test]
     fn bytes_arrive_at_every_position_also_across_the_end_of_the_ring() {
         let (near, far) = pair(4096);
-        let bytes: Vec<u8> = (0..4096).map(|at| (at % 251) as u8).collect();
-        for (direction, from, to) in [(Direction::Out, &near, &far), (Direction::Back, &far, &near)] {
-            for position in [0, 1, 4095, 4096, 5000, (1 << 40) + 4090, u64::MAX - 3] {
-                for len in [0, 1, 7, 4095, 4096] {
-                    from.copy_in(direction, position, &bytes[..len]);
-                    let mut copied = vec![0; len];
-                    assert_eq!(to.fill_buf(direction, position, len).copy_to(&mut copied), len);
-                    assert_eq!(copied, bytes[..len]);
-                }
+        let paths = [CopyPath::Cached, CopyPath::NonTemporal];
+        let ends = [(Direction::Out, &near, &far), (Direction::Back, &far, &near)];
+        let positions = [0, 1, 4095, 4096, 5000, (1 << 40) + 4090, u64::MAX - 3];
+        let mut first = 0;
+        for ((path, (direction, from, to)), position) in paths
+            .into_iter()
+            .flat_map(|path| ends.map(|ends| (path, ends)))
+            .flat_map(|it| positions.map(|at| (it, at)))
+        {
+            for len in [0, 1, 7, 4095, 4096] {
+                // Other bytes than the ones that are there.
+                first += 1;
+                let bytes: Vec<u8> = (0..len).map(|at| ((first + at) % 251) as u8).collect();
+                from.copy_along(path, direction, position, &bytes);
+                let mut copied = vec![0; len];
+                assert_eq!(to.fill_buf(direction, position, len).copy_to(&mut copied), len);
+                assert_eq!(copied, bytes);
             }
         }
     }

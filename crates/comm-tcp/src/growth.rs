@@ -1,4 +1,4 @@
-//! Decides when a stream gets more sockets, and on their number.
+//! Decides on the number of sockets of a stream, and when it gets more.
 //!
 //! A sender looks at its stream whenever it has sent another megabyte. If bytes were on their way
 //! for most of the time, and the receiver had space for more, then the network limits the rate. The

@@ -59,7 +59,7 @@ pub(crate) fn main() -> comm::Result<()> {
     // Rank 0 sorts the elements alone. The comparison also finds one that is missing or extra.
     let (mut expected, found) = (gather(&comm, &unsorted)?, gather(&comm, &sorted)?);
     expected.sort_unstable();
-    assert!(found == expected, "the elements are not sorted, or others than before");
+    assert!(found == expected, "the elements are not sorted, or some have changed");
     let largest = comm.all_gather_scalar(sorted.len())?.into_iter().max().unwrap_or(0);
     if comm.rank() == 0 {
         let (len, ranks) = (found.len(), comm.size());

@@ -138,16 +138,16 @@ impl Peer {
     fn send_short(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
         let Connection { segment, outgoing, .. } = &self.connection;
         let begin = self.writer.ring_position();
-        let mut end = begin + len as u64;
+        let mut position = begin + len as u64;
         if !self.short_path.is_cached(len) {
             segment.prefetch_to_write(*outgoing, begin, 1);
-            segment.prefetch_to_write(*outgoing, end - 1, 1);
+            segment.prefetch_to_write(*outgoing, position - 1, 1);
         } else if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
             segment.prefetch_to_write(*outgoing, begin, len);
         }
         for piece in pieces.iter().rev() {
-            end -= piece.len() as u64;
-            self.short_path.copy(piece, |path| segment.copy_along(path, *outgoing, end, piece));
+            position -= piece.len() as u64;
+            self.short_path.copy(piece, |path| segment.copy_along(path, *outgoing, position, piece));
         }
         self.writer.advance(len);
         self.writer.announce(segment.control(*outgoing), None)
