@@ -3,6 +3,7 @@
 use comm_core::{ChannelKind, Error, Result};
 
 use crate::cma;
+use crate::fast_boxes::FastBoxes;
 
 /// Settings of shared memory. The default suits most machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,9 @@ impl SharedMemoryConfig {
     pub const RING_BYTES_MIN: usize = 4096;
     /// The largest capacity of a ring.
     pub const RING_BYTES_MAX: usize = 1 << 30;
+    /// The bytes of the memory for small messages that each ring has in addition, if pages have
+    /// 4 KiB. It is allocated with the first such message.
+    pub const FAST_BOX_BYTES: usize = size_of::<FastBoxes>().next_multiple_of(4096);
     /// The largest capacity of a ring of a control channel.
     const CONTROL_RING_BYTES: usize = 8192;
     /// The maximum number of ranks of a channel whose rings have the configured capacity.

@@ -43,7 +43,7 @@ pub(crate) struct PieceClass {
 }
 
 impl PieceClass {
-    /// The pieces of messages that are announced. Where two processors share a cache, a copy and
+    /// The pieces of messages in boxes. Where two processors share a cache, a copy and
     /// its stores were measured to take 120 to 190 picoseconds per byte, and 460 to 730 otherwise.
     pub(crate) const SHORT: Self =
         Self { bytes_min: 1024, measure_every: 256, shared_max: 300, includes_stores: true };

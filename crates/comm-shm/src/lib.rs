@@ -22,7 +22,7 @@
 //! | how do ranks find each other | `rendezvous.rs`, `record.rs` |
 //! | how is a channel connected | `fabric.rs`, `mesh.rs`, `connect.rs`, `probe.rs`, `identity.rs`, `hello.rs`, `socket.rs`, and `comm-mesh` |
 //! | how is the exit of a process noticed | `socket.rs`, `process.rs` |
-//! | what is in the shared memory | `segment.rs`, `positions.rs`, `announcements.rs` |
+//! | what is in the shared memory | `segment.rs`, `positions.rs`, `fast_boxes.rs` |
 //! | how do bytes move | `transport.rs`, `peer.rs` and `peer/` |
 //! | which memory is read in place | `regions.rs`, `region.rs`, `descriptors.rs`, `exporter.rs`, `region_cache.rs` |
 //! | which memory is read by cross-memory attach | `registered.rs`, `cma.rs`, `peer/cma.rs` |
@@ -52,7 +52,6 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod announcements;
 mod ask;
 mod cache;
 mod cma;
@@ -64,6 +63,7 @@ mod descriptors;
 mod endpoint;
 mod exporter;
 mod fabric;
+mod fast_boxes;
 mod heap;
 mod hello;
 mod host;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use comm_core::{During, Error, Loss};
 
-use crate::announcements::{ANNOUNCED_BYTES_MAX, InlineMessage};
 use crate::cma::CmaPeer;
 use crate::copy_path::{PathSelector, PieceClass};
 use crate::exporter::{ExportConfig, REGION_MESSAGE_BYTES, RegionExporter, RegionMessage};
+use crate::fast_boxes::BOXED_BYTES_MAX;
 use crate::positions::{Control, Reader, Writer};
 use crate::region_cache::RegionCache;
 use crate::segment::{Direction, Segment};
@@ -91,12 +91,12 @@ pub(crate) struct Peer {
     writer: Writer,
     reader: Reader,
     stride: usize,
-    /// For messages that are announced.
+    /// For messages in boxes.
     short_path: PathSelector,
     long_path: PathSelector,
     /// `None` if everything is copied.
     exporter: Option<RegionExporter>,
-    /// The longest message that is announced.
+    /// The longest message that goes into a box.
     small_max: usize,
     region_cache: RegionCache,
     /// The window into which the peer puts results of the current call.
@@ -112,8 +112,6 @@ pub(crate) struct Peer {
     /// Receiving continues.
     revoked: Option<Error>,
     partial: PartialElement,
-    /// The inline message that was received last.
-    inline: InlineMessage,
     flow: Flow,
     /// The number of available bytes that were returned but not consumed, if they may be part of an
     /// element. They do not keep the caller awake until more bytes arrive.
@@ -138,7 +136,7 @@ impl Peer {
             short_path: PathSelector::new(PieceClass::SHORT),
             long_path: PathSelector::new(PieceClass::LONG),
             exporter: export.map(RegionExporter::new),
-            small_max: copied_max.min(ANNOUNCED_BYTES_MAX),
+            small_max: copied_max.min(BOXED_BYTES_MAX),
             region_cache: RegionCache::default(),
             window: None,
             cma,
@@ -147,7 +145,6 @@ impl Peer {
             last_released: None,
             revoked: None,
             partial: PartialElement::default(),
-            inline: InlineMessage::empty(),
             flow: Flow::default(),
             unconsumed: 0,
             end: None,

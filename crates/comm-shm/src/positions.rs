@@ -2,11 +2,11 @@
 //!
 //! Positions count bytes from the start of the stream and never decrease. The writer publishes the
 //! position to which it has written (the tail), and the reader the one to which it has read (the
-//! head). After a small message, the writer does not move the tail, but announces the position on a
-//! line that the reader polls for this message. Each side knows its own position and caches the
-//! other's, so that it reads the other's cache line only when it would otherwise have to stop. The
-//! peer may publish anything, so positions are validated against the bounds that a correct peer
-//! observes.
+//! head). For a small message in a fast box, the writer does not move the tail: the box contains
+//! the position. Such a message has a place in the ring, but its bytes are not there. Each side
+//! knows its own position and caches the other's, so that it reads the other's cache line only when
+//! it would otherwise have to stop. The peer may publish anything, so positions are validated
+//! against the bounds that a correct peer observes.
 //!
 //! Some bytes of the stream do not go through the ring: a descriptor names their memory. The writer
 //! writes a descriptor, then counts it, then moves the tail over its bytes, so that a reader that
@@ -14,17 +14,15 @@
 //! in the stream minus the number of earlier bytes that had descriptors.
 
 mod control;
+mod reader;
 
 use std::fmt;
 
-use crate::announcements::{Announcement, INLINE_BYTES_MAX, InlineMessage};
-use crate::descriptors::{CMA_DESCRIPTORS_MAX, DESCRIPTORS_MAX, Descriptor, Outstanding};
+use crate::descriptors::{CMA_DESCRIPTORS_MAX, Descriptor, Outstanding};
+use crate::fast_boxes::{Acknowledged, BoxSize, FastBoxes, Outbox};
 use crate::sync::Ordering;
 pub(crate) use control::Control;
-
-/// The number of times per ring that a busy reader publishes its head. The writer never misses more
-/// than one such part of the free space.
-const HEAD_UPDATES_PER_RING: u64 = 8;
+pub(crate) use reader::Reader;
 
 /// The error for a position that no correct peer publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +51,12 @@ pub(crate) struct Writer {
     capacity: u64,
     /// The position to which this side has written.
     tail: u64,
-    /// The position that was published or announced last.
+    /// The position that was published last, by the tail or in a box.
     published: u64,
-    /// The head of the reader when it was last read.
+    /// The head of the reader, as far as this side knows.
     head: u64,
+    /// The head that the reader had published when it was last read: it may have acknowledged more.
+    published_head: u64,
     /// The same, in bytes of the ring.
     ring_head: u64,
     /// The total bytes of all descriptors made so far.
@@ -64,6 +64,8 @@ pub(crate) struct Writer {
     /// The value of `described` when descriptors were last published.
     published_descriptors: u64,
     out: Outstanding,
+    outbox: Outbox,
+    has_boxes: bool,
 }
 
 impl Writer {
@@ -74,10 +76,13 @@ impl Writer {
             tail: 0,
             published: 0,
             head: 0,
+            published_head: 0,
             ring_head: 0,
             described: 0,
             published_descriptors: 0,
             out: Outstanding::new(),
+            outbox: Outbox::new(),
+            has_boxes: false,
         }
     }
 
@@ -118,15 +123,33 @@ impl Writer {
     /// Reads the head that the reader has published.
     #[inline]
     pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), InvalidPosition> {
-        self.head = self.read_head(control)?;
-        self.out.complete(self.head);
-        let next = self.out.first().map_or(self.head, |descriptor| descriptor.start.min(self.head));
-        self.ring_head = next - self.out.done_bytes();
+        self.published_head = self.read_head(control)?;
+        self.head = self.head.max(self.published_head);
+        self.account();
         Ok(())
     }
 
     fn read_head(&self, control: &Control) -> Result<u64, InvalidPosition> {
-        validate(control.read.0.head.load(Ordering::Acquire), self.head, self.published)
+        validate(control.read.0.head.load(Ordering::Acquire), self.published_head, self.published)
+    }
+
+    /// Takes note of the position to which the reader has read according to a message that it sent.
+    /// It may have published a later one.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, acknowledged: Acknowledged) {
+        let head = acknowledged.position(self.published);
+        if head > self.head {
+            self.head = head;
+            self.account();
+        }
+    }
+
+    /// Frees the bytes that the reader has read.
+    #[inline]
+    fn account(&mut self) {
+        self.out.complete(self.head);
+        let next = self.out.first().map_or(self.head, |descriptor| descriptor.start.min(self.head));
+        self.ring_head = next - self.out.done_bytes();
     }
 
     /// The position below which the reader has read all bytes that have descriptors.
@@ -136,7 +159,7 @@ impl Writer {
             return self.tail;
         }
         // The next refresh returns the error for an invalid head.
-        let head = self.read_head(control).unwrap_or(self.head);
+        let head = self.read_head(control).unwrap_or(0).max(self.head);
         self.out
             .iter()
             .find(|descriptor| descriptor.end() > head && !descriptor.is_put())
@@ -178,216 +201,49 @@ impl Writer {
         control.reader().should_notify()
     }
 
-    /// Announces a small message, which the caller has written, and returns whether the reader must
-    /// be notified. The message is also copied onto the line of the announcement if it is short
-    /// enough.
+    /// Whether this side has allocated the boxes.
+    #[inline]
+    pub(crate) const fn has_boxes(&self) -> bool {
+        self.has_boxes
+    }
+
+    /// Lets the reader look into the boxes, which were allocated.
+    pub(crate) fn open_boxes(&mut self, control: &Control) {
+        control.written.0.has_boxes.store(1, Ordering::Release);
+        self.has_boxes = true;
+    }
+
+    /// The boxes of the next messages.
+    pub(crate) const fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// Whether the next box of this size is known to be free.
+    #[inline]
+    pub(crate) const fn has_free_box(&self, size: BoxSize) -> bool {
+        self.outbox.is_free(size, self.head)
+    }
+
+    /// Publishes a message of `len` bytes that was written into the next box of this size, which
+    /// must be free, as there must be space for the message. It also tells the reader that this
+    /// side has read the other stream up to the position `head`. Returns whether the reader must
+    /// be notified.
     #[must_use]
     #[inline]
-    pub(crate) fn announce(
+    pub(crate) fn post(
         &mut self,
         control: &Control,
-        copy: Option<(&[u8; INLINE_BYTES_MAX], usize)>,
+        boxes: &FastBoxes,
+        size: BoxSize,
+        len: usize,
+        head: u64,
     ) -> bool {
-        if self.described != self.published_descriptors {
-            return self.publish(control);
-        }
-        let announcement = control.announcements().of(self.published);
-        if let Some((bytes, len)) = copy {
-            announcement.copy(bytes, len, self.tail);
-        }
-        announcement.announce(self.tail);
+        // What was written before it comes first.
+        let is_woken = self.publish(control);
+        self.tail += len as u64;
+        self.outbox.post(boxes, size, self.tail, len, head);
         self.published = self.tail;
-        control.reader().should_notify()
-    }
-}
-
-/// The side that reads.
-#[derive(Debug)]
-pub(crate) struct Reader {
-    capacity: u64,
-    /// The position to which this side has read.
-    head: u64,
-    /// The head that was published last.
-    published: u64,
-    /// The position to which the writer has written, as far as this side knows.
-    tail: u64,
-    /// The tail that the writer had published when it was last read: the last announcements may be
-    /// beyond it.
-    published_tail: u64,
-    /// The end of the piece at the head, which is either in the ring, up to the next descriptor, or
-    /// the rest of one descriptor.
-    limit: u64,
-    /// The number of bytes below the head that had descriptors.
-    described: u64,
-    /// The number of descriptors that were read from their slots.
-    descriptors_read: u64,
-    /// The current descriptor, unless it was read to the end.
-    descriptor: Option<Descriptor>,
-}
-
-impl Reader {
-    pub(crate) const fn new(capacity: usize) -> Self {
-        Self {
-            capacity: capacity as u64,
-            head: 0,
-            published: 0,
-            tail: 0,
-            published_tail: 0,
-            limit: 0,
-            described: 0,
-            descriptors_read: 0,
-            descriptor: None,
-        }
-    }
-
-    /// The position in the ring of the next byte: the bytes that were read from it so far.
-    #[inline]
-    pub(crate) const fn ring_position(&self) -> u64 {
-        self.head - self.described
-    }
-
-    /// Returns the position to which this side has read.
-    #[inline]
-    pub(crate) const fn position(&self) -> u64 {
-        self.head
-    }
-
-    /// The number of bytes that are known to be available in one piece: at most the capacity in the
-    /// ring, and the rest of a descriptor.
-    #[inline]
-    pub(crate) const fn available(&self) -> usize {
-        (self.limit - self.head) as usize
-    }
-
-    /// The number of bytes that the writer claims to have written. A broken peer may claim
-    /// anything.
-    #[inline]
-    pub(crate) const fn claimed(&self) -> u64 {
-        self.tail - self.head
-    }
-
-    /// The rest of the current descriptor, if the next byte has one.
-    #[inline]
-    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
-        let descriptor = self.descriptor.filter(|descriptor| descriptor.start <= self.head)?;
-        let read = self.head - descriptor.start;
-        let offset = descriptor.offset.saturating_add(read);
-        Some(Descriptor { start: self.head, len: descriptor.len - read, offset, ..descriptor })
-    }
-
-    /// Whether a descriptor in a region has not been read to the end yet.
-    pub(crate) fn has_unread(&self, control: &Control, region: u64) -> bool {
-        let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
-        let made = control.written.0.descriptors.load(Ordering::Acquire).min(most);
-        let mut waiting = (self.descriptors_read..made).map(|number| control.slots.get(number));
-        self.descriptor.is_some_and(|descriptor| descriptor.region == region)
-            || waiting.any(|descriptor| descriptor.region == region)
-    }
-
-    /// Whether all known bytes were read, and the writer has published none since.
-    #[inline]
-    pub(crate) fn is_drained(&self, control: &Control) -> bool {
-        self.head == self.tail
-            && self.next_announcement(control).end(Ordering::Relaxed) <= self.tail
-            && control.written.0.tail.load(Ordering::Relaxed) == self.published_tail
-    }
-
-    /// The line on which the next message is announced, if it is small.
-    #[inline]
-    fn next_announcement<'a>(&self, control: &'a Control) -> &'a Announcement {
-        control.announcements().of(self.tail)
-    }
-
-    /// Receives the next message, if all known bytes were read and it was announced with a copy.
-    /// Returns whether it has done so.
-    #[inline]
-    pub(crate) fn recv_inline(&mut self, control: &Control, inline: &mut InlineMessage) -> bool {
-        let announcement = self.next_announcement(control);
-        let end = announcement.end(Ordering::Acquire);
-        let takes =
-            self.descriptor.is_none() && self.head == self.tail && announcement.read(self.head, end, inline);
-        if takes {
-            (self.tail, self.limit) = (end, end);
-        }
-        takes
-    }
-
-    /// Reads the positions that the writer has published and announced.
-    #[inline]
-    pub(crate) fn refresh(&mut self, control: &Control) -> Result<(), InvalidPosition> {
-        let announced = self.next_announcement(control).end(Ordering::Acquire);
-        let published = control.written.0.tail.load(Ordering::Acquire);
-        self.take_descriptor(control)?;
-        // A stream would have to carry 2^64 bytes for this sum to overflow.
-        let full = self.head.saturating_add(self.capacity);
-        let most = if self.descriptor.is_none() { full } else { u64::MAX };
-        self.published_tail = validate(published, self.published_tail, most)?;
-        let tail = validate(self.tail.max(published).max(announced), self.tail, most)?;
-        self.limit = match self.descriptor {
-            Some(descriptor) if descriptor.start <= self.head => tail.min(descriptor.end()),
-            Some(descriptor) => validate(tail.min(descriptor.start), self.head, full)?,
-            None => tail,
-        };
-        self.tail = tail;
-        Ok(())
-    }
-
-    /// Reads the next descriptor from its slot, if there is one and the current one was read to the
-    /// end.
-    #[inline]
-    fn take_descriptor(&mut self, control: &Control) -> Result<(), InvalidPosition> {
-        if self.descriptor.is_some() {
-            return Ok(());
-        }
-        let most = self.descriptors_read.saturating_add(DESCRIPTORS_MAX as u64);
-        let made =
-            validate(control.written.0.descriptors.load(Ordering::Acquire), self.descriptors_read, most)?;
-        if made == self.descriptors_read {
-            return Ok(());
-        }
-        let descriptor = control.slots.get(self.descriptors_read);
-        validate(descriptor.start, self.head, u64::MAX)?;
-        validate(descriptor.len, 1, u64::MAX - descriptor.start)?;
-        self.descriptors_read += 1;
-        self.descriptor = Some(descriptor);
-        Ok(())
-    }
-
-    /// Releases bytes that were read, at most those available. Returns whether the writer must be
-    /// notified. The head is published when a descriptor has been read to the end, or enough of the
-    /// ring has; [`publish`](Self::publish) publishes smaller amounts.
-    #[must_use]
-    #[inline]
-    pub(crate) fn release(&mut self, bytes: usize, control: &Control) -> bool {
-        let bytes = bytes.min(self.available()) as u64;
-        if bytes == 0 {
-            return false;
-        }
-        let descriptor = self.descriptor();
-        self.head += bytes;
-        let Some(descriptor) = descriptor else {
-            return self.head - self.published >= self.capacity / HEAD_UPDATES_PER_RING
-                && self.publish(control);
-        };
-        self.described += bytes;
-        if bytes < descriptor.len {
-            return false;
-        }
-        self.descriptor = None;
-        self.publish(control)
-    }
-
-    /// Publishes the head, and returns whether the writer must be notified. A reader that finds
-    /// nothing to read calls this: the writer may need the space before it can write more.
-    #[must_use]
-    #[inline]
-    pub(crate) fn publish(&mut self, control: &Control) -> bool {
-        if self.published == self.head {
-            return false;
-        }
-        control.read.0.head.store(self.head, Ordering::Release);
-        self.published = self.head;
-        control.writer().should_notify()
+        control.reader().should_notify() || is_woken
     }
 }
 

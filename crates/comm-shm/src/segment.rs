@@ -9,6 +9,8 @@
 //! they are copied in and out by address, or returned as a [`RecvBuf`].
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
+mod layout;
+
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,17 +26,16 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
 use crate::copy_path::CopyPath;
+use crate::fast_boxes::{BoxPlace, BoxedMessage, FastBoxes};
 use crate::positions::Control;
 use crate::prefetch::{self, Intent};
+use layout::{boxes_bytes, boxes_offset, file_bytes, mapped_bytes, ring_offset, rings_offset};
 
 /// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The unit in which the kernel counts the blocks of a file, on all file systems.
 const BLOCK_BYTES: u64 = 512;
-
-/// The positions of both rings are on the first page, also if pages are as small as they can be.
-const _: () = assert!(2 * Control::BYTES <= 4096);
 
 /// The first bytes of a ring, which are allocated together. Then the allocated part is doubled.
 const ALLOCATED_BYTES_MIN: usize = 16 * 1024;
@@ -70,8 +71,6 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Segment {
     start: NonNull<c_void>,
-    /// The distance from the start to the first ring.
-    rings: usize,
     capacity: usize,
     /// The number of bytes of each ring, mapped twice, that this process can use without page
     /// faults.
@@ -145,14 +144,14 @@ impl Segment {
             rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let page = rustix::param::page_size();
         let proof = Box::new(u64::from_ne_bytes(random_bytes()?));
-        let segment = Self { start, rings: page, capacity, present: [0; 2], proof };
-        segment.place(file, 0, page, 0)?;
+        let segment = Self { start, capacity, present: [0; 2], proof };
+        let rings = rings_offset();
+        segment.place(file, 0, rings, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
-                let at = page + (2 * ring + copy) * capacity;
-                segment.place(file, at, capacity, page + ring * capacity)?;
+                let at = rings + (2 * ring + copy) * capacity;
+                segment.place(file, at, capacity, rings + ring * capacity)?;
             }
         }
         Ok(segment)
@@ -192,16 +191,27 @@ impl Segment {
         let whole = 2 * self.capacity;
         let end = end.next_power_of_two().clamp(ALLOCATED_BYTES_MIN.min(whole), whole);
         let begin = self.present[direction as usize];
+        let at = ring_offset(direction, self.capacity) + begin;
+        self.populate_range(at, end - begin, access)?;
+        self.present[direction as usize] = end;
+        Ok(())
+    }
+
+    /// Allocates the boxes of the direction into which this side writes.
+    pub(crate) fn allocate_boxes(&self, direction: Direction) -> io::Result<()> {
+        self.populate_range(boxes_offset(direction), boxes_bytes(), Access::Write)
+    }
+
+    fn populate_range(&self, at: usize, len: usize, access: Access) -> io::Result<()> {
         let advice = match access {
             Access::Read => Advice::LinuxPopulateRead,
             Access::Write => Advice::LinuxPopulateWrite,
         };
-        let address = self.ring(direction).wrapping_byte_add(begin).cast();
         if *CAN_POPULATE {
+            let address = self.start.as_ptr().wrapping_byte_add(at);
             // SAFETY: the range is mapped for this segment; populating pages does not change bytes.
-            unsafe { rustix::mm::madvise(address, end - begin, advice) }?;
+            unsafe { rustix::mm::madvise(address, len, advice) }?;
         }
-        self.present[direction as usize] = end;
         Ok(())
     }
 
@@ -221,6 +231,15 @@ impl Segment {
         unsafe { &*control }
     }
 
+    /// The fast boxes of a direction. Their memory exists once their writer has allocated it.
+    #[inline]
+    pub(crate) fn boxes(&self, direction: Direction) -> &FastBoxes {
+        let boxes = self.start.as_ptr().wrapping_byte_add(boxes_offset(direction)).cast_const();
+        // SAFETY: they are mapped there, as long as `self` lives, at a multiple of their alignment,
+        // and consist of atomic integers, like the positions.
+        unsafe { &*boxes.cast::<FastBoxes>() }
+    }
+
     /// The address of a position in a ring. At least the capacity of the ring is mapped from there.
     #[inline]
     fn address(&self, direction: Direction, position: u64) -> *mut u8 {
@@ -229,8 +248,7 @@ impl Segment {
 
     #[inline]
     fn ring(&self, direction: Direction) -> *mut u8 {
-        let ring = self.rings + direction as usize * 2 * self.capacity;
-        self.start.as_ptr().wrapping_byte_add(ring).cast()
+        self.start.as_ptr().wrapping_byte_add(ring_offset(direction, self.capacity)).cast()
     }
 
     #[inline]
@@ -244,30 +262,45 @@ impl Segment {
         prefetch::lines(self.address(direction, position), len, Intent::Read);
     }
 
-    /// Lets the processor fetch bytes of a ring, at most its capacity, which are to be written.
-    #[inline]
-    pub(crate) fn prefetch_to_write(&self, direction: Direction, position: u64, len: usize) {
-        prefetch::lines(self.address(direction, position), len, Intent::Write);
-    }
-
     /// Copies bytes to a position of a ring, at most its capacity.
     #[inline]
-    pub(crate) fn copy_in(&self, direction: Direction, position: u64, bytes: &[u8]) {
-        let len = bytes.len().min(self.capacity);
-        // SAFETY: `bytes` is readable for `len` bytes and the ring is mapped for them. They do not
-        // overlap, because the mapping belongs to `self`, which never makes a slice of it.
-        unsafe { copy_raw(bytes.as_ptr(), self.address(direction, position), len) };
+    pub(crate) fn copy_in(&self, path: CopyPath, direction: Direction, position: u64, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.capacity)];
+        // SAFETY: the ring is mapped for these bytes. They do not overlap with it, because the
+        // mapping belongs to `self`, which never makes a slice of it.
+        unsafe { copy_along(path, bytes, self.address(direction, position)) };
     }
 
-    /// Copies like [`Segment::copy_in`], along a path.
+    /// Copies bytes to an offset in a box. What would exceed the box is cut off.
     #[inline]
-    pub(crate) fn copy_along(&self, path: CopyPath, direction: Direction, position: u64, bytes: &[u8]) {
-        if path == CopyPath::Cached {
-            return self.copy_in(direction, position, bytes);
-        }
-        let len = bytes.len().min(self.capacity);
-        // SAFETY: as in `copy_in`.
-        unsafe { copy_raw_non_temporal(bytes.as_ptr(), self.address(direction, position), len) };
+    pub(crate) fn copy_into_box(
+        &self,
+        path: CopyPath,
+        direction: Direction,
+        place: BoxPlace,
+        offset: usize,
+        bytes: &[u8],
+    ) {
+        let room = self.boxes(direction).bytes(place).get(offset..).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(room.len())];
+        // SAFETY: the box has room for these bytes, which do not overlap with it, as in `copy_in`.
+        unsafe { copy_along(path, bytes, room.as_ptr().cast_mut().cast()) };
+    }
+
+    /// Returns bytes of a message in a box from a position of the stream, at most to its end.
+    #[inline]
+    pub(crate) fn fill_box(
+        &self,
+        direction: Direction,
+        message: &BoxedMessage,
+        position: u64,
+        len: usize,
+    ) -> RecvBuf<'_> {
+        let bytes = self.boxes(direction).bytes(message.place);
+        let offset = usize::try_from(position - message.start).unwrap_or(usize::MAX);
+        let bytes = bytes.get(offset..).unwrap_or_default();
+        // SAFETY: that many bytes are mapped as long as `self` lives, and are atomic integers.
+        unsafe { RecvBuf::from_raw(bytes.as_ptr().cast_mut().cast(), len.min(bytes.len())) }
     }
 
     /// Returns bytes from a position of a ring, at most its capacity.
@@ -300,9 +333,18 @@ pub(crate) fn create_file() -> io::Result<OwnedFd> {
     }
 }
 
-/// A page for the positions, and two rings.
-fn file_bytes(capacity: usize) -> u64 {
-    (rustix::param::page_size() + 2 * capacity) as u64
+/// Copies bytes to an address, along a path.
+///
+/// # Safety
+/// The address is valid for writing them, and does not overlap with them.
+#[inline]
+unsafe fn copy_along(path: CopyPath, bytes: &[u8], into: *mut u8) {
+    match path {
+        // SAFETY: as the caller promises.
+        CopyPath::Cached => unsafe { copy_raw(bytes.as_ptr(), into, bytes.len()) },
+        // SAFETY: the same.
+        CopyPath::NonTemporal => unsafe { copy_raw_non_temporal(bytes.as_ptr(), into, bytes.len()) },
+    }
 }
 
 /// Whether the kernel can allocate memory of a mapping and report a shortage. Linux can since 5.14.
@@ -316,11 +358,6 @@ static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
 /// the rings cannot be allocated later.
 fn allocated_bytes(capacity: usize) -> u64 {
     if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
-}
-
-/// A page for the positions, and two rings twice.
-fn mapped_bytes(capacity: usize) -> usize {
-    rustix::param::page_size() + 4 * capacity
 }
 
 #[cfg(not(loom))]
@@ -351,7 +388,7 @@ mod tests {
                 // Other bytes than the ones that are there.
                 first += 1;
                 let bytes: Vec<u8> = (0..len).map(|at| ((first + at) % 251) as u8).collect();
-                from.copy_along(path, direction, position, &bytes);
+                from.copy_in(path, direction, position, &bytes);
                 let mut copied = vec![0; len];
                 assert_eq!(to.fill_buf(direction, position, len).copy_to(&mut copied), len);
                 assert_eq!(copied, bytes);
@@ -362,8 +399,8 @@ mod tests {
     #[test]
     fn rings_and_positions_do_not_overlap() {
         let (near, far) = pair(4096);
-        near.copy_in(Direction::Out, 0, &[1; 4096]);
-        near.copy_in(Direction::Back, 0, &[2; 4096]);
+        near.copy_in(CopyPath::Cached, Direction::Out, 0, &[1; 4096]);
+        near.copy_in(CopyPath::Cached, Direction::Back, 0, &[2; 4096]);
         near.control(Direction::Out).overwrite(Some(u64::MAX), Some(u64::MAX));
         near.control(Direction::Back).overwrite(Some(u64::MAX), Some(u64::MAX));
         for (direction, value) in [(Direction::Out, 1), (Direction::Back, 2)] {
@@ -377,7 +414,7 @@ mod tests {
     #[test]
     fn more_than_a_ring_holds_is_cut_off() {
         let (near, far) = pair(4096);
-        near.copy_in(Direction::Out, 1, &[7; 10_000]);
+        near.copy_in(CopyPath::Cached, Direction::Out, 1, &[7; 10_000]);
         let mut copied = [0; 10_000];
         far.fill_buf(Direction::Out, 0, copied.len()).copy_to(&mut copied);
         assert!(copied[..4096].iter().all(|&byte| byte == 7) && copied[4096..].iter().all(|&byte| byte == 0));

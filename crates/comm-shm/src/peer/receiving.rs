@@ -4,6 +4,7 @@ use comm_core::{During, Error, RecvBuf, Result};
 
 use super::{Peer, revocation};
 use crate::descriptors::Descriptor;
+use crate::fast_boxes::{Acknowledged, BoxedMessage, FIRST_LINE_BYTES};
 use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
 use crate::segment::Access;
 use crate::socket;
@@ -83,16 +84,23 @@ impl Peer {
         Ok(taken)
     }
 
+    /// Returns bytes that were copied into a box or the ring, at most those that are available.
+    #[inline]
+    fn view_copied(&self, len: usize) -> RecvBuf<'_> {
+        let segment = &self.connection.segment;
+        match self.reader.boxed() {
+            Some(message) => segment.fill_box(self.incoming(), message, self.reader.position(), len),
+            None => segment.fill_buf(self.incoming(), self.reader.ring_position(), len),
+        }
+    }
+
     /// Returns bytes in place, at most those that are available and mapped.
     #[inline]
     fn view(&self, len: usize) -> RecvBuf<'_> {
         match self.reader.descriptor() {
             Some(descriptor) if descriptor.is_cma() => self.fetched.from(descriptor.start, len),
             Some(descriptor) => self.region_cache.fill_buf(&descriptor, len),
-            None => match self.inline.get(self.reader.position(), len) {
-                Some(bytes) => RecvBuf::from_slice(bytes),
-                None => self.connection.segment.fill_buf(self.incoming(), self.reader.ring_position(), len),
-            },
+            None => self.view_copied(len),
         }
     }
 
@@ -102,20 +110,18 @@ impl Peer {
     pub(crate) fn prepare(&mut self, at_most: usize) -> Result<usize> {
         // The common case of a rank that polls.
         if self.partial.len == 0 && self.reader.claimed() == 0 && self.end.is_none() {
-            let control = self.connection.segment.control(self.incoming());
-            if self.reader.is_drained(control) {
+            let segment = &self.connection.segment;
+            let (control, boxes) = (segment.control(self.incoming()), segment.boxes(self.incoming()));
+            if self.reader.is_drained(control, boxes) {
                 self.publish_head();
                 return Ok(0);
             }
-            if self.reader.recv_inline(control, &mut self.inline)
-                && self.reader.available() >= ELEMENT_BYTES_MAX
-            {
-                self.unconsumed = 0;
-                if self.flow.receives() {
-                    let next = self.reader.position() + self.reader.available() as u64;
-                    self.control_in().announcements().of(next).prefetch(Intent::Read);
+            if let Some(acknowledged) = self.reader.take_boxed(boxes) {
+                self.start_boxed(acknowledged);
+                if self.reader.available() >= ELEMENT_BYTES_MAX {
+                    self.unconsumed = 0;
+                    return Ok(self.reader.available().min(at_most));
                 }
-                return Ok(self.reader.available().min(at_most));
             }
         }
         if self.reader.available() < at_most.min(self.stride) {
@@ -150,7 +156,7 @@ impl Peer {
     #[inline]
     fn prefetch(&mut self, known: usize) {
         let until = self.reader.available().min(PREFETCHED_BYTES_MAX);
-        if until > known && self.reader.descriptor().is_none() {
+        if until > known && self.reader.descriptor().is_none() && self.reader.boxed().is_none() {
             self.flow.receives();
             let first = self.reader.ring_position() + known as u64;
             self.connection.segment.prefetch(self.incoming(), first, until - known);
@@ -233,6 +239,9 @@ impl Peer {
     /// the pages of the ring that hold them.
     #[inline]
     fn ensure_mapped(&mut self, len: usize) -> Result<()> {
+        if self.reader.boxed().is_some() {
+            return Ok(());
+        }
         let Some(descriptor) = self.reader.descriptor() else {
             let (incoming, position) = (self.incoming(), self.reader.ring_position());
             let prepared = self.connection.segment.prepare(incoming, position, len, Access::Read);
@@ -291,12 +300,33 @@ impl Peer {
     #[inline]
     fn refresh_tail(&mut self) -> Result<()> {
         self.check_failed()?;
-        let control = self.connection.segment.control(self.incoming());
-        self.reader.refresh(control).map_err(|error| self.protocol_error(During::Receiving, error))?;
+        let segment = &self.connection.segment;
+        let (control, boxes) = (segment.control(self.incoming()), segment.boxes(self.incoming()));
+        let refreshed = self.reader.refresh(control, boxes);
+        let boxed = refreshed.map_err(|error| self.protocol_error(During::Receiving, error))?;
+        if let Some(acknowledged) = boxed {
+            self.start_boxed(acknowledged);
+        }
         if self.reader.claimed() == 0 {
             self.publish_head();
         }
         Ok(())
+    }
+
+    /// Starts to receive a message in a box.
+    #[inline]
+    fn start_boxed(&mut self, acknowledged: Acknowledged) {
+        self.writer.acknowledge(acknowledged);
+        let is_flow = self.flow.receives();
+        let boxes = self.connection.segment.boxes(self.incoming());
+        let Some(BoxedMessage { place, .. }) = self.reader.boxed() else { return };
+        let len = self.reader.available().min(PREFETCHED_BYTES_MAX);
+        if len > FIRST_LINE_BYTES {
+            boxes.prefetch(*place, len, Intent::Read);
+        }
+        if is_flow {
+            boxes.prefetch(self.reader.inbox().place(place.size), 0, Intent::Read);
+        }
     }
 
     /// Publishes the position to which this side has read.

@@ -1,21 +1,22 @@
 //! Sends bytes to a peer: copied into the ring, or as descriptors of memory that the peer reads.
 
 use std::io::IoSlice;
+use std::ops::RangeInclusive;
 
 use comm_core::{During, Error, Result};
 
 use super::{Connection, Peer, revocation};
-use crate::announcements::INLINE_BYTES_MAX;
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
+use crate::fast_boxes::BoxSize;
 use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
 use crate::registered::RegisteredMemory;
 use crate::segment::Access;
 use crate::socket;
 
-/// The shortest message for which the lines of the ring are fetched before they are written: a
+/// The lengths of messages for which the lines of a box are fetched before they are written: a
 /// processor fetches a few by itself while it writes.
-const PREFETCHED_BYTES_MIN: usize = 256;
+const PREFETCHED_BYTES: RangeInclusive<usize> = 256..=PREFETCHED_BYTES_MAX;
 
 /// The least number of bytes that is worth a publication, which costs both processors the transfer
 /// of a line.
@@ -68,8 +69,7 @@ impl Peer {
             self.refresh_head()?;
         }
         self.shortage = Shortage::None;
-        if offered <= self.small_max && offered <= self.writer.space() {
-            self.send_small(pieces, offered)?;
+        if self.try_send_boxed(pieces, offered)? {
             return Ok(offered);
         }
         let mut sent = 0;
@@ -84,73 +84,59 @@ impl Peer {
         Ok(sent)
     }
 
-    /// Copies a message of `len` bytes, for which there is space, and announces it.
+    /// Copies a message of `len` bytes into a box, if there is a free one of its size.
     #[inline]
-    fn send_small(&mut self, pieces: &[IoSlice<'_>], len: usize) -> Result<()> {
-        if len == 0 {
-            return Ok(());
+    fn try_send_boxed(&mut self, pieces: &[IoSlice<'_>], len: usize) -> Result<bool> {
+        if len > self.small_max || len > self.writer.space() || len == 0 {
+            return Ok(false);
         }
-        self.prepare_ring(len)?;
-        let is_woken = if len <= INLINE_BYTES_MAX {
-            self.send_inline(pieces, len)
-        } else {
-            self.send_short(pieces, len)
-        };
-        if is_woken {
+        let Some(size) = BoxSize::of(len) else { return Ok(false) };
+        if !self.writer.has_free_box(size) {
+            self.refresh_head()?;
+            if !self.writer.has_free_box(size) {
+                return Ok(false);
+            }
+        }
+        if !self.writer.has_boxes() {
+            self.open_boxes()?;
+        }
+        if self.post(pieces, size, len) {
             socket::notify(&self.connection.socket);
         }
-        if self.flow.sends() {
-            self.prefetch_later(len);
+        if self.flow.sends() && self.short_path.is_cached(len) {
+            // The lines of the next one may be with the reader, which polls the first of them.
+            let Connection { segment, outgoing, .. } = &self.connection;
+            let later = self.writer.outbox().later(size);
+            segment.boxes(*outgoing).prefetch(later, len, Intent::Write);
         }
+        Ok(true)
+    }
+
+    #[cold]
+    fn open_boxes(&mut self) -> Result<()> {
+        let Connection { segment, outgoing, .. } = &self.connection;
+        segment.allocate_boxes(*outgoing).map_err(|error| self.no_memory(error))?;
+        self.writer.open_boxes(segment.control(*outgoing));
         Ok(())
     }
 
-    /// Lets the processor fetch the lines of the message after the next one, if it is as long as
-    /// this one. Those of the next one may be with the reader, which is about to read it.
-    #[inline]
-    fn prefetch_later(&self, len: usize) {
-        let Connection { segment, outgoing, .. } = &self.connection;
-        let later = self.writer.position() + len as u64;
-        segment.control(*outgoing).announcements().of(later).prefetch(Intent::Write);
-        if len > INLINE_BYTES_MAX && len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached(len) {
-            segment.prefetch_to_write(*outgoing, self.writer.ring_position() + len as u64, len);
-        }
-    }
-
-    /// Copies a message into the ring and onto the line that announces it. Returns whether the
+    /// Copies a message into the next box of this size, and publishes it. Returns whether the
     /// reader must be notified.
     #[inline]
-    fn send_inline(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
-        let (mut message, mut filled) = ([0; INLINE_BYTES_MAX], 0);
+    fn post(&mut self, pieces: &[IoSlice<'_>], size: BoxSize, len: usize) -> bool {
+        let Connection { segment, outgoing, .. } = &self.connection;
+        let (boxes, place) = (segment.boxes(*outgoing), self.writer.outbox().place(size));
+        if PREFETCHED_BYTES.contains(&len) && self.short_path.is_cached(len) {
+            boxes.prefetch(place, len, Intent::Write);
+        }
+        let mut offset = 0;
         for piece in pieces {
-            message[filled..filled + piece.len()].copy_from_slice(piece);
-            filled += piece.len();
+            let copy = |path| segment.copy_into_box(path, *outgoing, place, offset, piece);
+            self.short_path.copy(piece, copy);
+            offset += piece.len();
         }
-        let Connection { segment, outgoing, .. } = &self.connection;
-        segment.copy_in(*outgoing, self.writer.ring_position(), &message[..len]);
-        self.writer.advance(len);
-        self.writer.announce(segment.control(*outgoing), Some((&message, len)))
-    }
-
-    /// Copies a message into the ring, and announces it. Returns whether the reader must be
-    /// notified.
-    #[inline]
-    fn send_short(&mut self, pieces: &[IoSlice<'_>], len: usize) -> bool {
-        let Connection { segment, outgoing, .. } = &self.connection;
-        let begin = self.writer.ring_position();
-        let mut position = begin + len as u64;
-        if !self.short_path.is_cached(len) {
-            segment.prefetch_to_write(*outgoing, begin, 1);
-            segment.prefetch_to_write(*outgoing, position - 1, 1);
-        } else if (PREFETCHED_BYTES_MIN..=PREFETCHED_BYTES_MAX).contains(&len) {
-            segment.prefetch_to_write(*outgoing, begin, len);
-        }
-        for piece in pieces.iter().rev() {
-            position -= piece.len() as u64;
-            self.short_path.copy(piece, |path| segment.copy_along(path, *outgoing, position, piece));
-        }
-        self.writer.advance(len);
-        self.writer.announce(segment.control(*outgoing), None)
+        let head = self.reader.position();
+        self.writer.post(segment.control(*outgoing), boxes, size, len, head)
     }
 
     /// Allocates the memory of the next bytes of the ring, if they are used for the first time.
@@ -235,7 +221,7 @@ impl Peer {
     fn write(&mut self, bytes: &[u8], stride_bytes: usize) {
         let Connection { segment, outgoing, .. } = &self.connection;
         let position = self.writer.ring_position();
-        self.long_path.copy(bytes, |path| segment.copy_along(path, *outgoing, position, bytes));
+        self.long_path.copy(bytes, |path| segment.copy_in(path, *outgoing, position, bytes));
         self.writer.advance(bytes.len());
         if self.writer.unpublished() >= stride_bytes as u64 {
             self.publish();

@@ -1,6 +1,5 @@
 //! The shared state of a ring besides its bytes.
 
-use crate::announcements::Announcements;
 use crate::cma::Proof;
 use crate::descriptors::{DESCRIPTORS_MAX, DescriptorSlots};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -21,7 +20,6 @@ pub(crate) struct Control {
     pub(super) reader: CachePadded<WakeupFlag>,
     pub(super) writer: CachePadded<WriterStatus>,
     pub(super) slots: DescriptorSlots,
-    pub(super) announcements: Announcements,
 }
 
 /// The state that the reader publishes.
@@ -55,7 +53,7 @@ pub(super) struct SharedProof {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct WriterShared {
-    /// The end of the last message that was not announced.
+    /// The end of the last bytes that are not in a box.
     pub(super) tail: AtomicU64,
     /// The number of descriptors made so far.
     pub(super) descriptors: AtomicU64,
@@ -66,6 +64,8 @@ pub(super) struct WriterShared {
     /// One more than the number of the processor on which the writer was last seen; zero if it has
     /// shown none.
     pub(super) processor: AtomicU32,
+    /// Nonzero once the writer has allocated the boxes.
+    pub(super) has_boxes: AtomicU32,
 }
 
 const fn processor_mark(processor: usize) -> u32 {
@@ -78,7 +78,7 @@ const _: () = assert!(size_of::<Control>() == Control::BYTES);
 
 impl Control {
     /// The size in a segment.
-    pub(crate) const BYTES: usize = 512 + 32 * DESCRIPTORS_MAX + 512;
+    pub(crate) const BYTES: usize = 512 + 32 * DESCRIPTORS_MAX;
 
     #[cfg(test)]
     pub(crate) fn new() -> Self {
@@ -89,6 +89,7 @@ impl Control {
                 revoked: AtomicU32::new(0),
                 is_putting: AtomicU32::new(0),
                 processor: AtomicU32::new(0),
+                has_boxes: AtomicU32::new(0),
             }),
             read: CachePadded(ReaderShared {
                 head: AtomicU64::new(0),
@@ -101,14 +102,7 @@ impl Control {
                 proof: SharedProof { address: AtomicU64::new(0), number: AtomicU64::new(0) },
             }),
             slots: DescriptorSlots::new(),
-            announcements: Announcements::new(),
         }
-    }
-
-    /// The announcements of small messages.
-    #[inline]
-    pub(crate) const fn announcements(&self) -> &Announcements {
-        &self.announcements
     }
 
     /// The wakeup flag of the reader.
@@ -147,6 +141,12 @@ impl Control {
     #[inline]
     pub(crate) fn reads_by_cma(&self) -> bool {
         self.read.0.reads_by_cma.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the writer has allocated the boxes. Check it after reading the tail.
+    #[inline]
+    pub(super) fn has_boxes(&self) -> bool {
+        self.written.0.has_boxes.load(Ordering::Acquire) != 0
     }
 
     /// Revokes the descriptors that have not been read. Their memory may be written to afterwards.

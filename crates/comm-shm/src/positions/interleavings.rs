@@ -15,6 +15,7 @@ struct Notify(Mutex<bool>, Condvar);
 /// The state that the two sides share.
 struct Shared {
     control: Control,
+    boxes: Box<FastBoxes>,
     /// Wakes the reader; the next one wakes the writer.
     for_reader: Notify,
     for_writer: Notify,
@@ -53,7 +54,12 @@ fn model(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
 }
 
 fn shared() -> Arc<Shared> {
-    Arc::new(Shared { control: Control::new(), for_reader: Notify::new(), for_writer: Notify::new() })
+    Arc::new(Shared {
+        control: Control::new(),
+        boxes: FastBoxes::new(),
+        for_reader: Notify::new(),
+        for_writer: Notify::new(),
+    })
 }
 
 /// Waits as a transport does: clear, prepare to sleep, fence, check, sleep.
@@ -75,7 +81,25 @@ fn wait(notify: &Notify, wakeup: &WakeupFlag, mut ready: impl FnMut() -> bool) {
 #[derive(Clone, Copy)]
 enum Notice {
     Tail,
-    Announcement,
+    Box,
+}
+
+impl Notice {
+    /// Writes a byte. Returns whether the reader must be notified.
+    fn write(self, writer: &mut Writer, shared: &Shared) -> bool {
+        match self {
+            Self::Tail => {
+                writer.advance(1);
+                writer.publish(&shared.control)
+            }
+            Self::Box => {
+                if !writer.has_boxes() {
+                    writer.open_boxes(&shared.control);
+                }
+                writer.post(&shared.control, &shared.boxes, BoxSize::Tiny, 1, 0)
+            }
+        }
+    }
 }
 
 /// Writes bytes, one by one, into a ring of one byte.
@@ -86,12 +110,7 @@ fn write(shared: &Shared, bytes: usize, notice: Notice) {
             writer.refresh(&shared.control).unwrap();
             writer.space() > 0
         });
-        writer.advance(1);
-        let is_woken = match notice {
-            Notice::Tail => writer.publish(&shared.control),
-            Notice::Announcement => writer.announce(&shared.control, None),
-        };
-        if is_woken {
+        if notice.write(&mut writer, shared) {
             shared.for_reader.notify();
         }
     }
@@ -102,7 +121,7 @@ fn read(shared: &Shared, bytes: usize) {
     let mut reader = Reader::new(1);
     for _ in 0..bytes {
         wait(&shared.for_reader, shared.control.reader(), || {
-            reader.refresh(&shared.control).unwrap();
+            reader.refresh(&shared.control, &shared.boxes).unwrap();
             reader.available() > 0
         });
         if reader.release(1, &shared.control) {
@@ -113,7 +132,7 @@ fn read(shared: &Shared, bytes: usize) {
 
 #[test]
 fn a_reader_is_woken() {
-    for notice in [Notice::Tail, Notice::Announcement] {
+    for notice in [Notice::Tail, Notice::Box] {
         model(None, move || {
             let shared = shared();
             let other = Arc::clone(&shared);
@@ -126,7 +145,7 @@ fn a_reader_is_woken() {
 
 #[test]
 fn a_writer_is_woken_when_there_is_space() {
-    for notice in [Notice::Tail, Notice::Announcement] {
+    for notice in [Notice::Tail, Notice::Box] {
         model(Some(4), move || {
             let shared = shared();
             let other = Arc::clone(&shared);
@@ -176,28 +195,100 @@ fn a_sleeper_is_woken_again_after_a_spurious_wakeup() {
     });
 }
 
-/// Bytes that were written before a position was published or announced are visible when the
-/// position is.
+/// Bytes that were written before a position was published, by the tail or in a box, are visible
+/// when the position is.
 #[test]
 fn bytes_are_visible_before_their_position() {
-    for notice in [Notice::Tail, Notice::Announcement] {
+    for notice in [Notice::Tail, Notice::Box] {
         model(None, move || {
             let shared = shared();
             let byte = Arc::new(loom::cell::UnsafeCell::new(0_u8));
             let (other, into) = (Arc::clone(&shared), Arc::clone(&byte));
+            let mut writer = Writer::new(1);
+            writer.open_boxes(&shared.control);
             let writer = thread::spawn(move || {
-                let mut writer = Writer::new(1);
                 into.with_mut(|_| ());
-                writer.advance(1);
-                let _ = match notice {
-                    Notice::Tail => writer.publish(&other.control),
-                    Notice::Announcement => writer.announce(&other.control, None),
-                };
+                notice.write(&mut writer, &other);
             });
             let mut reader = Reader::new(1);
-            reader.refresh(&shared.control).unwrap();
-            if reader.available() > 0 {
+            reader.refresh(&shared.control, &shared.boxes).unwrap();
+            if reader.available() > 0 || reader.take_boxed(&shared.boxes).is_some() {
                 byte.with(|_| ());
+            }
+            writer.join().unwrap();
+        });
+    }
+}
+
+/// A box is written again only after its message was read: the writer knows this from the published
+/// head, or from a message of the reader.
+#[test]
+fn a_box_is_used_again_once_its_message_was_read() {
+    for acknowledges in [false, true] {
+        model(Some(3), move || {
+            let (there, back) = (shared(), shared());
+            let byte = Arc::new(loom::cell::UnsafeCell::new(0_u8));
+            let (there2, back2, from) = (Arc::clone(&there), Arc::clone(&back), Arc::clone(&byte));
+            let other = thread::spawn(move || {
+                let (mut reader, mut writer) = (Reader::new(8), Writer::new(8));
+                reader.refresh(&there2.control, &there2.boxes).unwrap();
+                if reader.available() == 0 {
+                    return;
+                }
+                from.with(|_| ());
+                let _ = reader.release(1, &there2.control);
+                if acknowledges {
+                    writer.open_boxes(&back2.control);
+                    let _ = writer.post(&back2.control, &back2.boxes, BoxSize::Tiny, 1, reader.position());
+                } else {
+                    let _ = reader.publish(&there2.control);
+                }
+            });
+            let (mut writer, mut reader) = (Writer::new(8), Reader::new(8));
+            byte.with_mut(|_| ());
+            Notice::Box.write(&mut writer, &there);
+            if acknowledges {
+                if let Some(acknowledged) = reader.refresh(&back.control, &back.boxes).unwrap() {
+                    writer.acknowledge(acknowledged);
+                }
+            } else {
+                writer.refresh(&there.control).unwrap();
+            }
+            if writer.has_free_box(BoxSize::Tiny) {
+                byte.with_mut(|_| ());
+            }
+            other.join().unwrap();
+        });
+    }
+}
+
+/// A reader that sees a position sees the boxes of all bytes before it, and takes none of them from
+/// the ring.
+#[test]
+fn messages_in_boxes_are_visible_before_the_position_after_them() {
+    for is_last_in_ring in [false, true] {
+        model(Some(4), move || {
+            let shared = shared();
+            let other = Arc::clone(&shared);
+            let writer = thread::spawn(move || {
+                let mut writer = Writer::new(16);
+                Notice::Box.write(&mut writer, &other);
+                if is_last_in_ring {
+                    Notice::Tail.write(&mut writer, &other);
+                } else {
+                    let _ = writer.post(&other.control, &other.boxes, BoxSize::Small, 1, 0);
+                }
+            });
+            let mut reader = Reader::new(16);
+            for start in 0..2 {
+                reader.refresh(&shared.control, &shared.boxes).unwrap();
+                if reader.available() == 0 {
+                    break;
+                }
+                assert_eq!((reader.available(), reader.position()), (1, start));
+                let is_boxed = reader.boxed().is_some_and(|message| message.start == start);
+                assert_eq!(is_boxed, start == 0 || !is_last_in_ring);
+                let _ = reader.release(1, &shared.control);
             }
             writer.join().unwrap();
         });
@@ -228,7 +319,7 @@ fn a_writer_is_woken_when_its_descriptor_was_read() {
         let mut reader = Reader::new(1);
         for number in 1..=2 {
             wait(&shared.for_reader, shared.control.reader(), || {
-                reader.refresh(&shared.control).unwrap();
+                reader.refresh(&shared.control, &shared.boxes).unwrap();
                 reader.available() > 0
             });
             let descriptor = Descriptor { start: number - 1, len: 1, region: number, offset: 10 * number };
@@ -258,11 +349,11 @@ fn descriptors_are_visible_before_the_position_after_them() {
             let _ = writer.publish(&other.control);
         });
         let mut reader = Reader::new(1);
-        reader.refresh(&shared.control).unwrap();
+        reader.refresh(&shared.control, &shared.boxes).unwrap();
         if reader.available() > 0 {
             assert_eq!((reader.available(), reader.descriptor()), (1, None));
             let _ = reader.release(1, &shared.control);
-            reader.refresh(&shared.control).unwrap();
+            reader.refresh(&shared.control, &shared.boxes).unwrap();
         }
         if reader.available() > 0 {
             assert_eq!(reader.descriptor(), Some(Descriptor { start: 1, len: 2, region: 7, offset: 3 }));

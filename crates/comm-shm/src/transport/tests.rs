@@ -13,6 +13,7 @@ use std::time::Duration;
 use comm_core::{GroupId, Loss, Membership};
 
 use super::*;
+use crate::copy_path::CopyPath;
 use crate::segment::{Direction, Segment};
 use crate::socket;
 
@@ -100,7 +101,7 @@ fn a_decreasing_position_ends_the_stream() {
 #[test]
 fn plausible_positions_show_some_bytes_and_no_others() {
     let (mut transport, peer) = with_peer();
-    peer.segment.copy_in(Direction::Back, 0, &[9; CAPACITY]);
+    peer.segment.copy_in(CopyPath::Cached, Direction::Back, 0, &[9; CAPACITY]);
     peer.segment.control(Direction::Back).overwrite(Some(CAPACITY as u64), None);
     let mut into = vec![0; 3 * CAPACITY];
     assert_eq!(transport.try_recv(1, &mut into).unwrap(), CAPACITY);
@@ -162,7 +163,7 @@ fn overwrite(peer: &Connection, seed: u64, stop: &AtomicBool) {
             control.overwrite(Some(random.u64(..=most)), Some(random.u64(..=most)));
             control.reader().overwrite(random.u32(..));
             control.writer().overwrite(random.u32(..));
-            peer.segment.copy_in(direction, random.u64(..), &random.u64(..).to_le_bytes());
+            peer.segment.copy_in(CopyPath::Cached, direction, random.u64(..), &random.u64(..).to_le_bytes());
         }
         if random.u8(..) == 0 {
             socket::notify(&peer.socket);
@@ -204,7 +205,7 @@ fn unknown_packets_on_the_socket_are_notifications_only() {
     while transport.arm(&recv).unwrap() == Armed::Ready {}
     assert_eq!(transport.try_recv(1, &mut [0; 8]).unwrap(), 0);
     assert_eq!(descriptors(), 1, "a file descriptor is kept");
-    peer.segment.copy_in(Direction::Back, 0, b"still up");
+    peer.segment.copy_in(CopyPath::Cached, Direction::Back, 0, b"still up");
     peer.segment.control(Direction::Back).overwrite(Some(8), None);
     let mut into = [0; 8];
     assert_eq!(transport.try_recv(1, &mut into).unwrap(), 8);

@@ -96,7 +96,8 @@ fn descriptors(facts: &Facts, job: &JobSize) -> Option<Problem> {
 fn memory(facts: &Facts, job: &JobSize) -> Option<Problem> {
     let (available, local) = (facts.memory?, job.local_ranks);
     let ring = SharedMemoryConfig::default().data_ring_bytes(job.ranks, usize::MAX);
-    let needed = local * local.saturating_sub(1) / 2 * RINGS_PER_PAIR * ring;
+    let pairs = local * local.saturating_sub(1) / 2;
+    let needed = pairs * RINGS_PER_PAIR * (ring + SharedMemoryConfig::FAST_BOX_BYTES);
     (needed > available).then(|| {
         let mebibytes = |bytes: usize| bytes >> 20;
         let text = format!(

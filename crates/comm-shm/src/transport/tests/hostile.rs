@@ -7,14 +7,16 @@ use comm_core::Allocation;
 use comm_sim::hostile::Input;
 
 use super::*;
-use crate::announcements::INLINE_BYTES_MAX;
+use crate::copy_path::CopyPath;
 use crate::descriptors::{CMA_REGION, DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::{REGION_MESSAGE_BYTES, RegionMessage};
+use crate::fast_boxes::{BOXED_BYTES_MAX, BoxSize, FastBoxes, Outbox};
+use crate::positions::Writer;
 use crate::region::{PeerAccess, Region};
 use crate::regions::Regions;
 use crate::window::Window;
 
-/// All bytes of the rings, and of the regions. No other memory has only these bytes.
+/// All bytes of the rings and boxes, and of the regions. No other memory has only these bytes.
 const RING: u8 = 0x11;
 const REGION: u8 = 0x22;
 /// The bytes of a buffer before anything is received into it.
@@ -29,6 +31,26 @@ fn unsealed() -> OwnedFd {
     let file = crate::segment::create_file().unwrap();
     rustix::io::write(&file, &[0; 4 * REGION_BYTES]).unwrap();
     file
+}
+
+/// Returns a sealed file that is no region, but the memory of two rings.
+fn rings() -> OwnedFd {
+    let file = Segment::create(CAPACITY).unwrap().1;
+    let len = usize::try_from(rustix::fs::fstat(&file).unwrap().st_size).unwrap();
+    rustix::io::write(&file, &vec![RING; len]).unwrap();
+    file
+}
+
+/// Fills all boxes of a direction.
+fn fill_boxes(segment: &Segment, direction: Direction) {
+    for size in BoxSize::ALL {
+        let mut outbox = Outbox::new();
+        for _ in 0..100 {
+            let place = outbox.place(size);
+            segment.copy_into_box(CopyPath::Cached, direction, place, 0, &[RING; BOXED_BYTES_MAX]);
+            outbox.post(segment.boxes(direction), size, 0, 0, 0);
+        }
+    }
 }
 
 /// Both ranks and their shared memory.
@@ -59,7 +81,8 @@ impl Pair {
         let far = Segment::open(&file, CAPACITY).unwrap();
         let segment = Segment::open(&file, CAPACITY).unwrap();
         for direction in [Direction::Out, Direction::Back] {
-            segment.copy_in(direction, 0, &[RING; CAPACITY]);
+            segment.copy_in(CopyPath::Cached, direction, 0, &[RING; CAPACITY]);
+            fill_boxes(&segment, direction);
         }
         let name = u128::from(fastrand::u64(..));
         let listener = socket::listen(name).unwrap();
@@ -82,7 +105,7 @@ impl Pair {
             memory,
             files: vec![
                 region.file().try_clone_to_owned().unwrap(),
-                file,
+                rings(),
                 std::fs::File::open("/dev/null").unwrap().into(),
                 unsealed(),
             ],
@@ -150,7 +173,7 @@ impl Pair {
         let len = *received.as_ref().unwrap_or(&0);
         self.check_end(len);
         self.check_bytes(&into[..len]);
-        assert!(self.described > 0 || len <= 2 * CAPACITY, "{len} bytes from a ring of {CAPACITY}");
+        assert!(self.described > 0 || len <= 2 * CAPACITY + size_of::<FastBoxes>(), "{len} bytes");
         self.received += len as u64;
         self.expect(received.map(drop));
     }
@@ -222,10 +245,11 @@ impl Pair {
             2 => out.overwrite(None, Some(position(input))),
             3 | 4 => self.describe(input),
             5 => {
-                let (len, end) = (position(input) as usize, position(input));
-                let announcement = back.announcements().of(position(input));
-                announcement.copy(&[RING; INLINE_BYTES_MAX], len, end);
-                announcement.announce(if input.one_in(2) { end } else { position(input) });
+                let boxes = self.segment.boxes(Direction::Back);
+                let (size, number) = (*input.pick(&BoxSize::ALL), input.below(3));
+                let (end, len) = (position(input), [input.below(200) as u64, input.number()][input.below(2)]);
+                boxes.overwrite(size, number, end, len, position(input));
+                Writer::new(CAPACITY).open_boxes(back);
             }
             6 => {
                 back.reader().overwrite(input.number() as u32);
