@@ -108,9 +108,40 @@ fn plausible_positions_show_some_bytes_and_no_others() {
     assert!(into[..CAPACITY].iter().all(|&byte| byte == 9) && into[CAPACITY..].iter().all(|&byte| byte == 0));
 }
 
-/// A small message is received inline, later ones from the ring.
+/// Messages go through boxes while they are free and through the ring otherwise, in both
+/// directions, and are received in parts.
 #[test]
-fn bytes_after_an_inline_message_follow_it() {
+fn bytes_arrive_in_order_through_boxes_and_the_ring() {
+    for seed in 0..100 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let [near, far] = connections();
+        let mut ranks = [transport(0, near, None), transport(1, far, None)];
+        let mut sent = [0_usize; 2];
+        let mut received = [0_usize; 2];
+        for _ in 0..500 {
+            let (from, to) = if random.bool() { (0, 1) } else { (1, 0) };
+            let most = [100, 1000, CAPACITY][random.usize(..3)];
+            let len = random.usize(1..=most);
+            if random.bool() {
+                let bytes: Vec<u8> = (sent[from]..sent[from] + len).map(|at| (at % 251) as u8).collect();
+                let (first, second) = bytes.split_at(random.usize(..=len));
+                sent[from] += ranks[from].try_send(to, &[IoSlice::new(first), IoSlice::new(second)]).unwrap();
+            } else {
+                let mut into = vec![0; len];
+                let count = ranks[to].try_recv(from, &mut into).unwrap();
+                assert_eq!(count, len.min(sent[from] - received[from]), "all that was sent is there");
+                for byte in &into[..count] {
+                    assert_eq!(*byte, (received[from] % 251) as u8, "{seed}: {}", received[from]);
+                    received[from] += 1;
+                }
+            }
+        }
+    }
+}
+
+/// A small message is received from a box.
+#[test]
+fn bytes_after_a_message_in_a_box_follow_it() {
     for (first, read, second) in [(8, 0, 8), (8, 3, 8), (96, 95, 1), (40, 40, 3), (33, 8, 200)] {
         let [near, far] = connections();
         let (mut near, mut far) = (transport(0, near, None), transport(1, far, None));
