@@ -1,7 +1,7 @@
 //! Fast boxes: memory for small messages, apart from the ring.
 //!
 //! A ring is long, so each message in it is on cache lines that neither side has used lately, and
-//! the line on which it is announced is another one. A fast box is used again as soon as its last
+//! the position that publishes it is on another one. A fast box is used again as soon as its last
 //! message was read, so that its lines stay in the fastest caches, and the first line of a message
 //! is the one that the reader polls.
 //!
@@ -84,6 +84,14 @@ impl BoxSize {
 pub(crate) struct BoxPlace {
     pub(crate) size: BoxSize,
     number: usize,
+}
+
+impl BoxPlace {
+    /// The box of the same size that is used after this one.
+    #[inline]
+    const fn next(self) -> Self {
+        Self { size: self.size, number: (self.number + 1) % BOXES[self.size as usize] }
+    }
 }
 
 /// The start of a box.
@@ -232,7 +240,7 @@ impl Outbox {
     /// The box of this size after the next one.
     #[inline]
     pub(crate) const fn later(&self, size: BoxSize) -> BoxPlace {
-        BoxPlace { size, number: (self.next[size as usize] + 1) % BOXES[size as usize] }
+        self.place(size).next()
     }
 
     /// Whether the next box of this size is free, if the reader has read to this position.
@@ -244,12 +252,12 @@ impl Outbox {
     /// Publishes the message of `len` bytes that was written into the next box of this size.
     #[inline]
     pub(crate) fn post(&mut self, boxes: &FastBoxes, size: BoxSize, end: u64, len: usize, head: u64) {
-        let header = boxes.header(self.place(size));
+        let place = self.place(size);
+        let header = boxes.header(place);
         header.details.store(details(len as u64, head), Ordering::Relaxed);
         header.end.store(end, Ordering::Release);
-        let next = &mut self.next[size as usize];
-        self.ends[size as usize][*next] = end;
-        *next = (*next + 1) % BOXES[size as usize];
+        self.ends[size as usize][place.number] = end;
+        self.next[size as usize] = place.next().number;
     }
 }
 
@@ -316,8 +324,7 @@ impl Inbox {
     /// Takes a message out of its box: the next one of this size is the one after it.
     #[inline]
     pub(crate) const fn take(&mut self, message: &BoxedMessage) {
-        let BoxPlace { size, number } = message.place;
-        self.next[size as usize] = (number + 1) % BOXES[size as usize];
+        self.next[message.place.size as usize] = message.place.next().number;
     }
 }
 

@@ -55,10 +55,10 @@ pub(crate) struct Writer {
     published: u64,
     /// The head of the reader, as far as this side knows.
     head: u64,
-    /// The head that the reader had published when it was last read: it may have acknowledged more.
-    published_head: u64,
     /// The same, in bytes of the ring.
     ring_head: u64,
+    /// The head that the reader had published when it was last read: it may have acknowledged more.
+    published_head: u64,
     /// The total bytes of all descriptors made so far.
     described: u64,
     /// The value of `described` when descriptors were last published.
@@ -76,8 +76,8 @@ impl Writer {
             tail: 0,
             published: 0,
             head: 0,
-            published_head: 0,
             ring_head: 0,
+            published_head: 0,
             described: 0,
             published_descriptors: 0,
             out: Outstanding::new(),
@@ -133,8 +133,8 @@ impl Writer {
         validate(control.read.0.head.load(Ordering::Acquire), self.published_head, self.published)
     }
 
-    /// Takes note of the position to which the reader has read according to a message that it sent.
-    /// It may have published a later one.
+    /// Moves the head to the position that a message of the reader acknowledges, unless a later one
+    /// is known.
     #[inline]
     pub(crate) fn acknowledge(&mut self, acknowledged: Acknowledged) {
         let head = acknowledged.position(self.published);

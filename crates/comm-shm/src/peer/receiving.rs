@@ -1,4 +1,4 @@
-//! Receives bytes from a peer: from the ring, or from memory that a descriptor names.
+//! Receives bytes from a peer: from a box, the ring, or memory that a descriptor names.
 
 use comm_core::{During, Error, RecvBuf, Result};
 
@@ -303,8 +303,8 @@ impl Peer {
         let segment = &self.connection.segment;
         let (control, boxes) = (segment.control(self.incoming()), segment.boxes(self.incoming()));
         let refreshed = self.reader.refresh(control, boxes);
-        let boxed = refreshed.map_err(|error| self.protocol_error(During::Receiving, error))?;
-        if let Some(acknowledged) = boxed {
+        let acknowledged = refreshed.map_err(|error| self.protocol_error(During::Receiving, error))?;
+        if let Some(acknowledged) = acknowledged {
             self.start_boxed(acknowledged);
         }
         if self.reader.claimed() == 0 {

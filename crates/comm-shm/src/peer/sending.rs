@@ -1,4 +1,5 @@
-//! Sends bytes to a peer: copied into the ring, or as descriptors of memory that the peer reads.
+//! Sends bytes to a peer: copied into a box or the ring, or as descriptors of memory that the peer
+//! reads.
 
 use std::io::IoSlice;
 use std::ops::RangeInclusive;
