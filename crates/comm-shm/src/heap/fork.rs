@@ -21,10 +21,15 @@
 //! that are received into are written through the mapping, whatever it is.
 //!
 //! Segments without blocks are not replaced. The child, which must not write to them, unmaps them.
+//!
+//! The handlers are registered when the program or the library is loaded. A fork runs only those
+//! that were registered when it began: if the first segment were created during a fork of another
+//! thread, and the handlers with it, the child would share the segment, and perhaps a lock that
+//! nobody in it holds.
 #![expect(unsafe_code, reason = "handlers of forks are C functions")]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::large::{self, AllLocks};
 
@@ -48,10 +53,31 @@ fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Registers the handlers. Returns false if that is not possible.
+/// Whether the handlers are registered.
+static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// The loader calls this function before `main`, or before `dlopen` returns.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+
+extern "C" fn at_start() {
+    register();
+}
+
+/// Registers the handlers if they are not, as in constructors of libraries that run before
+/// [`AT_START`]. Returns false if that is not possible.
+///
+/// The thread must hold no lock of the heap, because the C library lets the registration wait for
+/// the end of a fork. If two threads register the handlers, a fork runs them twice, which is
+/// harmless.
 pub(super) fn register() -> bool {
-    // SAFETY: the handlers are functions, which are never unloaded before they are unregistered.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) == 0 }
+    if !IS_REGISTERED.load(Ordering::Relaxed) {
+        // SAFETY: the handlers are functions, which are unregistered before they are unloaded.
+        let status = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        IS_REGISTERED.store(status == 0, Ordering::Relaxed);
+    }
+    IS_REGISTERED.load(Ordering::Relaxed)
 }
 
 extern "C" fn before_fork() {

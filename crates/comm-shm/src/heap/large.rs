@@ -38,7 +38,7 @@ static FALLBACKS: AtomicU64 = AtomicU64::new(0);
 /// The state of the creation of segments.
 #[derive(Debug)]
 pub(super) struct Growth {
-    /// Whether the arena is reserved and forks are handled, once that was tried.
+    /// Whether the arena is reserved, once that was tried.
     is_prepared: Option<bool>,
     /// The number of further allocations for which no segment is created.
     pause: u32,
@@ -95,6 +95,9 @@ fn allocate_in_any(layout: Layout) -> Option<Block> {
     if let Some(block) = parts().find_map(in_part) {
         return Some(block);
     }
+    if !fork::register() {
+        return None;
+    }
     let mut growth = lock(&GROWTH)?;
     // Another thread may have created a segment.
     if let Some(block) = parts().find_map(in_part) {
@@ -148,7 +151,7 @@ impl Growth {
 
 /// Prepares the process for its first segment.
 fn prepare() -> bool {
-    let Some(parts) = fork::register().then(arena::reserve_addresses).flatten() else { return false };
+    let Some(parts) = arena::reserve_addresses() else { return false };
     for (addresses, part) in parts.into_iter().zip(&SEGMENTS) {
         lock(part).into_iter().for_each(|mut segments| segments.add_addresses(addresses.clone()));
     }

@@ -11,7 +11,7 @@ use comm_shm::{Heap, SharedMemoryFabric};
 use crate::block::{TestBlock, layout};
 use crate::collectives::{communicator, filled};
 use crate::common::{SOON, WORLD, world};
-use crate::process::{fork, join, overwrite};
+use crate::process::{before_forks, fork, is_new_process, join, overwrite};
 
 const LARGE: usize = Heap::LARGE_BYTES_MIN;
 
@@ -69,6 +69,51 @@ fn memory_from_before_a_fork_is_copied_and_memory_from_after_it_is_read_in_place
         let is_read = |_| transport.is_read_in_place(&vec![1_u8; 2 * LARGE]);
         assert!((0..1000).any(is_read));
     });
+}
+
+/// A thread is at the beginning of a fork, in a handler of another library.
+static IS_FORKING: AtomicBool = AtomicBool::new(false);
+static HAS_ALLOCATED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn wait_for_an_allocation() {
+    IS_FORKING.store(true, Ordering::Release);
+    while !HAS_ALLOCATED.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_first_block_that_is_allocated_during_a_fork_is_copied() {
+    if !is_new_process("fork::a_first_block_that_is_allocated_during_a_fork_is_copied") {
+        return;
+    }
+    assert_eq!(Heap::usage().segments, 0, "a block was allocated before");
+    before_forks(wait_for_an_allocation);
+    let allocate = || {
+        while !IS_FORKING.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let block = vec![1_u8; 5 * LARGE];
+        HAS_ALLOCATED.store(true, Ordering::Release);
+        block
+    };
+    let thread = std::thread::spawn(allocate);
+    let (from_parent, to_child) = std::io::pipe().unwrap();
+    let (from_child, to_parent) = std::io::pipe().unwrap();
+    let child = fork(|| {
+        let mut place = [0; 16];
+        (&from_parent).read_exact(&mut place).unwrap();
+        let [start, len] = [0, 8].map(|at| usize::from_ne_bytes(place[at..at + 8].try_into().unwrap()));
+        overwrite(start, len);
+        drop(vec![2_u8; 7 * LARGE]);
+        (&to_parent).write_all(&[1]).unwrap();
+    });
+    let block = thread.join().unwrap();
+    let place = [block.as_ptr().expose_provenance(), block.len()].map(usize::to_ne_bytes).concat();
+    (&to_child).write_all(&place).unwrap();
+    (&from_child).read_exact(&mut [0]).unwrap();
+    join(child);
+    assert!(block.iter().all(|byte| *byte == 1), "the child wrote to the memory of the parent");
 }
 
 /// Each fork makes the segments private, so that the next block needs another one.

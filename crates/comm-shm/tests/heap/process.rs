@@ -1,6 +1,8 @@
 //! Forked children.
 #![allow(unsafe_code, reason = "a fork")]
 
+use std::process::Command;
+
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 
 /// Forks. The child runs `body` and exits.
@@ -17,6 +19,26 @@ pub(crate) fn fork(body: impl FnOnce()) -> Pid {
         }
         child => Pid::from_raw(child).unwrap(),
     }
+}
+
+/// Calls `prepare` at the beginning of every later fork of this process.
+pub(crate) fn before_forks(prepare: extern "C" fn()) {
+    // SAFETY: the handler is a function of the program.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(prepare), None, None) }, 0);
+}
+
+/// Runs the body of a test in a new process. Returns whether this is that process.
+#[track_caller]
+pub(crate) fn is_new_process(test: &str) -> bool {
+    const NEW: &str = "COMM_TEST_NEW_PROCESS";
+    if std::env::var_os(NEW).is_some() {
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(NEW, "1").output().unwrap();
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    false
 }
 
 /// Waits for the success of a child.
