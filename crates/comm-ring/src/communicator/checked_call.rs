@@ -58,16 +58,15 @@ impl<'a> CheckedCall<'a> {
         }
     }
 
-    /// Returns the reduction if it multiplies contributions first. The operator is tested before
-    /// the reduction is created, to keep the cost of small calls low.
+    /// Returns whether the operator may multiply contributions first.
     #[inline]
+    pub(super) const fn may_multiply(&self) -> bool {
+        matches!(self.signature.op, Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg))
+    }
+
+    /// Returns the reduction if it multiplies contributions first.
     pub(super) fn premultiplication(&self, ranks: usize) -> Result<Option<Reduction>> {
-        match self.signature.op {
-            Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg) => {
-                Ok(self.reduction()?.filter(|reduction| reduction.has_start(ranks)))
-            }
-            _ => Ok(None),
-        }
+        Ok(self.reduction()?.filter(|reduction| reduction.has_start(ranks)))
     }
 
     fn element_bytes(&self) -> usize {
