@@ -29,7 +29,7 @@
 #![expect(unsafe_code, reason = "handlers of forks are C functions")]
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use super::large::{self, AllLocks};
 
@@ -53,8 +53,12 @@ fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Whether the handlers are registered.
-static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+/// Whether the handlers are registered: [`NO`], [`SOON`] or [`YES`].
+static REGISTERED: AtomicU8 = AtomicU8::new(NO);
+const NO: u8 = 0;
+/// By another thread. A child that is forked meanwhile keeps this value.
+const SOON: u8 = 1;
+const YES: u8 = 2;
 
 /// The loader calls this function before `main`, or before `dlopen` returns.
 #[used]
@@ -66,18 +70,20 @@ extern "C" fn at_start() {
 }
 
 /// Registers the handlers if they are not, as in constructors of libraries that run before
-/// [`AT_START`]. Returns false if that is not possible.
+/// [`AT_START`]. Returns whether they are.
 ///
 /// The thread must hold no lock of the heap, because the C library lets the registration wait for
-/// the end of a fork. If two threads register the handlers, a fork runs them twice, which is
-/// harmless.
+/// the end of a fork.
 pub(super) fn register() -> bool {
-    if !IS_REGISTERED.load(Ordering::Relaxed) {
-        // SAFETY: the handlers are functions, which are unregistered before they are unloaded.
-        let status = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
-        IS_REGISTERED.store(status == 0, Ordering::Relaxed);
+    match REGISTERED.compare_exchange(NO, SOON, Ordering::Acquire, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: the handlers are functions, which are unregistered before they are unloaded.
+            let status = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+            REGISTERED.store(if status == 0 { YES } else { NO }, Ordering::Release);
+            status == 0
+        }
+        Err(state) => state == YES,
     }
-    IS_REGISTERED.load(Ordering::Relaxed)
 }
 
 extern "C" fn before_fork() {
