@@ -89,14 +89,20 @@ fn collectives_have_the_same_bits_in_memory_of_the_heap() {
             let mut own = filled(rank, len);
             let blocks = filled(rank, len * n);
             let in_place = results(&comm, &mut own, &blocks, &mut vec![0.0; len * n]);
+            // At other places of a cache line, which differ between ranks.
+            let past = 2 * rank + 1;
+            let shifted = |elements: &[f32]| [&vec![0.0; past], elements].concat();
+            let (mut own, blocks_after, mut into) =
+                (shifted(&filled(rank, len)), shifted(&blocks), vec![0.0; past + len * n]);
+            let misaligned = results(&comm, &mut own[past..], &blocks_after[past..], &mut into[past..]);
             // Memory of the communicator's own kind, whose results have been tested.
             let [mut own, mut into] = [len, len * n].map(|len| comm.alloc::<f32>(len).unwrap());
             own.copy_from_slice(&filled(rank, len));
             let allocated = results(&comm, &mut own, &blocks, &mut into);
-            (in_place, allocated)
+            (in_place, misaligned, allocated)
         });
-        for (in_place, allocated) in outcomes {
-            assert!(in_place == allocated, "{n} ranks");
+        for (in_place, misaligned, allocated) in outcomes {
+            assert!(in_place == allocated && misaligned == allocated, "{n} ranks");
         }
     }
 }
