@@ -6,8 +6,7 @@
 const LINE_BYTES: usize = 64;
 
 /// The most bytes that are worth fetching together: a processor can wait for few lines at a time,
-/// and fetches later ones by itself once it reads or writes the first. Enough for 2 KiB and a
-/// header.
+/// and fetches later ones by itself once it reads the first. Enough for 2 KiB and a header.
 pub(crate) const PREFETCHED_BYTES_MAX: usize = 2048 + 128;
 
 /// The next access to the bytes.

@@ -2,7 +2,6 @@
 //! reads.
 
 use std::io::IoSlice;
-use std::ops::RangeInclusive;
 
 use comm_core::{During, Error, Result};
 
@@ -10,14 +9,10 @@ use super::{Connection, Peer, revocation};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::fast_boxes::BoxSize;
-use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
+use crate::prefetch::Intent;
 use crate::registered::RegisteredMemory;
 use crate::segment::Access;
 use crate::socket;
-
-/// The lengths of messages for which the lines of a box are fetched before they are written: a
-/// processor fetches a few by itself while it writes.
-const PREFETCHED_BYTES: RangeInclusive<usize> = 256..=PREFETCHED_BYTES_MAX;
 
 /// The least number of bytes that is worth a publication, which costs both processors the transfer
 /// of a line.
@@ -127,9 +122,6 @@ impl Peer {
     fn post(&mut self, pieces: &[IoSlice<'_>], size: BoxSize, len: usize) -> bool {
         let Connection { segment, outgoing, .. } = &self.connection;
         let (boxes, place) = (segment.boxes(*outgoing), self.writer.outbox().place(size));
-        if PREFETCHED_BYTES.contains(&len) && self.short_path.is_cached(len) {
-            boxes.prefetch(place, len, Intent::Write);
-        }
         let mut offset = 0;
         for piece in pieces {
             let copy = |path| segment.copy_into_box(path, *outgoing, place, offset, piece);
