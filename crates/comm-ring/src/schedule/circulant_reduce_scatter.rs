@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use comm_core::{Blocks, Place, Step};
 
-use super::{Cost, Pace, Pacing, Params, Steps, around};
+use super::{Cost, Pace, Pacing, Params, Steps, around, halvings};
 
 /// A round: chunks from `distance` on are sent over `distance`, and as many from the start are
 /// received.
@@ -25,13 +25,8 @@ pub(super) struct Round {
 
 /// Returns the rounds of the reduce-scatter, in order.
 pub(super) fn rounds(ranks: usize) -> impl DoubleEndedIterator<Item = Round> {
-    let halvings = ranks.next_power_of_two().ilog2();
-    // Halving and rounding up k times is dividing by 2^k and rounding up.
-    let after = move |round: u32| ranks.div_ceil(1 << round);
-    (1..=halvings).map(move |round| {
-        let distance = after(round);
-        Round { distance, count: after(round - 1) - distance }
-    })
+    let distances = halvings(ranks).skip(1);
+    halvings(ranks).zip(distances).map(|(kept, distance)| Round { distance, count: kept - distance })
 }
 
 /// Returns the length of the longest chain of messages in which each carries a sum that the one

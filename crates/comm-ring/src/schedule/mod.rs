@@ -14,12 +14,12 @@ mod chain_broadcast;
 mod chain_exscan;
 mod chain_scan;
 mod circulant_all_reduce;
+mod circulant_broadcast;
 mod circulant_reduce_scatter;
 mod cost;
 mod direct_all_gather;
 mod direct_all_reduce;
 mod direct_reduce_scatter;
-mod double_tree_broadcast;
 mod halving_doubling;
 mod linear_all_reduce;
 mod linear_barrier;
@@ -179,6 +179,13 @@ fn around(ranks: usize, first: usize, count: usize) -> [Option<Blocks>; 2] {
     let until_end = count.min(ranks - first);
     let around_end = Blocks { first: 0, count: count - until_end };
     [Some(Blocks { first, count: until_end }), (around_end.count > 0).then_some(around_end)]
+}
+
+/// Returns the number of ranks, and then half of it, rounded up, and so on until 1.
+fn halvings(ranks: usize) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+    let count = ranks.next_power_of_two().ilog2() as usize + 1;
+    // Halving and rounding up k times is dividing by 2^k and rounding up.
+    (0..count).map(move |halvings| ranks.div_ceil(1 << halvings))
 }
 
 /// Returns the distances 1, 2, 4 and so on below the number of ranks, one for each round of
@@ -360,7 +367,7 @@ pub static TABLE: &[Algorithm] = &[
     row!("staged", AllGather, PerRank, Traits::STAGED, staged_all_gather),
     row!("binomial", Broadcast, Whole, Traits::FORWARDING, binomial_broadcast),
     row!("chain", Broadcast, Whole, Traits::FORWARDING, chain_broadcast),
-    row!("double_tree", Broadcast, Whole, Traits::FORWARDING, double_tree_broadcast),
+    row!("circulant", Broadcast, Whole, Traits::FORWARDING, circulant_broadcast),
     row!("scatter_all_gather", Broadcast, PerRank, Traits::PLAIN, scatter_all_gather_broadcast),
     row!("staged", Broadcast, Whole, Traits::STAGED, staged_broadcast),
     row!("binomial", Reduce, Whole, Traits::SEGMENTED_IN_ORDER, binomial_reduce),

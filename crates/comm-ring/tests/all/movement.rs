@@ -29,7 +29,7 @@ fn the_algorithm_follows_the_length_and_the_number_of_ranks() {
     assert_eq!(choice(Collective::Broadcast, 8, 64), "binomial");
     assert_eq!(choice(Collective::Broadcast, 8, 200_000), "scatter_all_gather");
     assert_eq!(choice(Collective::Broadcast, 3, 16 << 20), "chain");
-    assert_eq!(choice(Collective::Broadcast, 256, 16 << 20), "double_tree");
+    assert_eq!(choice(Collective::Broadcast, 256, 16 << 20), "circulant");
     assert_eq!(choice(Collective::Gather, 256, 256), "binomial");
     assert_eq!(choice(Collective::Gather, 256, 256 << 20), "linear");
     assert_eq!(choice(Collective::GatherV, 256, 0), "linear");
