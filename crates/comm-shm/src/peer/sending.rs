@@ -18,7 +18,7 @@ use crate::socket;
 /// of a line.
 const STRIDE_BYTES_MIN: usize = 16 << 10;
 /// The number of publications of a longer piece.
-const STRIDES_PER_PIECE: usize = 8;
+const STRIDES_PER_PIECE: usize = 2;
 
 /// The resource that an attempt to send lacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn longer_pieces_are_published_in_longer_strides() {
         let max = 64 << 10;
-        let strides = [1, 128 << 10, 256 << 10, 512 << 10, usize::MAX].map(|bytes| stride(bytes, max));
+        let strides = [1, 32 << 10, 64 << 10, 128 << 10, usize::MAX].map(|bytes| stride(bytes, max));
         assert_eq!(strides, [16 << 10, 16 << 10, 32 << 10, 64 << 10, 64 << 10]);
         assert_eq!(stride(1 << 20, 1024), 1024, "a short ring");
     }
