@@ -10,7 +10,8 @@
 //! A program can write the same file at any time, for example in a thread that watches its progress
 //! while another one is blocked in a collective:
 //!
-//! ```
+#![cfg_attr(feature = "sim", doc = "```")]
+#![cfg_attr(not(feature = "sim"), doc = "```ignore")]
 //! use comm::flight::{self, FlightDump};
 //!
 //! # let folder = tempfile::tempdir().unwrap();
@@ -20,7 +21,8 @@
 //!     let record = comm.flight_record().unwrap();
 //!     let path = flight::write(folder, &FlightDump::new(&record, 0)).unwrap();
 //!     let dump = FlightDump::parse(&std::fs::read(path).unwrap()).unwrap();
-//!     assert_eq!((dump.rank, dump.calls.last().unwrap().collective.as_str()), (comm.rank(), "barrier"));
+//!     assert_eq!(dump.rank, comm.rank());
+//!     assert_eq!(dump.calls.last().unwrap().collective, "barrier");
 //! })?;
 //! # Ok::<_, comm::Error>(())
 //! ```

@@ -4,7 +4,8 @@
 //! writes them as text, which a program can serve at an address that Prometheus scrapes, or write
 //! to a file for the textfile collector of its node exporter.
 //!
-//! ```
+#![cfg_attr(feature = "sim", doc = "```")]
+#![cfg_attr(not(feature = "sim"), doc = "```ignore")]
 //! use comm::metrics::prometheus;
 //!
 //! let texts = comm::threads::run(2, |comm| {
