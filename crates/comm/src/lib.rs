@@ -26,7 +26,7 @@
 //!   [`TransportKind::Auto`] then selects; ranks built with and without it connect only if both are
 //!   configured to use `tcp` or `shm`;
 //! - `ddp` (default): data parallel training, in [`ddp`];
-//! - `checkpoint`: checkpoints of training, in [`checkpoint`];
+//! - `checkpoint`: checkpoints of training, in the module `checkpoint`;
 //! - `objects` (default): collectives of any type that serde can serialize, in [`objects`];
 //! - `flight` (default): files with the last calls of each rank after a failure, in [`flight`];
 //! - `monitor` (default): ranks answer `commctl top`, in [`monitor`];
