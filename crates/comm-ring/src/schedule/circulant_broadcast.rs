@@ -23,7 +23,6 @@ pub(super) const fn slots(_: &Params) -> usize {
 }
 
 /// The distances over which ranks send, in the order of the rounds, and then the number of ranks.
-#[derive(Debug, Clone)]
 struct Distances(Vec<usize>);
 
 impl Distances {
@@ -118,11 +117,23 @@ impl Search<'_> {
     }
 }
 
+/// Returns the number of distances of the longest path.
+fn longest_path(ranks: usize) -> usize {
+    // The rank nearest to the root of those with the longest path so far. A further distance makes
+    // the path longer if the sum is not as far as the next distance.
+    let mut nearest = 0;
+    let distances = halvings(ranks).rev().zip(halvings(ranks).rev().skip(1));
+    let lengthens = |(distance, next): &(usize, usize)| {
+        let is_longer = nearest + distance < *next;
+        nearest += if is_longer { *distance } else { 0 };
+        is_longer
+    };
+    distances.filter(lengthens).count()
+}
+
 pub(super) fn cost(p: &Params) -> Cost {
-    let distances = Distances::new(p.ranks);
-    let messages = if p.ranks == 1 { 0 } else { p.segments - 1 + distances.rounds() };
-    let longest = (0..p.ranks).map(|number| distances.path(number).count()).max();
-    Cost { rounds: longest.unwrap_or(0), messages, blocks: messages }
+    let messages = if p.ranks == 1 { 0 } else { p.segments - 1 + halvings(p.ranks).len() - 1 };
+    Cost { rounds: longest_path(p.ranks), messages, blocks: messages }
 }
 
 pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
@@ -130,12 +141,13 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
         return 0.0;
     }
     let pace = pacing.slowest(p);
-    // The longest path, or one more.
-    let path = p.ranks.ilog2() as usize;
-    let further = p.segments - 1 + halvings(p.ranks).len() - 1 - path;
-    // In every round, ranks wait for each other all around the circle.
+    let path = longest_path(p.ranks);
+    // The root only sends, so the rounds outside of the path follow each other without a receive.
+    let others = (halvings(p.ranks).len() - 1 - path) as f64 * pace.block.max(pace.overhead);
+    // In every further round, ranks wait for each other all around the circle.
     let idle = (pace.hop(0) / 2.0).min(pace.block * IDLE_MAX);
-    path as f64 * pace.hop(1) + further as f64 * (pace.block.max(2.0 * pace.overhead) + idle)
+    let further = (p.segments - 1) as f64 * (pace.block.max(2.0 * pace.overhead) + idle);
+    path as f64 * pace.hop(1) + others + further
 }
 
 /// The segments that a rank sends and receives in one round of a phase, if any.
@@ -206,6 +218,15 @@ mod tests {
         }
         for round in 0..rounds {
             assert_eq!(all[distances.0[round] % ranks][round], round + rounds, "the root of {ranks}");
+        }
+    }
+
+    #[test]
+    fn the_longest_path_of_all_ranks_is_found() {
+        for ranks in 1..2000 {
+            let distances = Distances::new(ranks);
+            let paths = (0..ranks).map(|number| distances.path(number).count());
+            assert_eq!(longest_path(ranks), paths.max().unwrap(), "{ranks} ranks");
         }
     }
 

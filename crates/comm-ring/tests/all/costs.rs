@@ -130,8 +130,6 @@ fn factor_max(row: &Algorithm) -> f64 {
         // whose size is not a power of two.
         (Collective::AllGather, "bruck") | (Collective::AllToAll, "all_gather") => 1.65,
         (Collective::Exscan, "recursive_doubling") => 1.65,
-        // The longest path may be shorter than in the closed form.
-        (Collective::Broadcast, "circulant") => 1.35,
         (Collective::AllGather | Collective::Scan, "recursive_doubling") => 1.4,
         (Collective::Broadcast, "scatter_all_gather") => 1.4,
         (Collective::Gather | Collective::Scatter, "binomial") => 1.4,

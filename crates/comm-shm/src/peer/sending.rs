@@ -17,7 +17,7 @@ use crate::socket;
 /// The least number of bytes that is worth a publication, which costs both processors the transfer
 /// of a line.
 const STRIDE_BYTES_MIN: usize = 16 << 10;
-/// The number of publications of a longer piece.
+/// The number of publications of a piece for which neither limit of their length applies.
 const STRIDES_PER_PIECE: usize = 2;
 
 /// The resource that an attempt to send lacked.
