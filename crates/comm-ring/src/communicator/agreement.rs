@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use comm_core::{Armed, Error, GroupId, Result, Signature};
 
+use super::failure::LINGER;
 use super::group_context::Connected;
 use super::patience::{Patience, TURN};
 use super::session::Session;
@@ -282,7 +283,7 @@ impl<'a> Agreement<'a> {
     pub(super) fn leave(&mut self) {
         self.proposal.excluded.insert(self.session.group.rank());
         self.propose();
-        self.session.flush();
+        self.session.flush(LINGER);
     }
 
     /// Sleeps until something arrives on the control channels.

@@ -11,7 +11,7 @@ use super::session::Session;
 use crate::control::{Announce, Cause, ControlFrame, Event, PastCall};
 use crate::executor::Stop;
 
-/// The time for which a rank that fails or leaves tries to send its queued frames.
+/// The time for which a rank that fails tries to send its queued frames.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
 
 /// The report of another rank that it has lost this one.
@@ -368,7 +368,7 @@ impl Session {
         self.drop_call();
         self.poison_from(sequence, &error);
         self.control.send_all(&ControlFrame::Abort { sequence, cause: self.cause(&error) });
-        self.flush();
+        self.flush(LINGER);
         self.report();
         error
     }

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use comm_core::{Armed, Desync, During, Error, Invalid, Loss, Result};
 
-use super::failure::LINGER;
 use super::patience::Patience;
 use super::session::Session;
 use crate::control::ControlFrame;
+
+/// The time for which a rank that leaves in order tries to send its queued frames. It passes only
+/// if a channel has no space for a goodbye: without it, a peer that has yet to read the last
+/// messages would take this rank for dead. On a busy machine, a peer may need seconds until it
+/// reads.
+const GOODBYE_LINGER: Duration = Duration::from_secs(5);
 
 /// A time that can be added to any instant.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
@@ -21,7 +26,7 @@ impl Session {
         }
         let left = self
             .leave(lost_host)
-            .and_then(|()| self.await_cause(LINGER, |left| Ok(left.control.is_flushed())));
+            .and_then(|()| self.await_cause(GOODBYE_LINGER, |left| Ok(left.control.is_flushed())));
         match left {
             Ok(()) => self.report_close(),
             Err(error) => {
@@ -35,7 +40,7 @@ impl Session {
     /// call.
     pub(super) fn leave_for_good(&mut self) {
         self.say_goodbye();
-        self.flush();
+        self.flush(GOODBYE_LINGER);
         self.poison(&Invalid::Finalized.into());
         self.report_close();
     }
@@ -50,7 +55,7 @@ impl Session {
     pub(super) fn finalize(&mut self, timeout: Duration, lost_host: Option<(usize, Loss)>) -> Result<()> {
         match self.leave(lost_host).and_then(|()| self.await_goodbyes(timeout)) {
             Ok(()) => {
-                self.flush();
+                self.flush(GOODBYE_LINGER);
                 self.poison(&Invalid::Finalized.into());
                 self.report_close();
                 Ok(())
@@ -126,9 +131,9 @@ impl Session {
         Err(Desync::new(sequence, (rank, None), (peer, theirs)).into())
     }
 
-    /// Sends queued frames for a short time, which does not pass while this rank is stopped.
-    pub(super) fn flush(&mut self) {
-        let mut patience = Patience::new(LINGER, self.data.now());
+    /// Sends queued frames for at most this time, which does not pass while this rank is stopped.
+    pub(super) fn flush(&mut self, linger: Duration) {
+        let mut patience = Patience::new(linger, self.data.now());
         while !self.control.is_flushed() && !patience.left(self.data.now()).is_zero() {
             self.poll_events();
             if self.poison.is_some() {

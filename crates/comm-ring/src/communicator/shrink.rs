@@ -33,6 +33,7 @@ use comm_core::{During, Error, HostCommunicator, Invalid, Result, ShrinkOptions,
 
 use super::RingCommunicator;
 use super::agreement::{Agreement, Attempt, Phase};
+use super::failure::LINGER;
 use super::group_context::Connected;
 use super::groups::renumbered;
 use super::patience::{Patience, TURN};
@@ -93,8 +94,8 @@ impl Shrink<'_> {
         self.await_quorum()?;
         let attempt = self.agreement.former.take();
         let mut attempt = attempt.ok_or_else(|| Error::Internal("no group was connected".into()))?;
-        self.agreement.session.flush();
-        attempt.connected.engine.session_mut().flush();
+        self.agreement.session.flush(LINGER);
+        attempt.connected.engine.session_mut().flush(LINGER);
         Ok(attempt)
     }
 
