@@ -14,18 +14,15 @@ pub(super) struct CheckedCall<'a> {
     pub(super) signature: &'a Signature,
     /// In an all-to-all, the numbers of elements sent to and received from each rank; otherwise
     /// both are the same.
-    counts: (Counts<'a>, Counts<'a>),
+    pub(super) counts: (Counts<'a>, Counts<'a>),
+    /// Equal in calls that differ only in the place of their buffers; 0 if nothing is known.
+    pub(super) number: u64,
 }
 
 impl<'a> CheckedCall<'a> {
-    #[inline]
-    pub(super) const fn new(signature: &'a Signature, counts: (Counts<'a>, Counts<'a>)) -> Self {
-        Self { signature, counts }
-    }
-
     /// Creates a call with blocks of one length.
     pub(super) const fn equal(signature: &'a Signature) -> Self {
-        Self::new(signature, (Counts::Equal, Counts::Equal))
+        Self { signature, counts: (Counts::Equal, Counts::Equal), number: 0 }
     }
 
     /// Returns the reduction if the collective reduces. A barrier combines empty blocks, so any

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use comm_core::{Call, Group, InputCopy, Reduction, Result, Signature, Transport};
+use comm_core::{Call, CallOptions, Group, InputCopy, Reduction, Result, Signature, Transport};
 
 use super::checked_call::{Bytes, CheckedCall};
+use super::last_call::LastCall;
 use super::program::{Buffers, Programs};
 use super::scratch::{Scratch, SharedBufferSource};
 use super::session::Session;
@@ -39,6 +40,7 @@ fn call_span(call: &Signature, group: Group, sequence: u64) -> tracing::Span {
 
 /// Prepares the buffers of calls and runs them, one call at a time.
 pub(super) struct Engine {
+    last: LastCall,
     /// Copies of buffers in `f32`, for reductions of 16-bit floats with partial sums in `f32`.
     wide: Wide,
     inputs: InputCopies,
@@ -70,8 +72,9 @@ impl Engine {
         let tuning = Tuning::FOR_AGREEMENT;
         let session = Session::new(control, data, members, tuning.window, config);
         let programs = Programs::new(session.group, tuning, session.data.registration_sizes());
+        let last = LastCall::none(session.group.id());
         let runner = Runner { programs, scratch: Scratch::new(stage), session };
-        Self { wide: Wide::default(), inputs: InputCopies { copy: Vec::new(), runner } }
+        Self { last, wide: Wide::default(), inputs: InputCopies { copy: Vec::new(), runner } }
     }
 
     /// Returns the settings on which the members agreed.
@@ -98,13 +101,23 @@ impl Engine {
         &mut self.inputs.runner.session
     }
 
-    /// Runs a call that was checked.
-    #[inline]
-    pub(super) fn call(&mut self, signature: &Signature, call: Call<'_>, timeout: Duration) -> Result<()> {
-        let checked = CheckedCall::new(signature, call.counts());
-        let rank = self.session().group.rank();
-        let bytes = Bytes::new(call.into_operands(rank), signature.collective);
-        self.check_nan(signature, &bytes)?;
+    /// Checks a call, unless it repeats the last one.
+    #[inline(always)]
+    pub(super) fn prepare(&mut self, call: &Call<'_>, options: &CallOptions) -> Result<()> {
+        if !self.last.is_repeated_by(call, options) {
+            self.last = self.last.next(call, options, self.session().group)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the call that was prepared.
+    #[inline(always)]
+    pub(super) fn call(&mut self, call: Call<'_>, timeout: Duration) -> Result<()> {
+        let LastCall { signature, number, .. } = &self.last;
+        let checked = CheckedCall { signature, counts: call.counts(), number: *number };
+        let session = &mut self.inputs.runner.session;
+        let bytes = Bytes::new(call.into_operands(session.group.rank()), signature.collective);
+        session.check_nan(signature, &bytes)?;
         match checked.widening() {
             None => self.inputs.run(&checked, bytes, timeout),
             Some(widening) => self.wide.run(&checked, bytes, widening, timeout, &mut self.inputs),

@@ -9,6 +9,7 @@ mod engine;
 mod failure;
 mod group_context;
 mod groups;
+mod last_call;
 mod leave;
 mod messages;
 mod nan;
@@ -30,12 +31,12 @@ use comm_core::{
     LinkModel, Metrics, Observe, Process, Result, Scheduler, is_unwinding,
 };
 
-use crate::choose::{self, CallShape};
 use crate::history::CallLog;
 use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 use engine::Engine;
 use group_context::{Connected, GroupContext};
+use last_call::LastCall;
 
 /// Runs collectives as schedules over a data and a control channel, and sends messages over a
 /// third.
@@ -95,7 +96,9 @@ impl RingCommunicator {
 
     /// Locks the engine, or returns an error if no calls can be made.
     ///
-    /// A panic leaves the engine in the middle of a call, so nothing may run on it afterwards.
+    /// It is inlined, because to return the guard through memory takes a measurable part of the
+    /// time of a small call.
+    #[inline(always)]
     fn engine(&self) -> Result<MutexGuard<'_, Engine>> {
         // Checked before locking: in a forked child, the lock may be held by a thread that does not
         // exist.
@@ -103,11 +106,7 @@ impl RingCommunicator {
         self.await_engine()?;
         let engine = match self.engine.lock() {
             Ok(engine) => engine,
-            Err(poisoned) => {
-                let mut engine = poisoned.into_inner();
-                engine.session_mut().poison(&Error::Internal("a call panicked".into()));
-                engine
-            }
+            Err(poisoned) => after_panic(poisoned),
         };
         engine.session().usable()?;
         Ok(engine)
@@ -129,10 +128,19 @@ impl RingCommunicator {
 
     /// Lets the thread that holds the lock continue in a simulation, where one thread runs at a
     /// time.
+    #[inline]
     fn await_engine(&self) -> Result<()> {
         let Some(scheduler) = &self.scheduler else { return Ok(()) };
         scheduler.wait_until(&mut || !matches!(self.engine.try_lock(), Err(TryLockError::WouldBlock)))
     }
+}
+
+/// Returns the engine that a panic has left in the middle of a call, so that nothing may run on it.
+#[cold]
+fn after_panic(poisoned: PoisonError<MutexGuard<'_, Engine>>) -> MutexGuard<'_, Engine> {
+    let mut engine = poisoned.into_inner();
+    engine.session_mut().poison(&Error::Internal("a call panicked".into()));
+    engine
 }
 
 impl Communicator for RingCommunicator {
@@ -180,18 +188,16 @@ impl Communicator for RingCommunicator {
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        // Borrowed, not copied: copies dominate the time of small calls.
-        let checked = call.check(self.group, options);
-        let Ok(signature) = &checked else { return checked.map(drop) };
-        if !signature.algorithm.is_empty() {
-            let (collective, ranks, order) = (signature.collective, self.group.size(), signature.order);
-            choose::check(&CallShape::new(collective).ranks(ranks).order(order), &signature.algorithm)?;
+        let mut engine = match self.engine() {
+            Ok(engine) => engine,
+            // If the arguments are wrong as well, the caller learns that.
+            Err(error) => return Err(LastCall::check(&call, options, self.group).err().unwrap_or(error)),
+        };
+        if matches!(call, Call::Finalize) {
+            return engine.session_mut().finalize(options.timeout, self.messenger.lost_host());
         }
-        let mut engine = self.engine()?;
-        match call {
-            Call::Finalize => engine.session_mut().finalize(options.timeout, self.messenger.lost_host()),
-            call => engine.call(signature, call, options.timeout),
-        }
+        engine.prepare(&call, options)?;
+        engine.call(call, options.timeout)
     }
 
     fn abort(&self, reason: &str) {

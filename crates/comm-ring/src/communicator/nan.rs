@@ -3,22 +3,21 @@
 use comm_core::{DType, Error, Signature};
 
 use super::checked_call::Bytes;
-use super::engine::Engine;
+use super::session::Session;
 
-impl Engine {
+impl Session {
     /// Ends the communicator if this rank's contribution to a reduction has a NaN and the
     /// configuration rejects these, so that all ranks learn of whom it is.
     #[inline]
     pub(super) fn check_nan(&mut self, signature: &Signature, bytes: &Bytes<'_>) -> Result<(), Error> {
-        let session = self.session_mut();
-        if !session.config.reject_nan || signature.op.is_none() {
+        if !self.config.reject_nan || signature.op.is_none() {
             return Ok(());
         }
         let contribution = if bytes.in_place { &*bytes.output } else { bytes.input };
         match signature.dtype.and_then(|dtype| position(dtype, contribution)) {
             Some(element) => {
                 let reason = format!("its contribution to {signature} is NaN at element {element}");
-                Err(session.give_up_idle(Error::Aborted { by: session.group.rank(), reason }))
+                Err(self.give_up_idle(Error::Aborted { by: self.group.rank(), reason }))
             }
             None => Ok(()),
         }

@@ -130,8 +130,8 @@ pub(super) struct Programs {
     tuning: Tuning,
     registration_sizes: RegistrationSizes,
     kept: Vec<Program>,
-    /// The index of the program that was used last.
-    last: usize,
+    /// The index of the program that was used last, and the number of the call.
+    last: (usize, u64),
     /// The number of calls that have used cached programs.
     uses: u64,
     /// The program of the last call with counts per rank, which serves only that call.
@@ -150,7 +150,7 @@ struct Chosen {
 
 impl Programs {
     pub(super) fn new(group: Group, tuning: Tuning, registration_sizes: RegistrationSizes) -> Self {
-        let (kept, last, uses, single, chosen) = (Vec::new(), 0, 0, None, None);
+        let (kept, last, uses, single, chosen) = (Vec::new(), (0, 0), 0, None, None);
         Self { group, tuning, registration_sizes, kept, last, uses, single, chosen }
     }
 
@@ -167,11 +167,11 @@ impl Programs {
             let program = self.compile(call, buffers)?;
             return Ok(self.single.insert(program));
         }
-        let at = match self.position(call.signature, buffers) {
+        let at = match self.position(call, buffers) {
             Some(at) => at,
             None => self.insert(call, buffers)?,
         };
-        (self.last, self.uses) = (at, self.uses + 1);
+        (self.last, self.uses) = ((at, call.number), self.uses + 1);
         let program = &mut self.kept[at];
         program.last_use = self.uses;
         Ok(program)
@@ -180,12 +180,14 @@ impl Programs {
     /// Returns the index of the cached program for a call. Calls repeat, so the last one is tried
     /// first.
     #[inline]
-    fn position(&self, signature: &Signature, buffers: Buffers) -> Option<usize> {
-        let serves =
-            |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(signature, buffers));
-        if self.kept.get(self.last).is_some_and(serves) {
-            return Some(self.last);
+    fn position(&self, call: &CheckedCall<'_>, buffers: Buffers) -> Option<usize> {
+        let (last, number) = self.last;
+        let of_last = self.kept.get(last).and_then(|program| program.key.as_ref());
+        if call.number == number && number != 0 && of_last.is_some_and(|key| key.buffers == buffers) {
+            return Some(last);
         }
+        let serves =
+            |program: &Program| program.key.as_ref().is_some_and(|key| key.matches(call.signature, buffers));
         self.kept.iter().position(serves)
     }
 
