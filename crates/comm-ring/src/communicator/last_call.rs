@@ -66,7 +66,7 @@ impl LastCall {
         self.is_repeatable
             && call.collective() == self.signature.collective
             && call.root() == self.signature.root
-            && operator(call) == self.signature.op.as_ref()
+            && has_operator(call, self.signature.op.as_ref())
             && *options == self.options
             && send.as_ref().map(bytes) == self.send
             && recv.as_ref().map(bytes) == self.recv
@@ -97,17 +97,22 @@ fn views<'a>(call: &'a Call<'_>) -> [Option<HostView<'a>>; 2] {
     }
 }
 
-/// Returns the operator, which is not copied, because that takes a measurable part of the time of a
-/// small call.
+/// Returns whether a call has this operator, with a factor of the same bits: a factor of -0 gives
+/// other results than 0. Operators are not copied, because that takes a measurable part of the time
+/// of a small call.
 #[inline(always)]
-const fn operator<'a>(call: &'a Call<'_>) -> Option<&'a ReduceOp> {
-    match call {
+fn has_operator(call: &Call<'_>, expected: Option<&ReduceOp>) -> bool {
+    let op = match call {
         Call::AllReduce { op, .. }
         | Call::Reduce { op, .. }
         | Call::ReduceScatter { op, .. }
         | Call::Scan { op, .. }
-        | Call::Exscan { op, .. } => Some(op),
-        _ => None,
+        | Call::Exscan { op, .. } => op,
+        _ => return expected.is_none(),
+    };
+    match (op, expected) {
+        (ReduceOp::PreMulSum(factor), Some(ReduceOp::PreMulSum(last))) => factor.to_bits() == last.to_bits(),
+        (op, expected) => Some(op) == expected,
     }
 }
 
@@ -158,7 +163,8 @@ mod tests {
         use_call(all_reduce(in_place(f), SUM), none);
         use_call(all_reduce(in_place(floats), ReduceOp::Max), none);
         use_call(all_reduce(in_place(floats), ReduceOp::PreMulSum(0.5)), none);
-        use_call(all_reduce(in_place(floats), ReduceOp::PreMulSum(0.25)), none);
+        use_call(all_reduce(in_place(floats), ReduceOp::PreMulSum(0.0)), none);
+        use_call(all_reduce(in_place(floats), ReduceOp::PreMulSum(-0.0)), none);
         use_call(all_reduce(separate(floats, ints), SUM), none);
         use_call(all_reduce(separate(f, i), SUM), none);
         use_call(Call::Scan { buffers: separate(floats, ints), op: SUM }, none);
