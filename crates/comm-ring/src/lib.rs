@@ -55,5 +55,7 @@ pub use config::{RingConfig, Tuning};
 /// The executor, only for the tests and benches of this workspace: it may change at any time.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::executor::{Executor, Job, JobReduction, LoweredStep, Progress, Regions, Stop, lower};
+    pub use crate::executor::{
+        Executor, Job, JobReduction, LoweredStep, Progress, Regions, Stop, lower, mark_only_reduced,
+    };
 }

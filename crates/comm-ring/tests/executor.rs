@@ -10,7 +10,7 @@ use comm_core::{
     Blocks, ChannelId, ChannelKind, Collective, DType, Fabric, GroupId, Layout, Partition, Place, RecvBuf,
     ReduceOp, Reduction, Step, Transport,
 };
-use comm_ring::__private::{Executor, Job, JobReduction, Progress, Regions, lower};
+use comm_ring::__private::{Executor, Job, JobReduction, Progress, Regions, lower, mark_only_reduced};
 use comm_ring::schedule::{Algorithm, Params, TABLE};
 use comm_sim::in_process::{self, InProcessConfig};
 use comm_sim::{Alteration, AlteredTransport, Release};
@@ -18,19 +18,18 @@ use comm_sim::{Alteration, AlteredTransport, Release};
 const CHANNEL: ChannelId = ChannelId { group: GroupId::WORLD, kind: ChannelKind::Collective };
 /// The time limit of a world of threads, also under Miri.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The number of elements of a chunk: more than are received in one operation, unless Miri runs
-/// them.
-const ELEMENTS: usize = if cfg!(miri) { 5 } else { 2500 };
+/// The numbers of elements of a chunk: few, and more than are received in one operation.
+const LENGTHS: &[usize] = if cfg!(miri) { &[5] } else { &[5, 2500] };
 
 fn contribution(rank: usize, at: usize) -> u32 {
     (rank as u32 + 1) * 1_000_000 + at as u32
 }
 
-/// Runs a row on a rank. Returns the output.
-fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) -> Vec<u32> {
+/// Runs a row on a rank with chunks of this length. Returns the output.
+fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport, length: usize) -> Vec<u32> {
     let ranks = params.ranks;
     let chunks = row.blocks(params) / params.segments;
-    let elements = ELEMENTS * chunks;
+    let elements = length * chunks;
     let partition = Partition::even(elements, chunks).segments(params.segments).element_bytes(4);
     let layout = Layout { gapless: row.traits.equal, ..Layout::uniform(&partition) };
     let data: Vec<u8> = (0..elements).flat_map(|at| contribution(params.rank, at).to_ne_bytes()).collect();
@@ -53,7 +52,9 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
         polls: 1 + params.rank as u32 % 3,
     };
     let mut executor = Executor::new(ranks, 4);
-    let mut steps = lower((row.steps)(params), &layout, Some(sum));
+    let mut steps: Vec<_> = lower((row.steps)(params), &layout, Some(sum)).collect();
+    mark_only_reduced(&mut steps);
+    let mut steps = steps.iter();
     let mut buffers = Regions { input: &input, output: &mut output, scratch: &mut scratch };
     let limit = Instant::now() + TIMEOUT;
     loop {
@@ -69,8 +70,8 @@ fn carry_out(row: &Algorithm, params: &Params, transport: &mut dyn Transport) ->
 
 /// Returns the expected element of the output, for the collectives that define every element on
 /// every rank.
-fn expected(row: &Algorithm, params: &Params, at: usize) -> Option<u32> {
-    let (ranks, block) = (params.ranks, at / ELEMENTS);
+fn expected(row: &Algorithm, params: &Params, length: usize, at: usize) -> Option<u32> {
+    let (ranks, block) = (params.ranks, at / length);
     let sum_of = |ranks: usize| (0..ranks).map(|rank| contribution(rank, at)).sum();
     let sum = sum_of(ranks);
     match row.collective {
@@ -96,13 +97,15 @@ fn takes_input(collective: Collective) -> bool {
 }
 
 fn check(row: &Algorithm, ranks: usize, network: &InProcessConfig) {
-    check_one(row, ranks, network, true);
-    if takes_input(row.collective) {
-        check_one(row, ranks, network, false);
+    for &length in LENGTHS {
+        check_one(row, ranks, network, length, true);
+        if takes_input(row.collective) {
+            check_one(row, ranks, network, length, false);
+        }
     }
 }
 
-fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place: bool) {
+fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, length: usize, in_place: bool) {
     let segments = if row.traits.segmented { 2 } else { 1 };
     in_process::run(ranks, network, |fabric| {
         let mut transport = fabric.open(CHANNEL, fabric.now() + TIMEOUT).unwrap();
@@ -115,14 +118,52 @@ fn check_one(row: &Algorithm, ranks: usize, network: &InProcessConfig, in_place:
             .ranks_per_host(2)
             .in_place(in_place)
             .exposed(rank % 3 == 1);
-        for (at, found) in carry_out(row, &params, &mut transport).into_iter().enumerate() {
-            if let Some(expected) = expected(row, &params, at) {
-                assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);
-            }
-        }
+        check_output(row, &params, length, carry_out(row, &params, &mut transport, length));
         // Returned, so that no rank closes its streams while another may still read from them.
         transport
     });
+}
+
+fn check_output(row: &Algorithm, params: &Params, length: usize, output: Vec<u32>) {
+    for (at, found) in output.into_iter().enumerate() {
+        if let Some(expected) = expected(row, params, length, at) {
+            let Params { ranks, rank, .. } = params;
+            assert_eq!(found, expected, "{} {} of {ranks}: {rank} at {at}", row.collective, row.name);
+        }
+    }
+}
+
+/// Shows only the header and two elements of a message, as often as this.
+struct CutShort(u32);
+
+impl<T: Transport> Alteration<T> for CutShort {
+    fn fill_buf<'a>(
+        &mut self,
+        inner: &'a mut T,
+        from: usize,
+        at_most: usize,
+    ) -> comm_core::Result<RecvBuf<'a>> {
+        let filled = inner.fill_buf(from, at_most)?;
+        let is_cut = !filled.is_empty() && self.0 > 0;
+        self.0 -= u32::from(is_cut);
+        Ok(if is_cut { filled.first(filled.len().min(32 + 2 * 4)) } else { filled })
+    }
+}
+
+#[test]
+fn a_message_of_which_a_part_has_arrived_is_reduced_once() {
+    let row =
+        TABLE.iter().find(|row| row.name == "recursive_doubling" && row.collective == Collective::AllReduce);
+    let (row, length) = (row.unwrap(), LENGTHS[0]);
+    for cuts in 0..6 {
+        in_process::run(2, &InProcessConfig::default(), |fabric| {
+            let transport = fabric.open(CHANNEL, fabric.now() + TIMEOUT).unwrap();
+            let mut transport = AlteredTransport { transport, alteration: CutShort(cuts) };
+            let params = Params::new(2).rank(fabric.group().rank()).in_place(true);
+            check_output(row, &params, length, carry_out(row, &params, &mut transport, length));
+            transport
+        });
+    }
 }
 
 /// Counts the times that a receive looks for its message.

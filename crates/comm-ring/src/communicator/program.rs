@@ -8,7 +8,7 @@ use super::checked_call::CheckedCall;
 use super::registration;
 use crate::Tuning;
 use crate::choose::{self, CallShape, Selection};
-use crate::executor::{JobReduction, LoweredStep, lower};
+use crate::executor::{JobReduction, LoweredStep, lower, mark_only_reduced};
 use crate::schedule::{Algorithm, Params};
 
 /// The largest number of cached programs: enough for the buckets of a training step or the sizes of
@@ -115,10 +115,11 @@ impl Program {
 
     /// Caches the steps if there are at most `at_most`. Returns the number of cached steps.
     fn keep(&mut self, at_most: usize) -> usize {
-        let steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
+        let mut steps: Vec<LoweredStep> = self.steps().take(at_most + 1).collect();
         if steps.len() > at_most {
             return 0;
         }
+        mark_only_reduced(&mut steps);
         self.steps.insert(steps.into()).len()
     }
 }

@@ -22,6 +22,8 @@ pub struct LoweredStep {
     pub(super) completes: bool,
     /// Whether the next step depends on this one, or there is none.
     pub(super) is_awaited: bool,
+    /// Whether this is a receive, and the next step reduces the message and alone reads it.
+    pub(super) is_only_reduced: bool,
 }
 
 /// The bit of the step directly before.
@@ -47,6 +49,14 @@ impl ByteRange {
     #[inline]
     pub(super) const fn is_empty(self) -> bool {
         self.start == self.end
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    const fn contains(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
     }
 }
 
@@ -100,6 +110,48 @@ fn is_completed_by(step: &Step, next: &Step) -> bool {
     combines && next.action == Action::Finish && (next.place, next.blocks) == (step.place, step.blocks)
 }
 
+/// Finds the receives into scratch whose only reader is the step after them. In long schedules it
+/// finds none, because it compares all steps with each other.
+pub fn mark_only_reduced(steps: &mut [LoweredStep]) {
+    const STEPS_MAX: usize = 64;
+    for at in 1..if steps.len() > STEPS_MAX { 0 } else { steps.len() } {
+        let (received, reduce) = (steps[at - 1], steps[at]);
+        let reduces = matches!(reduce.action, Action::Reduce { with } if with == received.place)
+            && reduce.src == received.bytes
+            && reduce.place == Place::Output;
+        steps[at - 1].is_only_reduced =
+            reduces && received.receives_into_scratch() && !is_read(received.bytes, &steps[at + 1..]);
+    }
+}
+
+/// Returns whether a step reads scratch at these bytes before another one has overwritten all of
+/// them.
+fn is_read(bytes: ByteRange, steps: &[LoweredStep]) -> bool {
+    let overwrites = |step: &&LoweredStep| step.receives_into_scratch() && step.bytes.contains(bytes);
+    let end = steps.iter().position(|step| overwrites(&step)).unwrap_or(steps.len());
+    steps[..end].iter().any(|step| step.reads_scratch(bytes))
+}
+
+impl LoweredStep {
+    const fn receives_into_scratch(&self) -> bool {
+        matches!((self.action, self.place), (Action::Recv { .. }, Place::Scratch { .. }))
+    }
+
+    /// Returns whether the step may read scratch at one of these bytes.
+    fn reads_scratch(&self, bytes: ByteRange) -> bool {
+        let is_scratch = |place| matches!(place, Place::Scratch { .. });
+        let reads_place = !matches!(self.action, Action::Recv { .. } | Action::Copy { .. });
+        let reads_src = match self.action {
+            Action::Reduce { with } | Action::RecvReduce { with, .. } | Action::Copy { from: with } => {
+                is_scratch(with)
+            }
+            Action::Send { .. } | Action::Recv { .. } | Action::Finish => false,
+        };
+        (reads_place && is_scratch(self.place) && self.bytes.overlaps(bytes))
+            || (reads_src && self.src.overlaps(bytes))
+    }
+}
+
 impl Lowering {
     /// The window never holds more steps, so older steps have finished and cannot conflict.
     const LENGTH: usize = Window::CAPACITY_MAX;
@@ -117,6 +169,7 @@ impl Lowering {
             deps: self.deps(&step),
             completes: false,
             is_awaited: false,
+            is_only_reduced: false,
         };
         self.recent[self.count % Self::LENGTH] = step;
         self.count += 1;
@@ -179,6 +232,40 @@ mod tests {
         assert_eq!(awaited(&steps), [false, true, false, true]);
         let finish = Step::finish(Place::Output, first);
         assert_eq!(awaited(&[steps[1], finish, steps[2]]), [true, true], "an omitted step");
+    }
+
+    #[test]
+    fn a_receive_is_only_reduced_if_no_step_after_the_next_reads_what_it_receives() {
+        let (whole, half) = (Blocks { first: 0, count: 2 }, Blocks::one(0));
+        let (recv, reduce) = (Step::recv(1, SLOT, whole), Step::reduce(Place::Output, SLOT, whole));
+        let marked = |steps: &[Step]| {
+            let mut lowered = lowered(steps, ReduceOp::Sum);
+            mark_only_reduced(&mut lowered);
+            lowered.iter().map(|step| step.is_only_reduced).collect::<Vec<_>>()
+        };
+        let send = Step::send(1, Place::Output, whole);
+        assert_eq!(marked(&[send, recv, reduce, send]), [false, true, false, false]);
+        assert_eq!(marked(&[recv, reduce, recv, reduce]), [true, false, true, false]);
+        assert_eq!(marked(&[recv, send, reduce]), [false; 3], "another step is between them");
+        let elsewhere = Place::Scratch { slot: 2 };
+        assert_eq!(marked(&[recv, Step::reduce(Place::Output, elsewhere, whole)]), [false; 2]);
+        assert_eq!(marked(&[recv, Step::reduce(elsewhere, SLOT, whole)]), [false; 2]);
+        assert_eq!(marked(&[recv, Step::reduce(Place::Output, SLOT, half)]), [false; 2]);
+        for reader in [
+            reduce,
+            Step::send(2, SLOT, half),
+            Step::copy(Place::Output, SLOT, half),
+            Step::reduce(SLOT, Place::Output, half),
+            Step::recv_reduce(2, Place::Output, SLOT, whole),
+            Step::recv_reduce(2, SLOT, SLOT, half),
+        ] {
+            assert_eq!(marked(&[recv, reduce, reader]), [false; 3], "{reader:?}");
+            assert_eq!(marked(&[recv, reduce, Step::recv(2, SLOT, half), reader]), [false; 4], "{reader:?}");
+            let overwritten = marked(&[recv, reduce, Step::recv(2, SLOT, whole), reader]);
+            assert!(overwritten[0], "{reader:?}");
+        }
+        let long = [recv, reduce].repeat(40);
+        assert_eq!(marked(&long), vec![false; 80]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use comm_core::{
     Action, Error, Interest, Lengths, Place, RecvBuf, Reduction, Result, Transport, copy, copy_non_temporal,
 };
 
-pub use lower::{LoweredStep, lower};
+pub use lower::{LoweredStep, lower, mark_only_reduced};
 pub(crate) use recv::recv_bypassing;
 use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
 pub use regions::Regions;
@@ -103,6 +103,14 @@ impl Job<'_> {
             && self.results.start <= bytes.start
             && !bytes.is_empty()
             && step.place == Place::Output
+    }
+
+    /// Returns whether a receive is tried together with the next step, which alone reads the
+    /// message. A rank that polls only once, because it shares its processor, rarely finds it
+    /// there.
+    #[inline]
+    const fn may_join(&self, step: &LoweredStep) -> bool {
+        step.is_only_reduced && self.polls > 1
     }
 
     /// Returns the reduction of a step, if it reduces.
@@ -239,7 +247,12 @@ impl Executor {
             while self.window.is_empty()
                 && let Some(step) = steps.next()
             {
-                any |= self.start(step.borrow(), transport, job, regions)?;
+                let step = step.borrow();
+                let reduce = if job.may_join(step) { steps.next() } else { None };
+                any |= match reduce {
+                    Some(reduce) => self.start_both(step, reduce.borrow(), transport, job, regions)?,
+                    None => self.start(step, transport, job, regions)?,
+                };
             }
             while !self.window.is_full()
                 && let Some(step) = steps.next()

@@ -34,6 +34,36 @@ pub(super) fn recv_eager(
     Ok(Some(Header::BYTES + used))
 }
 
+/// The part of a message that has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrived {
+    Nothing,
+    Part,
+    All,
+}
+
+/// Combines a short message with `result`, directly from the memory of the transport, if all of it
+/// has arrived, and otherwise leaves it where it is.
+pub(super) fn recv_whole(
+    transport: &mut dyn Transport,
+    from: usize,
+    job: &Job<'_>,
+    result: &mut [u8],
+    reduction: &Reduction,
+    sender_has_window: &mut Option<bool>,
+) -> Result<Arrived, Stop> {
+    let whole = Header::BYTES + result.len();
+    let filled = transport.fill_buf(from, whole)?;
+    if filled.is_empty() {
+        return Ok(Arrived::Nothing);
+    }
+    let Some(header) = filled.read().filter(|_| filled.len() == whole) else { return Ok(Arrived::Part) };
+    check(&Header::decode(&header), job, result.len(), from, sender_has_window)?;
+    reduction.combine(result, None, filled.skip(Header::BYTES));
+    transport.consume(from, whole)?;
+    Ok(Arrived::All)
+}
+
 /// Receives into `rest` until nothing more has arrived. Returns the number of bytes received.
 pub(super) fn recv_available(transport: &mut dyn Transport, from: usize, rest: &mut [u8]) -> Result<usize> {
     let mut done = 0;

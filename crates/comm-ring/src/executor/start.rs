@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use comm_core::{Action, Result, Transport};
 
-use super::recv::recv_eager;
+use super::recv::{Arrived, recv_eager, recv_whole};
 use super::window::EntryState;
 use super::{EAGER_BYTES, Executor, Job, LoweredStep, Regions, Stop, local, no_rank};
 use crate::message::Header;
@@ -34,6 +34,61 @@ impl Executor {
                 Ok(true)
             }
         }
+    }
+
+    /// Receives a message, and runs the step that reduces it and is its only reader. A short
+    /// message that has arrived completely is reduced where the transport has it.
+    pub(super) fn start_both(
+        &mut self,
+        recv: &LoweredStep,
+        reduce: &LoweredStep,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        regions: &mut Regions<'_>,
+    ) -> Result<bool, Stop> {
+        match self.reduce_message(recv, reduce, transport, job, regions)? {
+            Some(Arrived::All) => Ok(true),
+            Some(Arrived::Nothing) => {
+                self.window.push(recv);
+                self.window.push(reduce);
+                Ok(false)
+            }
+            Some(Arrived::Part) | None => {
+                let moved = self.start(recv, transport, job, regions)?;
+                if self.window.is_empty() {
+                    return Ok(self.start(reduce, transport, job, regions)? || moved);
+                }
+                self.window.push(reduce);
+                Ok(moved)
+            }
+        }
+    }
+
+    /// Returns the part of the message that has arrived, and runs both steps if that is all of it.
+    /// Returns `None` if the message is not short.
+    fn reduce_message(
+        &mut self,
+        recv: &LoweredStep,
+        reduce: &LoweredStep,
+        transport: &mut dyn Transport,
+        job: &Job<'_>,
+        regions: &mut Regions<'_>,
+    ) -> Result<Option<Arrived>, Stop> {
+        let Action::Recv { from } = recv.action else { return Ok(None) };
+        let last_seen = &mut self.streams.get_mut(from).ok_or_else(|| no_rank(from))?.last_seen;
+        let result = regions.write(reduce.place, reduce.bytes.range())?;
+        let is_short = Header::BYTES + result.len() <= EAGER_BYTES;
+        let Some(reduction) = job.reduction_in(reduce)?.filter(|_| is_short) else { return Ok(None) };
+        for _ in 0..job.polls {
+            let arrived = recv_whole(transport, from, job, result, reduction, &mut self.sender_has_window)?;
+            if arrived == Arrived::All {
+                *last_seen = job.sequence;
+            }
+            if arrived != Arrived::Nothing {
+                return Ok(Some(arrived));
+            }
+        }
+        Ok(Some(Arrived::Nothing))
     }
 
     fn start_send(

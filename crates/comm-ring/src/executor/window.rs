@@ -46,6 +46,7 @@ impl Entry {
                 deps: 0,
                 completes: false,
                 is_awaited: false,
+                is_only_reduced: false,
             },
             state: EntryState::Open,
             moved: 0,
