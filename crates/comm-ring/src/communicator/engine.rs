@@ -40,6 +40,7 @@ fn call_span(call: &Signature, group: Group, sequence: u64) -> tracing::Span {
 
 /// Prepares the buffers of calls and runs them, one call at a time.
 pub(super) struct Engine {
+    /// The last call that was prepared.
     last: LastCall,
     /// Copies of buffers in `f32`, for reductions of 16-bit floats with partial sums in `f32`.
     wide: Wide,

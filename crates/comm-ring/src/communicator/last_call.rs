@@ -33,29 +33,19 @@ impl LastCall {
     /// Checks a call that differs from this one.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
-    #[cold]
-    pub(super) fn next(&self, call: &Call<'_>, options: &CallOptions, group: Group) -> Result<Self> {
-        let signature = Self::check(call, options, group)?;
-        let [send, recv] = views(call).map(|view| view.as_ref().map(bytes));
-        // Lists of counts are not kept.
-        let is_repeatable = matches!(call.counts(), (Counts::Equal, Counts::Equal));
-        let (number, options) = (self.number + 1, options.clone());
-        Ok(Self { signature, number, options, send, recv, is_repeatable })
-    }
-
-    /// Checks a call and returns its signature.
-    ///
-    /// # Errors
     /// [`Error::Invalid`](comm_core::Error::Invalid), naming the argument.
     #[cold]
-    pub(super) fn check(call: &Call<'_>, options: &CallOptions, group: Group) -> Result<Signature> {
+    pub(super) fn next(&self, call: &Call<'_>, options: &CallOptions, group: Group) -> Result<Self> {
         let signature = call.check(group, options)?;
         if !signature.algorithm.is_empty() {
             let shape = CallShape::new(signature.collective).ranks(group.size()).order(signature.order);
             choose::check(&shape, &signature.algorithm)?;
         }
-        Ok(signature)
+        let [send, recv] = views(call).map(|view| view.as_ref().map(bytes));
+        // Lists of counts are not kept.
+        let is_repeatable = matches!(call.counts(), (Counts::Equal, Counts::Equal));
+        let (number, options) = (self.number + 1, options.clone());
+        Ok(Self { signature, number, options, send, recv, is_repeatable })
     }
 
     /// Returns whether a call differs from this one only in the place of its buffers.

@@ -36,7 +36,6 @@ use crate::point_to_point::Messenger;
 use crate::{RingConfig, Tuning};
 use engine::Engine;
 use group_context::{Connected, GroupContext};
-use last_call::LastCall;
 
 /// Runs collectives as schedules over a data and a control channel, and sends messages over a
 /// third.
@@ -188,11 +187,7 @@ impl Communicator for RingCommunicator {
     }
 
     fn run(&self, call: Call<'_>, options: &CallOptions) -> Result<()> {
-        let mut engine = match self.engine() {
-            Ok(engine) => engine,
-            // If the arguments are wrong as well, the caller learns that.
-            Err(error) => return Err(LastCall::check(&call, options, self.group).err().unwrap_or(error)),
-        };
+        let mut engine = self.engine()?;
         if matches!(call, Call::Finalize) {
             return engine.session_mut().finalize(options.timeout, self.messenger.lost_host());
         }

@@ -114,7 +114,10 @@ fn is_completed_by(step: &Step, next: &Step) -> bool {
 /// finds none, because it compares all steps with each other.
 pub fn mark_only_reduced(steps: &mut [LoweredStep]) {
     const STEPS_MAX: usize = 64;
-    for at in 1..if steps.len() > STEPS_MAX { 0 } else { steps.len() } {
+    if steps.len() > STEPS_MAX {
+        return;
+    }
+    for at in 1..steps.len() {
         let (received, reduce) = (steps[at - 1], steps[at]);
         let reduces = matches!(reduce.action, Action::Reduce { with } if with == received.place)
             && reduce.src == received.bytes

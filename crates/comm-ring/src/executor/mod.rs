@@ -23,7 +23,7 @@ use comm_core::{
 
 pub use lower::{LoweredStep, lower, mark_only_reduced};
 pub(crate) use recv::recv_bypassing;
-use recv::{recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
+use recv::{Arrived, recv_available, recv_eager, recv_reduce_available, recv_then_reduce, whole_elements};
 pub use regions::Regions;
 use stores::SharedStores;
 use window::{EntryState, Window};
@@ -352,8 +352,9 @@ impl Executor {
         if before == 0 && Header::BYTES + payload.len() <= EAGER_BYTES {
             let hint = &mut self.sender_has_window;
             match recv_eager(transport, from, job, payload, addend, reduction, hint)? {
-                Some(used) => entry.moved = used,
-                None => {
+                Arrived::All => entry.moved = Header::BYTES + payload.len(),
+                Arrived::Part => {}
+                Arrived::Nothing => {
                     self.interest.add_recv(from);
                     return Ok(false);
                 }

@@ -6,34 +6,6 @@ use super::partial_element::PartialElement;
 use super::{Job, Stop, check};
 use crate::message::Header;
 
-/// Receives the start of a short message, usually all of it, directly from the memory of the
-/// transport.
-///
-/// Returns the number of bytes consumed: zero if the header is incomplete, `None` if nothing has
-/// arrived.
-pub(super) fn recv_eager(
-    transport: &mut dyn Transport,
-    from: usize,
-    job: &Job<'_>,
-    payload: &mut [u8],
-    addend: Option<&[u8]>,
-    reduction: Option<&Reduction>,
-    sender_has_window: &mut Option<bool>,
-) -> Result<Option<usize>, Stop> {
-    let filled = transport.fill_buf(from, Header::BYTES + payload.len())?;
-    let Some(header) = filled.read() else {
-        return Ok((!filled.is_empty()).then_some(0));
-    };
-    check(&Header::decode(&header), job, payload.len(), from, sender_has_window)?;
-    let rest = filled.skip(Header::BYTES);
-    let used = match reduction {
-        Some(reduction) => reduction.combine(payload, addend, rest),
-        None => rest.copy_to(payload),
-    };
-    transport.consume(from, Header::BYTES + used)?;
-    Ok(Some(Header::BYTES + used))
-}
-
 /// The part of a message that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrived {
@@ -42,24 +14,29 @@ pub(super) enum Arrived {
     All,
 }
 
-/// Combines a short message with `result`, directly from the memory of the transport, if all of it
-/// has arrived, and otherwise leaves it where it is.
-pub(super) fn recv_whole(
+/// Receives a short message directly from the memory of the transport, if all of it has arrived,
+/// and otherwise leaves it there.
+pub(super) fn recv_eager(
     transport: &mut dyn Transport,
     from: usize,
     job: &Job<'_>,
-    result: &mut [u8],
-    reduction: &Reduction,
+    payload: &mut [u8],
+    addend: Option<&[u8]>,
+    reduction: Option<&Reduction>,
     sender_has_window: &mut Option<bool>,
 ) -> Result<Arrived, Stop> {
-    let whole = Header::BYTES + result.len();
+    let whole = Header::BYTES + payload.len();
     let filled = transport.fill_buf(from, whole)?;
-    if filled.is_empty() {
-        return Ok(Arrived::Nothing);
+    if filled.len() < whole {
+        return Ok(if filled.is_empty() { Arrived::Nothing } else { Arrived::Part });
     }
-    let Some(header) = filled.read().filter(|_| filled.len() == whole) else { return Ok(Arrived::Part) };
-    check(&Header::decode(&header), job, result.len(), from, sender_has_window)?;
-    reduction.combine(result, None, filled.skip(Header::BYTES));
+    let Some(header) = filled.read() else { return Ok(Arrived::Part) };
+    check(&Header::decode(&header), job, payload.len(), from, sender_has_window)?;
+    let rest = filled.skip(Header::BYTES);
+    match reduction {
+        Some(reduction) => reduction.combine(payload, addend, rest),
+        None => rest.copy_to(payload),
+    };
     transport.consume(from, whole)?;
     Ok(Arrived::All)
 }

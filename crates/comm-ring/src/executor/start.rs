@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use comm_core::{Action, Result, Transport};
 
-use super::recv::{Arrived, recv_eager, recv_whole};
+use super::recv::{Arrived, recv_eager};
 use super::window::EntryState;
 use super::{EAGER_BYTES, Executor, Job, LoweredStep, Regions, Stop, local, no_rank};
 use crate::message::Header;
@@ -77,10 +77,13 @@ impl Executor {
         let Action::Recv { from } = recv.action else { return Ok(None) };
         let last_seen = &mut self.streams.get_mut(from).ok_or_else(|| no_rank(from))?.last_seen;
         let result = regions.write(reduce.place, reduce.bytes.range())?;
-        let is_short = Header::BYTES + result.len() <= EAGER_BYTES;
-        let Some(reduction) = job.reduction_in(reduce)?.filter(|_| is_short) else { return Ok(None) };
+        if Header::BYTES + result.len() > EAGER_BYTES {
+            return Ok(None);
+        }
+        let reduction = job.reduction_in(reduce)?;
         for _ in 0..job.polls {
-            let arrived = recv_whole(transport, from, job, result, reduction, &mut self.sender_has_window)?;
+            let hint = &mut self.sender_has_window;
+            let arrived = recv_eager(transport, from, job, result, None, reduction, hint)?;
             if arrived == Arrived::All {
                 *last_seen = job.sequence;
             }
@@ -130,26 +133,23 @@ impl Executor {
     ) -> Result<bool, Stop> {
         let last_seen = &mut self.streams.get_mut(from).ok_or_else(|| no_rank(from))?.last_seen;
         let (payload, addend) = regions.recv(step)?;
-        let whole = Header::BYTES + payload.len();
-        let mut moved = 0;
-        if whole <= EAGER_BYTES {
+        if Header::BYTES + payload.len() <= EAGER_BYTES {
             let reduction = job.reduction_in(step)?;
             // A step that finishes here need not pass through the window, and no wait begins.
             let polls = if step.is_awaited { job.polls } else { 1 };
             for _ in 0..polls {
                 let hint = &mut self.sender_has_window;
-                if let Some(used) = recv_eager(transport, from, job, payload, addend, reduction, hint)? {
-                    moved = used;
-                    break;
+                match recv_eager(transport, from, job, payload, addend, reduction, hint)? {
+                    Arrived::Nothing => {}
+                    Arrived::Part => break,
+                    Arrived::All => {
+                        *last_seen = job.sequence;
+                        return Ok(true);
+                    }
                 }
             }
         }
-        if moved > 0 {
-            *last_seen = job.sequence;
-        }
-        if moved < whole {
-            self.window.push(step).moved = moved;
-        }
-        Ok(moved > 0)
+        self.window.push(step);
+        Ok(false)
     }
 }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{virtual_world, world};
+use crate::common::{virtual_world, virtual_world_on, world};
 use comm_core::{ChannelId, ChannelKind, Comm, Desync, Error, Fabric, ReduceOp, Result, Transport, Until};
 use comm_ring::{RingCommunicator, RingConfig};
 use comm_sim::in_process::{self, InProcessConfig, InProcessFabric, InProcessTransport, Release};
-use comm_sim::network::VirtualClock;
+use comm_sim::network::{FaultPlan, VirtualClock};
 use comm_sim::{AlteredFabric, AlteredTransport};
 
 fn run<R: Send>(ranks: usize, rank: impl Fn(Comm, &VirtualClock) -> R + Sync) -> Vec<R> {
@@ -128,6 +128,25 @@ fn a_rank_that_finishes_first_and_leaves_is_no_failure() {
             assert!(buffer.iter().all(|&element| element == 4));
         });
     }
+}
+
+#[test]
+fn a_rank_that_leaves_waits_for_space_for_its_goodbye() {
+    // A message of the call fits, a goodbye does not.
+    let plan = FaultPlan::calm().capacity(40);
+    virtual_world_on(&plan, 2, 0, &RingConfig::default(), |comm, clock| {
+        let mut value = [comm.rank() as u32 + 1];
+        if comm.rank() == 0 {
+            return comm.broadcast(0, &mut value).unwrap();
+        }
+        clock.sleep(Duration::from_secs(2));
+        comm.broadcast(0, &mut value).unwrap();
+        assert_eq!(value, [1]);
+        while comm.departed().is_empty() {
+            comm.check().unwrap();
+            clock.sleep(Duration::from_millis(1));
+        }
+    });
 }
 
 #[test]
