@@ -17,7 +17,8 @@ use crate::prefetch::{self, Intent};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The distance of boxes is a multiple of two cache lines, because processors fetch them in pairs.
-const PAIR_BYTES: usize = 128;
+const PAIR_BYTES: usize = 2 * LINE_BYTES;
+const LINE_BYTES: usize = 64;
 const HEADER_BYTES: usize = size_of::<Header>();
 
 /// The bytes of a message that a box of each size holds.
@@ -38,7 +39,7 @@ const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 const _: () = assert!(BOXED_BYTES_MAX as u64 <= LENGTH_MASK);
 
 /// The bytes of a message that are on the line of the header.
-pub(crate) const FIRST_LINE_BYTES: usize = 64 - HEADER_BYTES;
+pub(crate) const FIRST_LINE_BYTES: usize = LINE_BYTES - HEADER_BYTES;
 /// The longest message for which there is a box.
 pub(crate) const BOXED_BYTES_MAX: usize = BOX_BYTES[BoxSize::COUNT - 1];
 
@@ -184,6 +185,14 @@ impl FastBoxes {
     pub(crate) fn prefetch(&self, place: BoxPlace, len: usize, intent: Intent) {
         let start = std::ptr::from_ref(self.header(place));
         prefetch::lines(start.cast(), HEADER_BYTES + len, intent);
+    }
+
+    /// The same without the line of the header, which the reader polls.
+    #[inline]
+    pub(crate) fn prefetch_unpolled(&self, place: BoxPlace, len: usize, intent: Intent) {
+        let start = std::ptr::from_ref(self.header(place)).cast::<u8>();
+        let unpolled = len.saturating_sub(FIRST_LINE_BYTES);
+        prefetch::lines(start.wrapping_byte_add(LINE_BYTES), unpolled, intent);
     }
 }
 

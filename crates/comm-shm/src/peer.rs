@@ -59,8 +59,8 @@ impl Connection {
     }
 }
 
-/// Whether small messages go in one direction. Then the lines of later ones are fetched early;
-/// otherwise they would be taken from the side that is about to use them.
+/// Whether small messages go in one direction. Then the lines that the reader polls are fetched
+/// early, too; otherwise they would be taken from the side that is about to use them.
 #[derive(Debug, Default)]
 struct Flow {
     sent: bool,

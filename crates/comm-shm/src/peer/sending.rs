@@ -9,7 +9,7 @@ use super::{Connection, Peer, revocation};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::fast_boxes::BoxSize;
-use crate::prefetch::Intent;
+use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
 use crate::registered::RegisteredMemory;
 use crate::segment::Access;
 use crate::socket;
@@ -99,13 +99,24 @@ impl Peer {
         if self.post(pieces, size, len) {
             socket::notify(&self.connection.socket);
         }
-        if self.flow.sends() && self.short_path.is_cached(len) {
-            // The lines of the next one may be with the reader, which polls the first of them.
-            let Connection { segment, outgoing, .. } = &self.connection;
-            let later = self.writer.outbox().later(size);
-            segment.boxes(*outgoing).prefetch(later, len, Intent::Write);
+        let is_flow = self.flow.sends();
+        if self.short_path.is_cached(len) {
+            self.prefetch_box(size, len.min(PREFETCHED_BYTES_MAX), is_flow);
         }
         Ok(true)
+    }
+
+    /// Takes the lines of a box for a later message from the reader, which has read an earlier one
+    /// there.
+    #[inline]
+    fn prefetch_box(&self, size: BoxSize, len: usize, is_flow: bool) {
+        let (boxes, outbox) = (self.connection.segment.boxes(self.connection.outgoing), self.writer.outbox());
+        if is_flow {
+            // The reader polls the next box.
+            boxes.prefetch(outbox.later(size), len, Intent::Write);
+        } else {
+            boxes.prefetch_unpolled(outbox.place(size), len, Intent::Write);
+        }
     }
 
     #[cold]
