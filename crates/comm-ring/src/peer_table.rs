@@ -37,16 +37,18 @@ impl<T: Clone> PeerTable<T> {
     /// Returns the value of a rank, to be changed; `None` if the group has no such rank.
     #[inline]
     pub(crate) fn get_mut(&mut self, rank: usize) -> Option<&mut T> {
-        if rank >= self.size {
-            return None;
+        if self.own(rank).is_none() && rank < self.size {
+            self.insert(rank);
         }
+        self.pages.get_mut(rank / PAGE)?.as_mut()?.values[rank % PAGE].as_deref_mut()
+    }
+
+    /// Gives a rank a value of its own.
+    #[cold]
+    fn insert(&mut self, rank: usize) {
         let Page { present, values } = &mut **self.pages[rank / PAGE].get_or_insert_with(Page::empty);
-        let index = rank % PAGE;
-        let value = values[index].get_or_insert_with(|| {
-            *present |= 1 << index;
-            Box::new(self.shared.clone())
-        });
-        Some(value)
+        *present |= 1 << (rank % PAGE);
+        values[rank % PAGE] = Some(Box::new(self.shared.clone()));
     }
 
     /// Returns the ranks with values of their own, in ascending order.
@@ -76,6 +78,14 @@ impl<T: Clone> PeerTable<T> {
     }
 }
 
+impl<T> PeerTable<T> {
+    /// Returns the value of a rank if it has one of its own.
+    #[inline]
+    fn own(&self, rank: usize) -> Option<&T> {
+        self.pages.get(rank / PAGE)?.as_deref()?.values[rank % PAGE].as_deref()
+    }
+}
+
 impl<T> Page<T> {
     fn empty() -> Box<Self> {
         Box::new(Self { present: 0, values: [const { None }; PAGE] })
@@ -97,8 +107,7 @@ impl<T> Index<usize> for PeerTable<T> {
 
     #[inline]
     fn index(&self, rank: usize) -> &T {
-        let page = self.pages[rank / PAGE].as_deref();
-        page.and_then(|page| page.values[rank % PAGE].as_deref()).unwrap_or(&self.shared)
+        self.own(rank).unwrap_or(&self.shared)
     }
 }
 

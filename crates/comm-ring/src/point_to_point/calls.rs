@@ -218,13 +218,14 @@ impl Messenger {
         let State { engine, driver: Driver::Vacant(transport), waiter, .. } = state else {
             return Err(None);
         };
+        let from = (engine.only_source(key.from).ok_or(None)?, key.tag);
         let (dtype, bytes) = (buffer.dtype(), buffer.into_bytes());
         let mut partly = None;
         waiter.reset();
         let mut polls = waiter.polls();
         loop {
             let before = partly;
-            match engine.recv_at_once(&mut **transport, key, (&mut *bytes, dtype), &mut partly) {
+            match engine.recv_at_once(&mut **transport, from, (&mut *bytes, dtype), &mut partly) {
                 Ok(Some(received)) => return Ok(received),
                 Ok(None) => {}
                 Err(NeedsOperation) => break,

@@ -48,6 +48,7 @@ const LOST: u8 = 8;
 impl Frame {
     pub(crate) const BYTES: usize = 32;
 
+    #[inline]
     pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let (kind, dtype, [tag, length, id]) = match self {
             Self::Eager { tag, dtype, length } => (EAGER, Some(dtype), [tag, length, 0]),
@@ -59,14 +60,22 @@ impl Frame {
             Self::Abort { length, by } => (ABORT, None, [0, length, by]),
             Self::Lost { length, rank } => (LOST, None, [0, length, rank]),
         };
-        let (code, size) = dtype.map_or((0, 0), |dtype| (dtype.code(), dtype.plain_size()));
-        wire::words([u64::from(kind) | u64::from(code) << 8 | u64::from(size) << 16, tag, length, id])
+        wire::words([first_word(kind, dtype), tag, length, id])
     }
 
     /// Returns the frame that begins with these bytes; `None` if its head is incomplete or invalid.
     #[inline]
     pub(crate) fn read(bytes: RecvBuf<'_>) -> Option<Self> {
         bytes.read().and_then(|head| Self::decode(&head))
+    }
+
+    /// Returns the tag and the length of an eager message with elements of this type; `None` if
+    /// these bytes do not begin one, or a part of its head is missing.
+    #[inline]
+    pub(crate) fn read_eager(bytes: RecvBuf<'_>, dtype: DType) -> Option<(u64, u64)> {
+        let [first, tag, length, id] = wire::read_words(&bytes.read::<{ Self::BYTES }>()?);
+        let is_eager = first == first_word(EAGER, Some(dtype)) && id == 0;
+        (is_eager && Self::Eager { tag, dtype, length }.is_sound()).then_some((tag, length))
     }
 
     /// Decodes a head. Returns `None` for one that no correct peer sends in any state.
@@ -92,6 +101,7 @@ impl Frame {
     }
 
     /// Returns whether the lengths are valid.
+    #[inline]
     fn is_sound(self) -> bool {
         let whole = |dtype: DType, length: u64| length.is_multiple_of(dtype.size() as u64);
         match self {
@@ -103,6 +113,13 @@ impl Frame {
             Self::Cts { .. } | Self::Goodbye => true,
         }
     }
+}
+
+/// Returns the first word of a head: the kind, and the type of the elements.
+#[inline]
+fn first_word(kind: u8, dtype: Option<DType>) -> u64 {
+    let (code, size) = dtype.map_or((0, 0), |dtype| (dtype.code(), dtype.plain_size()));
+    u64::from(kind) | u64::from(code) << 8 | u64::from(size) << 16
 }
 
 #[cfg(test)]

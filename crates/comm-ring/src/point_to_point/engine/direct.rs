@@ -14,7 +14,7 @@ use super::operation::{Matched, RecvRequest, RequestId, SendRequest};
 use super::peer::{Destination, FrameBody, OnSent, PartialFrame, PeerState, QueuedFrame, ReadState};
 use super::{CallerBuffers, Kind, ProgressEngine, credit_cost};
 use crate::point_to_point::frame::{CREDIT, Frame};
-use crate::point_to_point::matching::{Envelope, MatchKey};
+use crate::point_to_point::matching::Envelope;
 
 /// The longest message that is sent at once, as a multiple of the longest one that an operation
 /// sends eagerly. Its rendezvous would delay it, while one of several messages is announced as
@@ -139,17 +139,18 @@ impl ProgressEngine {
         self.end_all(error);
     }
 
-    /// Receives the bytes of a message that have arrived; `partly` keeps their number. Returns the
-    /// message once it is complete.
+    /// Receives the bytes of a message from the [only source](Self::only_source) that have arrived;
+    /// `partly` keeps their number. Returns the message once it is complete.
+    #[inline]
     pub(crate) fn recv_at_once(
         &mut self,
         transport: &mut dyn Transport,
-        key: MatchKey,
+        from: (usize, TagMatch),
         (buffer, dtype): (&mut [u8], DType),
         partly: &mut Option<PartlyReceived>,
     ) -> Result<Option<Received>, NeedsOperation> {
         if partly.is_none() {
-            *partly = self.recv_first(transport, key, (buffer, dtype))?;
+            *partly = self.recv_first(transport, from, (buffer, dtype))?;
         }
         match partly {
             Some(message) => self.recv_more(transport, message, buffer),
@@ -157,24 +158,22 @@ impl ProgressEngine {
         }
     }
 
-    /// Receives the first bytes of the next message of a peer, if nobody else could have a claim to
-    /// it. Returns `None` if nothing has arrived.
+    /// Receives the first bytes of the next message of a peer. Returns `None` if nothing has
+    /// arrived.
+    #[inline]
     fn recv_first(
         &mut self,
         transport: &mut dyn Transport,
-        key: MatchKey,
-        (buffer, wanted): (&mut [u8], DType),
+        (from, wanted): (usize, TagMatch),
+        (buffer, dtype): (&mut [u8], DType),
     ) -> Result<Option<PartlyReceived>, NeedsOperation> {
-        let from = self.only_source(key.from).ok_or(NeedsOperation)?;
         let filled = transport.fill_buf(from, Frame::BYTES + buffer.len()).map_err(|_| NeedsOperation)?;
         if filled.is_empty() {
             return Ok(None);
         }
-        let Some(Frame::Eager { tag, dtype, length }) = Frame::read(filled) else {
-            return Err(NeedsOperation);
-        };
+        let (tag, length) = Frame::read_eager(filled, dtype).ok_or(NeedsOperation)?;
         let length = length as usize;
-        let is_wanted = dtype == wanted && [TagMatch::Any, TagMatch::Is(tag)].contains(&key.tag);
+        let is_wanted = [TagMatch::Any, TagMatch::Is(tag)].contains(&wanted);
         let peer = &mut self.peers[from];
         let has_credit = peer.peer_spent + credit_cost(length) <= CREDIT;
         if !is_wanted || !has_credit || length > buffer.len() {
@@ -231,7 +230,7 @@ impl ProgressEngine {
 
     /// Returns the peer whose next message can only be for a receive that begins now: there is no
     /// other operation, and no earlier message.
-    fn only_source(&self, from: Source) -> Option<usize> {
+    pub(crate) fn only_source(&self, from: Source) -> Option<usize> {
         let Source::Rank(from) = from else { return None };
         let is_peer = from < self.group.size() && from != self.group.rank();
         let is_next = is_peer && self.operations.is_empty() && self.messages.is_empty();

@@ -8,6 +8,7 @@ use comm_sim::in_process::{InProcessConfig, InProcessTransport, Release, run};
 use super::super::{Payload, RecvBuffer};
 use super::*;
 use crate::RingConfig;
+use crate::point_to_point::matching::MatchKey;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest message of these tests.
@@ -76,7 +77,17 @@ impl End {
         buffer: &mut [u8],
         partly: &mut Option<PartlyReceived>,
     ) -> Result<Option<Received>, NeedsOperation> {
-        self.engine.recv_at_once(&mut self.transport, key, (buffer, DType::U8), partly)
+        self.recv_typed_at_once(key, (buffer, DType::U8), partly)
+    }
+
+    fn recv_typed_at_once(
+        &mut self,
+        key: MatchKey,
+        buffer: (&mut [u8], DType),
+        partly: &mut Option<PartlyReceived>,
+    ) -> Result<Option<Received>, NeedsOperation> {
+        let from = self.engine.only_source(key.from).ok_or(NeedsOperation)?;
+        self.engine.recv_at_once(&mut self.transport, (from, key.tag), buffer, partly)
     }
 
     /// Receives a message, or its rest after `partly`, into `buffer`.
@@ -187,7 +198,7 @@ fn a_message_that_does_not_fit_or_match_stays_for_an_operation() {
     let other = MatchKey { tag: TagMatch::Is(4), ..ALL };
     assert_eq!(b.recv_at_once(other, &mut buffer, &mut None), Err(NeedsOperation));
     assert_eq!(b.recv_at_once(ALL, &mut buffer[..49], &mut None), Err(NeedsOperation));
-    let floats = b.engine.recv_at_once(&mut b.transport, ALL, (&mut buffer, DType::F32), &mut None);
+    let floats = b.recv_typed_at_once(ALL, (&mut buffer, DType::F32), &mut None);
     assert_eq!(floats, Err(NeedsOperation));
     assert_eq!(buffer, [0; 50]);
     let received = b.recv_at_once(MatchKey { tag: TagMatch::Is(3), ..ALL }, &mut buffer, &mut None);
