@@ -21,17 +21,23 @@ const PAIR_BYTES: usize = 2 * LINE_BYTES;
 const LINE_BYTES: usize = 64;
 const HEADER_BYTES: usize = size_of::<Header>();
 
-/// The bytes of a message that a box of each size holds.
-const BOX_BYTES: [usize; BoxSize::COUNT] =
-    [PAIR_BYTES - HEADER_BYTES, 9 * PAIR_BYTES - HEADER_BYTES, 37 * PAIR_BYTES - HEADER_BYTES];
-/// The number of boxes of each size: so few that those in use fit into the first-level cache, and
-/// enough for a writer that is ahead of the reader. Two suffice where messages go in both
-/// directions.
+/// The pairs of lines in a box of each size.
+const PAIRS: [usize; BoxSize::COUNT] = [1, 9, 37];
+/// The pairs from one box of a size to the next one. A processor that reads a box also fetches the
+/// lines behind it, up to about 1 KiB, and so must not find there what the writer has taken for its
+/// next message.
+const DISTANCES: [usize; BoxSize::COUNT] = [1, 17, 37];
+/// The number of boxes of each size: enough for a writer that is ahead of the reader. Where
+/// messages go in both directions, two suffice, and more are slower, because each is longer unused.
 #[cfg(not(loom))]
-const BOXES: [usize; BoxSize::COUNT] = [16, 4, 2];
+const BOXES: [usize; BoxSize::COUNT] = [16, 2, 2];
 #[cfg(loom)]
 const BOXES: [usize; BoxSize::COUNT] = [1, 1, 1];
 const BOXES_MAX: usize = 16;
+/// The first pair of the first box of each size.
+const FIRST_PAIRS: [usize; BoxSize::COUNT] =
+    [0, BOXES[0] * DISTANCES[0], BOXES[0] * DISTANCES[0] + BOXES[1] * DISTANCES[1]];
+const PAIRS_OF_ALL: usize = FIRST_PAIRS[2] + BOXES[2] * DISTANCES[2];
 
 /// The number of bits for the length of a message.
 const LENGTH_BITS: u32 = 13;
@@ -41,7 +47,7 @@ const _: () = assert!(BOXED_BYTES_MAX as u64 <= LENGTH_MASK);
 /// The bytes of a message that are on the line of the header.
 pub(crate) const FIRST_LINE_BYTES: usize = LINE_BYTES - HEADER_BYTES;
 /// The longest message for which there is a box.
-pub(crate) const BOXED_BYTES_MAX: usize = BOX_BYTES[BoxSize::COUNT - 1];
+pub(crate) const BOXED_BYTES_MAX: usize = BoxSize::Large.capacity();
 
 /// The size of a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +64,12 @@ impl BoxSize {
     const COUNT: usize = 3;
     pub(crate) const ALL: [Self; Self::COUNT] = [Self::Tiny, Self::Small, Self::Large];
 
+    /// The bytes of a message that a box holds.
+    #[inline]
+    const fn capacity(self) -> usize {
+        PAIRS[self as usize] * PAIR_BYTES - HEADER_BYTES
+    }
+
     /// The number of boxes of this size after which a reader publishes that it has read them: the
     /// writer may have nothing to receive that tells it.
     #[inline]
@@ -68,11 +80,11 @@ impl BoxSize {
     /// The smallest box for a message of this length.
     #[inline]
     pub(crate) const fn of(len: usize) -> Option<Self> {
-        if len <= BOX_BYTES[0] {
+        if len <= Self::Tiny.capacity() {
             Some(Self::Tiny)
-        } else if len <= BOX_BYTES[1] {
+        } else if len <= Self::Small.capacity() {
             Some(Self::Small)
-        } else if len <= BOX_BYTES[2] {
+        } else if len <= Self::Large.capacity() {
             Some(Self::Large)
         } else {
             None
@@ -93,6 +105,12 @@ impl BoxPlace {
     const fn next(self) -> Self {
         Self { size: self.size, number: (self.number + 1) % BOXES[self.size as usize] }
     }
+
+    /// The pair of lines with which the box begins.
+    #[inline]
+    const fn first_pair(self) -> usize {
+        FIRST_PAIRS[self.size as usize] + self.number * DISTANCES[self.size as usize]
+    }
 }
 
 /// The start of a box.
@@ -106,76 +124,54 @@ struct Header {
     details: AtomicU64,
 }
 
+/// Two cache lines. The first pair of a box begins with its header; in the others, these are bytes
+/// of the message.
 #[derive(Debug)]
 #[repr(C, align(128))]
-struct FastBox<const BYTES: usize> {
+struct Pair {
     header: Header,
-    bytes: [AtomicU8; BYTES],
+    bytes: [AtomicU8; PAIR_BYTES - HEADER_BYTES],
 }
 
-/// The boxes of one direction, in shared memory. All zeros means that there was no message.
+/// The boxes of one direction, in shared memory: those of each size after those of the smaller one.
+/// All zeros means that there was no message.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct FastBoxes {
-    tiny: [FastBox<{ BOX_BYTES[0] }>; BOXES[0]],
-    small: [FastBox<{ BOX_BYTES[1] }>; BOXES[1]],
-    large: [FastBox<{ BOX_BYTES[2] }>; BOXES[2]],
+    pairs: [Pair; PAIRS_OF_ALL],
 }
 
-impl Header {
-    #[cfg(test)]
+#[cfg(test)]
+impl Pair {
     fn new() -> Self {
-        Self { end: AtomicU64::new(0), details: AtomicU64::new(0) }
-    }
-}
-
-impl<const BYTES: usize> FastBox<BYTES> {
-    #[cfg(test)]
-    fn new() -> Self {
-        Self { header: Header::new(), bytes: std::array::from_fn(|_| AtomicU8::new(0)) }
-    }
-
-    #[inline]
-    fn parts(&self) -> (&Header, &[AtomicU8]) {
-        (&self.header, &self.bytes)
+        let header = Header { end: AtomicU64::new(0), details: AtomicU64::new(0) };
+        Self { header, bytes: std::array::from_fn(|_| AtomicU8::new(0)) }
     }
 }
 
 impl FastBoxes {
     #[cfg(test)]
     pub(crate) fn new() -> Box<Self> {
-        Box::new(Self {
-            tiny: std::array::from_fn(|_| FastBox::new()),
-            small: std::array::from_fn(|_| FastBox::new()),
-            large: std::array::from_fn(|_| FastBox::new()),
-        })
-    }
-
-    #[inline]
-    fn get(&self, place: BoxPlace) -> (&Header, &[AtomicU8]) {
-        let BoxPlace { size, number } = place;
-        match size {
-            BoxSize::Tiny => self.tiny[number % BOXES[0]].parts(),
-            BoxSize::Small => self.small[number % BOXES[1]].parts(),
-            BoxSize::Large => self.large[number % BOXES[2]].parts(),
-        }
+        Box::new(Self { pairs: std::array::from_fn(|_| Pair::new()) })
     }
 
     #[inline]
     fn header(&self, place: BoxPlace) -> &Header {
-        self.get(place).0
+        &self.pairs[place.first_pair()].header
     }
 
-    /// The memory of a box, apart from its header. Another process may write to it at any time.
+    /// The address of the memory of a box, apart from its header, and its size. Another process may
+    /// write to it at any time.
     #[inline]
-    pub(crate) fn bytes(&self, place: BoxPlace) -> &[AtomicU8] {
-        self.get(place).1
+    pub(crate) fn memory(&self, place: BoxPlace) -> (*const u8, usize) {
+        let pairs = &self.pairs[place.first_pair()..][..PAIRS[place.size as usize]];
+        (pairs.as_ptr().cast::<u8>().wrapping_byte_add(HEADER_BYTES), place.size.capacity())
     }
 
     /// Writes as a broken or hostile peer may.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn overwrite(&self, size: BoxSize, number: usize, end: u64, len: u64, head: u64) {
-        let header = self.header(BoxPlace { size, number });
+        let header = self.header(BoxPlace { size, number: number % BOXES[size as usize] });
         header.details.store(details(len, head), Ordering::Relaxed);
         header.end.store(end, Ordering::Release);
     }
@@ -325,7 +321,7 @@ impl Inbox {
         let end = header.end.load(Ordering::Acquire);
         (end > head).then(|| {
             let details = header.details.load(Ordering::Relaxed);
-            let len = (details & LENGTH_MASK).min(BOX_BYTES[size as usize] as u64).min(end);
+            let len = (details & LENGTH_MASK).min(size.capacity() as u64).min(end);
             BoxedMessage { place, start: end - len, end, acknowledged: Acknowledged(details >> LENGTH_BITS) }
         })
     }
@@ -344,13 +340,19 @@ mod tests {
 
     #[test]
     fn boxes_have_the_places_of_the_format() {
-        assert_eq!((HEADER_BYTES, BOX_BYTES, BOXES), (16, [112, 1136, 4720], [16, 4, 2]));
-        assert_eq!(std::mem::offset_of!(FastBoxes, tiny), 0);
-        assert_eq!(std::mem::offset_of!(FastBoxes, small), 2048);
-        assert_eq!(std::mem::offset_of!(FastBoxes, large), 6656);
-        assert_eq!((size_of::<FastBoxes>(), align_of::<FastBoxes>()), (16_128, 128));
+        assert_eq!(BoxSize::ALL.map(BoxSize::capacity), [112, 1136, 4720]);
+        assert_eq!((HEADER_BYTES, BOXES), (16, [16, 2, 2]));
+        let boxes = FastBoxes::new();
+        let offset = |size, number| {
+            let (memory, _) = boxes.memory(BoxPlace { size, number });
+            memory.addr() - std::ptr::from_ref(&*boxes).addr()
+        };
+        assert_eq!([0, 1, 15].map(|number| offset(BoxSize::Tiny, number)), [16, 144, 1936]);
+        assert_eq!([0, 1].map(|number| offset(BoxSize::Small, number)), [2064, 4240]);
+        assert_eq!([0, 1].map(|number| offset(BoxSize::Large, number)), [6416, 11_152]);
+        assert_eq!((size_of::<FastBoxes>(), align_of::<FastBoxes>()), (15_872, 128));
         assert_eq!(std::mem::offset_of!(Header, details), 8);
-        assert_eq!(std::mem::offset_of!(FastBox<112>, bytes), HEADER_BYTES);
+        assert_eq!(std::mem::offset_of!(Pair, bytes), HEADER_BYTES);
         assert_eq!(details(5, 3), (3 << 13) | 5);
     }
 
@@ -415,7 +417,8 @@ mod tests {
             boxes.overwrite(BoxSize::Tiny, 0, end, len, 0);
             let message = inbox.first(&boxes, 0).unwrap();
             assert!(
-                message.start <= message.end && message.end - message.start <= BOX_BYTES[0] as u64,
+                message.start <= message.end
+                    && message.end - message.start <= BoxSize::Tiny.capacity() as u64,
                 "{message:?}"
             );
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::host::HostId;
 
 /// The first field of every record: the version of the format.
-const VERSION: &str = "11";
+const VERSION: &str = "12";
 
 /// The address of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,11 +77,11 @@ mod tests {
         let text = record().to_string();
         assert_eq!(
             text,
-            "11 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+            "12 0000000000000000000000000000000b.4026531833.4026531837.1000 \
              0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
         );
-        assert_eq!(Record(None).to_string(), "11 -");
-        for other in ["", "11", "11 - 0", &text.replacen("11", "10", 1), &format!("{text} more")] {
+        assert_eq!(Record(None).to_string(), "12 -");
+        for other in ["", "12", "12 - 0", &text.replacen("12", "11", 1), &format!("{text} more")] {
             assert_eq!(Record::parse(other), None, "{other:?}");
         }
     }

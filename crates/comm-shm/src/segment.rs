@@ -12,7 +12,7 @@
 mod layout;
 
 use std::ffi::c_void;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::LazyLock;
@@ -25,11 +25,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::cma::Proof;
 use crate::config::SharedMemoryConfig;
-use crate::copy_path::CopyPath;
+use crate::copy_path::{CopyPath, PathSelector};
 use crate::fast_boxes::{BoxPlace, BoxedMessage, FastBoxes};
 use crate::positions::Control;
 use crate::prefetch::{self, Intent};
-use layout::{boxes_bytes, boxes_offset, file_bytes, mapped_bytes, ring_offset, rings_offset};
+use layout::Layout;
 
 /// No process may change the size of the file, or the seals.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -72,6 +72,8 @@ pub(crate) enum Access {
 pub(crate) struct Segment {
     start: NonNull<c_void>,
     capacity: usize,
+    /// Computed once: every message needs it.
+    layout: Layout,
     /// The number of bytes of each ring, mapped twice, that this process can use without page
     /// faults.
     present: [usize; 2],
@@ -88,7 +90,7 @@ impl Segment {
     /// page. The file is for the other side. Only the positions are allocated yet.
     pub(crate) fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
         let file = create_file()?;
-        rustix::fs::ftruncate(&file, file_bytes(capacity))?;
+        rustix::fs::ftruncate(&file, Layout::new(capacity).file_bytes())?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, allocated_bytes(capacity))?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         let segment = Self::map(&file, capacity)?;
@@ -117,7 +119,7 @@ impl Segment {
             return refuse("a peer offers memory that is not sealed");
         }
         let stat = rustix::fs::fstat(file)?;
-        if u64::try_from(stat.st_size) != Ok(file_bytes(capacity)) {
+        if u64::try_from(stat.st_size) != Ok(Layout::new(capacity).file_bytes()) {
             return refuse("a peer offers memory whose size does not match its rings");
         }
         // Mapping it would allocate the missing memory on behalf of this process.
@@ -138,15 +140,16 @@ impl Segment {
     }
 
     fn map(file: &OwnedFd, capacity: usize) -> io::Result<Self> {
+        let layout = Layout::new(capacity);
         // SAFETY: a mapping at an address that the kernel chooses replaces no other.
         let start = unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            rustix::mm::mmap_anonymous(null_mut(), mapped_bytes(capacity), ProtFlags::empty(), flags)
+            rustix::mm::mmap_anonymous(null_mut(), layout.mapped_bytes(), ProtFlags::empty(), flags)
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
         let proof = Box::new(u64::from_ne_bytes(random_bytes()?));
-        let segment = Self { start, capacity, present: [0; 2], proof };
-        let rings = rings_offset();
+        let segment = Self { start, capacity, layout, present: [0; 2], proof };
+        let rings = layout.rings_offset();
         segment.place(file, 0, rings, 0)?;
         for ring in 0..2 {
             for copy in 0..2 {
@@ -191,7 +194,7 @@ impl Segment {
         let whole = 2 * self.capacity;
         let end = end.next_power_of_two().clamp(ALLOCATED_BYTES_MIN.min(whole), whole);
         let begin = self.present[direction as usize];
-        let at = ring_offset(direction, self.capacity) + begin;
+        let at = self.layout.ring_offset(direction) + begin;
         self.populate_range(at, end - begin, access)?;
         self.present[direction as usize] = end;
         Ok(())
@@ -199,7 +202,7 @@ impl Segment {
 
     /// Allocates the boxes of the direction into which this side writes.
     pub(crate) fn allocate_boxes(&self, direction: Direction) -> io::Result<()> {
-        self.populate_range(boxes_offset(direction), boxes_bytes(), Access::Write)
+        self.populate_range(self.layout.boxes_offset(direction), self.layout.boxes_bytes(), Access::Write)
     }
 
     fn populate_range(&self, at: usize, len: usize, access: Access) -> io::Result<()> {
@@ -234,7 +237,7 @@ impl Segment {
     /// The fast boxes of a direction. Their memory exists once their writer has allocated it.
     #[inline]
     pub(crate) fn boxes(&self, direction: Direction) -> &FastBoxes {
-        let boxes = self.start.as_ptr().wrapping_byte_add(boxes_offset(direction)).cast_const();
+        let boxes = self.start.as_ptr().wrapping_byte_add(self.layout.boxes_offset(direction)).cast_const();
         // SAFETY: they are mapped there, as long as `self` lives, at a multiple of their alignment,
         // and consist of atomic integers, like the positions.
         unsafe { &*boxes.cast::<FastBoxes>() }
@@ -248,7 +251,7 @@ impl Segment {
 
     #[inline]
     fn ring(&self, direction: Direction) -> *mut u8 {
-        self.start.as_ptr().wrapping_byte_add(ring_offset(direction, self.capacity)).cast()
+        self.start.as_ptr().wrapping_byte_add(self.layout.ring_offset(direction)).cast()
     }
 
     #[inline]
@@ -271,20 +274,25 @@ impl Segment {
         unsafe { copy_along(path, bytes, self.address(direction, position)) };
     }
 
-    /// Copies bytes to an offset in a box. What would exceed the box is cut off.
+    /// Copies the pieces of a message into a box. What would exceed the box is cut off.
     #[inline]
     pub(crate) fn copy_into_box(
         &self,
-        path: CopyPath,
         direction: Direction,
         place: BoxPlace,
-        offset: usize,
-        bytes: &[u8],
+        pieces: &[IoSlice<'_>],
+        path: &mut PathSelector,
     ) {
-        let room = self.boxes(direction).bytes(place).get(offset..).unwrap_or_default();
-        let bytes = &bytes[..bytes.len().min(room.len())];
-        // SAFETY: the box has room for these bytes, which do not overlap with it, as in `copy_in`.
-        unsafe { copy_along(path, bytes, room.as_ptr().cast_mut().cast()) };
+        let (memory, capacity) = self.boxes(direction).memory(place);
+        let mut offset = 0;
+        for piece in pieces {
+            let bytes = &piece[..piece.len().min(capacity - offset)];
+            let into = memory.wrapping_byte_add(offset).cast_mut();
+            // SAFETY: the box has room for these bytes, which do not overlap with it, as in
+            // `copy_in`.
+            path.copy(bytes, |path| unsafe { copy_along(path, bytes, into) });
+            offset += bytes.len();
+        }
     }
 
     /// Returns bytes of a message in a box from a position of the stream, at most to its end.
@@ -296,11 +304,11 @@ impl Segment {
         position: u64,
         len: usize,
     ) -> RecvBuf<'_> {
-        let bytes = self.boxes(direction).bytes(message.place);
-        let offset = usize::try_from(position - message.start).unwrap_or(usize::MAX);
-        let bytes = bytes.get(offset..).unwrap_or_default();
+        let (memory, capacity) = self.boxes(direction).memory(message.place);
+        let offset = usize::try_from(position - message.start).unwrap_or(usize::MAX).min(capacity);
+        let bytes = memory.wrapping_byte_add(offset).cast_mut();
         // SAFETY: that many bytes are mapped as long as `self` lives, and are atomic integers.
-        unsafe { RecvBuf::from_raw(bytes.as_ptr().cast_mut().cast(), len.min(bytes.len())) }
+        unsafe { RecvBuf::from_raw(bytes, len.min(capacity - offset)) }
     }
 
     /// Returns bytes from a position of a ring, at most its capacity.
@@ -317,7 +325,7 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map` for this segment, and what borrows from `self` is
         // gone.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), mapped_bytes(self.capacity)) };
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.layout.mapped_bytes()) };
         if let Err(errno) = unmapped {
             tracing::warn!(%errno, "cannot unmap a segment");
         }
@@ -357,7 +365,7 @@ static CAN_POPULATE: LazyLock<bool> = LazyLock::new(|| {
 /// The bytes that are allocated when a segment is created: the page of the positions, or all if
 /// the rings cannot be allocated later.
 fn allocated_bytes(capacity: usize) -> u64 {
-    if *CAN_POPULATE { rustix::param::page_size() as u64 } else { file_bytes(capacity) }
+    if *CAN_POPULATE { rustix::param::page_size() as u64 } else { Layout::new(capacity).file_bytes() }
 }
 
 #[cfg(not(loom))]
@@ -433,7 +441,7 @@ mod tests {
     #[test]
     fn memory_that_was_not_allocated_is_refused() {
         let file = create_file().unwrap();
-        rustix::fs::ftruncate(&file, file_bytes(1 << 30)).unwrap();
+        rustix::fs::ftruncate(&file, Layout::new(1 << 30).file_bytes()).unwrap();
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
         assert_eq!(Segment::open(&file, 1 << 30).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0, "opening it allocates nothing");
@@ -473,7 +481,7 @@ mod tests {
         }
         assert!(Segment::open(&file, 8192).is_ok());
         let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&unsealed, file_bytes(4096)).unwrap();
+        rustix::fs::ftruncate(&unsealed, Layout::new(4096).file_bytes()).unwrap();
         assert_eq!(Segment::open(&unsealed, 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
         let device = std::fs::File::open("/dev/null").unwrap().into();
         assert!(Segment::open(&device, 4096).is_err());

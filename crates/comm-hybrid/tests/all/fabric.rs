@@ -208,7 +208,7 @@ fn a_rank_without_shared_memory_is_reached_over_tcp() {
         // Its entry states that it cannot share memory.
         let own = format!("/records/{without}");
         let value = |key: &str, value: Vec<u8>| match value.iter().position(|byte| *byte == b'\t') {
-            Some(tcp) if key.ends_with(&own) => [b"11 -", &value[tcp..]].concat(),
+            Some(tcp) if key.ends_with(&own) => [b"12 -", &value[tcp..]].concat(),
             _ => value,
         };
         let store = AlteredStore { store, value };

@@ -100,8 +100,8 @@ impl Peer {
             socket::notify(&self.connection.socket);
         }
         let is_flow = self.flow.sends();
-        if self.short_path.is_cached(len) {
-            self.prefetch_box(size, len.min(PREFETCHED_BYTES_MAX), is_flow);
+        if len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached(len) {
+            self.prefetch_box(size, len, is_flow);
         }
         Ok(true)
     }
@@ -133,12 +133,7 @@ impl Peer {
     fn post(&mut self, pieces: &[IoSlice<'_>], size: BoxSize, len: usize) -> bool {
         let Connection { segment, outgoing, .. } = &self.connection;
         let (boxes, place) = (segment.boxes(*outgoing), self.writer.outbox().place(size));
-        let mut offset = 0;
-        for piece in pieces {
-            let copy = |path| segment.copy_into_box(path, *outgoing, place, offset, piece);
-            self.short_path.copy(piece, copy);
-            offset += piece.len();
-        }
+        segment.copy_into_box(*outgoing, place, pieces, &mut self.short_path);
         let head = self.reader.position();
         self.writer.post(segment.control(*outgoing), boxes, size, len, head)
     }

@@ -303,7 +303,7 @@ fn the_other_side_learns_from_a_message_which_boxes_are_free() {
 /// A writer that receives nothing learns from the published head which boxes are free.
 #[test]
 fn a_reader_publishes_that_it_has_read_half_of_the_boxes_of_a_size() {
-    for (len, published) in [(4, 8), (1000, 2), (4000, 1)] {
+    for (len, published) in [(4, 8), (1000, 1), (4000, 1)] {
         let mut sides = Sides::new(1 << 20);
         sides.control.writer().prepare_sleep();
         for number in 1..=published {

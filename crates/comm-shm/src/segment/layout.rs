@@ -7,32 +7,54 @@ use crate::positions::Control;
 /// The positions of both rings are on the first page, also if pages are as small as they can be.
 const _: () = assert!(2 * Control::BYTES <= 4096);
 
-/// The bytes of the boxes of one direction: whole pages, which are allocated together.
-pub(super) fn boxes_bytes() -> usize {
-    size_of::<FastBoxes>().next_multiple_of(rustix::param::page_size())
+/// The offsets of the parts in the mapping: the page of the positions, the boxes of both
+/// directions, and both rings, each of them twice in a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    boxes: [usize; 2],
+    rings: [usize; 2],
+    /// The bytes of a ring.
+    capacity: usize,
 }
 
-/// The offset of the boxes of a direction: after the page of the positions.
-pub(super) fn boxes_offset(direction: Direction) -> usize {
-    rustix::param::page_size() + direction as usize * boxes_bytes()
-}
+impl Layout {
+    pub(super) fn new(capacity: usize) -> Self {
+        let page = rustix::param::page_size();
+        // Whole pages, which are allocated together.
+        let boxes_bytes = size_of::<FastBoxes>().next_multiple_of(page);
+        let rings = page + 2 * boxes_bytes;
+        Self { boxes: [page, page + boxes_bytes], rings: [rings, rings + 2 * capacity], capacity }
+    }
 
-/// The offset of the first ring in the file.
-pub(super) fn rings_offset() -> usize {
-    rustix::param::page_size() + 2 * boxes_bytes()
-}
+    /// The offset of the boxes of a direction.
+    #[inline]
+    pub(super) const fn boxes_offset(&self, direction: Direction) -> usize {
+        self.boxes[direction as usize]
+    }
 
-/// The offset of a ring in the mapping, where each ring is mapped twice.
-pub(super) fn ring_offset(direction: Direction, capacity: usize) -> usize {
-    rings_offset() + direction as usize * 2 * capacity
-}
+    /// The bytes that the boxes of one direction use.
+    pub(super) const fn boxes_bytes(&self) -> usize {
+        self.boxes[1] - self.boxes[0]
+    }
 
-/// The positions, the boxes and two rings.
-pub(super) fn file_bytes(capacity: usize) -> u64 {
-    (rings_offset() + 2 * capacity) as u64
-}
+    /// The offset of the first ring, also in the file.
+    pub(super) const fn rings_offset(&self) -> usize {
+        self.rings[0]
+    }
 
-/// The positions, the boxes, and two rings twice.
-pub(super) fn mapped_bytes(capacity: usize) -> usize {
-    rings_offset() + 4 * capacity
+    /// The offset of a ring.
+    #[inline]
+    pub(super) const fn ring_offset(&self, direction: Direction) -> usize {
+        self.rings[direction as usize]
+    }
+
+    /// The size of the file, which contains each ring once.
+    pub(super) const fn file_bytes(&self) -> u64 {
+        (self.rings[0] + 2 * self.capacity) as u64
+    }
+
+    /// The size of the mapping.
+    pub(super) const fn mapped_bytes(&self) -> usize {
+        self.rings[1] + 2 * self.capacity
+    }
 }

@@ -7,7 +7,7 @@ use comm_core::Allocation;
 use comm_sim::hostile::Input;
 
 use super::*;
-use crate::copy_path::CopyPath;
+use crate::copy_path::{PathSelector, PieceClass};
 use crate::descriptors::{CMA_REGION, DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::{REGION_MESSAGE_BYTES, RegionMessage};
 use crate::fast_boxes::{BOXED_BYTES_MAX, BoxSize, FastBoxes, Outbox};
@@ -43,11 +43,13 @@ fn rings() -> OwnedFd {
 
 /// Fills all boxes of a direction.
 fn fill_boxes(segment: &Segment, direction: Direction) {
+    let message = [IoSlice::new(&[RING; BOXED_BYTES_MAX])];
+    let mut path = PathSelector::new(PieceClass::SHORT);
     for size in BoxSize::ALL {
         let mut outbox = Outbox::new();
         for _ in 0..100 {
             let place = outbox.place(size);
-            segment.copy_into_box(CopyPath::Cached, direction, place, 0, &[RING; BOXED_BYTES_MAX]);
+            segment.copy_into_box(direction, place, &message, &mut path);
             outbox.post(segment.boxes(direction), size, 0, 0, 0);
         }
     }
