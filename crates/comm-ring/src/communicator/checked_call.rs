@@ -5,6 +5,7 @@ use comm_core::{
     ReduceOrder, Reduction, Result, Signature, Widening, copy,
 };
 
+use super::engine::READ_IN_PLACE_MIN;
 use crate::choose::CallShape;
 use crate::schedule::{Algorithm, Chunks, Params};
 
@@ -59,6 +60,13 @@ impl<'a> CheckedCall<'a> {
     #[inline]
     pub(super) const fn may_multiply(&self) -> bool {
         matches!(self.signature.op, Some(ReduceOp::PreMulSum(_) | ReduceOp::Avg))
+    }
+
+    /// Returns whether the algorithm decides if the contribution in this input is copied into the
+    /// output first. That of a long call, whose peers may read it, must be known to lie there.
+    #[inline]
+    pub(super) const fn may_start_from(&self, input: &[u8]) -> bool {
+        matches!(self.signature.collective, Collective::AllReduce) && input.len() < READ_IN_PLACE_MIN
     }
 
     /// Returns the reduction if it multiplies contributions first.

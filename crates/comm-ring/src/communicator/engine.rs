@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comm_core::{Call, CallOptions, Group, InputCopy, Reduction, Result, Signature, Transport};
+use comm_core::{Call, CallOptions, Group, InputCopy, Reduction, Result, Signature, Transport, copy};
 
 use super::checked_call::{Bytes, CheckedCall};
 use super::last_call::LastCall;
@@ -18,7 +18,7 @@ const SHORT_BYTES_MAX: usize = 64 << 10;
 
 /// Calls with shorter results do not ask which memory is read in place: that would take longer than
 /// it saves.
-const READ_IN_PLACE_MIN: usize = 16 << 10;
+pub(super) const READ_IN_PLACE_MIN: usize = 16 << 10;
 
 /// The target of the spans of calls.
 const CALL_TARGET: &str = "comm_ring::call";
@@ -158,8 +158,8 @@ impl InputCopies {
         }
         match call.signature.input_copy(self.rank(), bytes.in_place, false) {
             InputCopy::ToScratch => return self.run_on_copy(call, bytes, None, timeout),
-            InputCopy::IntoOutput => bytes.copy_in(),
-            InputCopy::None => {}
+            InputCopy::IntoOutput if !call.may_start_from(bytes.input) => bytes.copy_in(),
+            InputCopy::IntoOutput | InputCopy::None => {}
         }
         self.runner.execute(call, bytes.input, bytes.output, bytes.in_place, timeout)
     }
@@ -217,6 +217,9 @@ impl Runner {
         let has_window = learns && exposed && session.data.is_window(own);
         let all_have_windows = learns && session.all_have_windows;
         let program = programs.get(call, Buffers { in_place, exposed, all_have_windows })?;
+        if program.starts_with_copy {
+            copy(output, input);
+        }
         let (reduction, fingerprint) = (program.reduction.as_ref(), program.fingerprint);
         // The exact clock takes a measurable part of the time of a small call.
         let is_exact = input.len().max(output.len()) > SHORT_BYTES_MAX

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use comm_core::{Blocks, Group, Layout, Place, ReduceOp, RegistrationSizes, Result, Signature};
+use comm_core::{Blocks, Collective, Group, Layout, Place, ReduceOp, RegistrationSizes, Result, Signature};
 
 use super::checked_call::CheckedCall;
 use super::registration;
@@ -34,6 +34,8 @@ pub(super) struct Program {
     pub(super) scratch_bytes: usize,
     /// Whether receivers may read the sent data in place.
     pub(super) registers: bool,
+    /// Whether the input is to be copied into the output first.
+    pub(super) starts_with_copy: bool,
     pub(super) signature: Signature,
     pub(super) fingerprint: u64,
 }
@@ -213,10 +215,13 @@ impl Programs {
         let shape = call.shape(self.group).windows(buffers.all_have_windows);
         let selection = self.choose(&shape, call.forced())?;
         let algorithm = selection.algorithm;
+        let starts_with_copy = !buffers.in_place
+            && shape.collective.base() == Collective::AllReduce
+            && !algorithm.traits.reads_input;
         let params = Params {
             rank: self.group.rank(),
             root: call.signature.root.unwrap_or(0),
-            in_place: buffers.in_place,
+            in_place: buffers.in_place || starts_with_copy,
             exposed: buffers.exposed,
             ..choose::params(&shape, selection.segments, &self.tuning)
         };
@@ -231,6 +236,7 @@ impl Programs {
             reduction: call.reduction()?.map(|reduction| JobReduction::new(reduction, self.group.size())),
             scratch_bytes: (algorithm.slots)(&params) * layout.slot_bytes(),
             registers: registration::should_register(&shape, &self.registration_sizes),
+            starts_with_copy,
             layout,
             fingerprint: signature.fingerprint(),
             signature,

@@ -275,6 +275,9 @@ pub struct Traits {
     /// receivers, even before they receive them: it has read what they have there before, and they
     /// use the place for nothing else.
     pub puts_results: bool,
+    /// Whether an all-reduce takes the contribution of a rank from the input, if it is not in
+    /// place. Otherwise the contribution must be copied into the output first.
+    pub reads_input: bool,
     /// Whether it combines contributions in the order of [`ReduceOrder::Deterministic`], as
     /// [`combinations`] gives it.
     ///
@@ -291,6 +294,7 @@ impl Traits {
         staged: false,
         final_ranks_max: 0,
         puts_results: false,
+        reads_input: false,
         keeps_order: false,
     };
     const SEGMENTED: Self = Self { segmented: true, ..Self::PLAIN };
@@ -326,7 +330,13 @@ macro_rules! row {
 
 /// All algorithms.
 pub static TABLE: &[Algorithm] = &[
-    row!("recursive_doubling", AllReduce, Whole, Traits::IN_ORDER, recursive_doubling),
+    row!(
+        "recursive_doubling",
+        AllReduce,
+        Whole,
+        Traits { reads_input: true, ..Traits::IN_ORDER },
+        recursive_doubling
+    ),
     row!("ring", AllReduce, PerRank, Traits::FORWARDING, ring_all_reduce),
     row!("halving_doubling", AllReduce, PowerOfTwo, Traits::IN_ORDER, halving_doubling),
     row!("circulant", AllReduce, PerRank, Traits::PLAIN, circulant_all_reduce),

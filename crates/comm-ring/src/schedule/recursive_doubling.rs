@@ -8,7 +8,7 @@
 //! Partners exchange whole vectors, so each receives into scratch: with a reduction straight into
 //! the vector that is being sent, each would wait for the other to receive first. Both then combine
 //! the same two operands, and the operators are commutative, so all ranks hold the same bits after
-//! every round.
+//! every round. A contribution that is not in the output is sent and combined where it is.
 
 use std::iter;
 
@@ -20,8 +20,12 @@ use super::{Cost, Pacing, Params, Steps};
 const ALL: Blocks = Blocks::one(0);
 
 pub(super) const fn slots(params: &Params) -> usize {
-    // Two, so that a vector can arrive while the one before is still being combined.
-    if params.ranks == 1 { 0 } else { 2 }
+    match params.ranks {
+        1 => 0,
+        2 if !params.in_place => 0,
+        // So that a vector can arrive while the one before is still being combined.
+        _ => 2,
+    }
 }
 
 pub(super) fn cost(p: &Params) -> Cost {
@@ -51,22 +55,36 @@ pub(super) fn time(p: &Params, pacing: &Pacing) -> f64 {
 pub(super) fn steps(params: &Params) -> Steps {
     let (p, tree) = (*params, Tree::new(params.ranks));
     if let Some(leader) = tree.folds_into(p.rank) {
-        let exchange = [Step::send(leader, Place::Output, ALL), Step::recv(leader, Place::Output, ALL)];
+        let exchange = [Step::send(leader, p.own(), ALL), Step::recv(leader, Place::Output, ALL)];
         return Box::new(exchange.into_iter());
     }
+    let copy = (p.ranks == 1 && !p.in_place).then_some(Step::copy(Place::Output, Place::Input, ALL));
     let partner = tree.partner(p.rank);
-    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, Place::Output, ALL));
+    let fold_in = partner.map(|partner| Step::recv_reduce(partner, Place::Output, p.own(), ALL));
     let fold_out = partner.map(|partner| Step::send(partner, Place::Output, ALL));
     let number = tree.number(p.rank);
     let rounds = (0..tree.rounds()).flat_map(move |round| {
-        let partner = tree.leader(number ^ 1 << round);
-        let arrived = Place::Scratch { slot: round % 2 };
-        [
-            Step::send(partner, Place::Output, ALL),
-            Step::recv(partner, arrived, ALL),
-            Step::reduce(Place::Output, arrived, ALL),
-        ]
+        let other = tree.leader(number ^ 1 << round);
+        let is_apart = round == 0 && partner.is_none() && !p.in_place;
+        let exchange = if is_apart { exchange_input(other) } else { exchange_output(other, round % 2) };
+        exchange.into_iter().flatten()
     });
     let finish = iter::once(Step::finish(Place::Output, ALL));
-    Box::new(fold_in.into_iter().chain(rounds).chain(finish).chain(fold_out))
+    Box::new(copy.into_iter().chain(fold_in).chain(rounds).chain(finish).chain(fold_out))
+}
+
+/// Exchanges the inputs, and combines both into the output.
+fn exchange_input(other: usize) -> [Option<Step>; 3] {
+    let combine = Step::recv_reduce(other, Place::Output, Place::Input, ALL);
+    [Some(Step::send(other, Place::Input, ALL)), Some(combine), None]
+}
+
+/// Exchanges the outputs, and combines the other rank's into this one's.
+fn exchange_output(other: usize, slot: usize) -> [Option<Step>; 3] {
+    let arrived = Place::Scratch { slot };
+    [
+        Some(Step::send(other, Place::Output, ALL)),
+        Some(Step::recv(other, arrived, ALL)),
+        Some(Step::reduce(Place::Output, arrived, ALL)),
+    ]
 }

@@ -25,8 +25,9 @@ fn most(row: &Algorithm, p: &Params, count: fn(&Report) -> usize) -> usize {
     let sizes = Partition::even(blocks, blocks).element_bytes(BLOCK_BYTES);
     let calls = Spec::all(row.collective, p.ranks, blocks)
         .map(|spec| p.root(spec.root).in_place(spec.buffers == Buffers::InPlace))
-        // An all-reduce always works in place, as its communicator copies first.
-        .filter(|p| p.in_place || row.collective != Collective::AllReduce);
+        // An all-reduce that does not read the input works in place, as its communicator copies
+        // first.
+        .filter(|p| p.in_place || row.collective != Collective::AllReduce || row.traits.reads_input);
     calls.map(|p| count(&simulated(row, &p, links, &sizes))).max().unwrap_or(0)
 }
 

@@ -57,10 +57,11 @@ fn prove(row: &Algorithm, world: &Params) -> Vec<Stats> {
     proven.collect()
 }
 
-/// The calls that a row serves. An all-reduce always works in place, as its communicator copies
-/// first.
+/// The calls that a row serves. An all-reduce that does not read the input works in place, as its
+/// communicator copies first.
 fn specs(row: &Algorithm, ranks: usize, blocks: usize) -> impl Iterator<Item = Spec> {
-    let (in_place_only, equal) = (row.collective == Collective::AllReduce, row.traits.equal);
+    let in_place_only = row.collective == Collective::AllReduce && !row.traits.reads_input;
+    let equal = row.traits.equal;
     Spec::all(row.collective, ranks, blocks)
         .map(move |spec| Spec { equal, ..spec })
         .filter(move |spec| !in_place_only || spec.buffers == Buffers::InPlace)
