@@ -7,7 +7,7 @@ use comm_cli::__private::plot::{Axis, Color, Figure, Legend, Panel, Scale, Serie
 use super::bounds::{LIMIT, TCP_LIMIT};
 use super::collective::Collective;
 use super::library::is_ours;
-use super::ratio::{Cell, Comparison};
+use super::ratio::Comparison;
 use super::record::Case;
 
 /// The libraries in a chart with their colors, in the order of the legend; the others are only in
@@ -85,8 +85,10 @@ fn panel(comparison: &Comparison, case: Case, kind: &str, libraries: ChartedLibr
 }
 
 fn series(comparison: &Comparison, case: Case, all: ChartedLibraries, library: &str, color: Color) -> Series {
+    let names = all.iter().map(|(name, _)| *name);
+    let peers: Vec<&str> = names.filter(|name| !is_ours(name) && !is_limit(name)).collect();
     let points = comparison.cells(case).filter_map(|(bytes, cell)| {
-        let ratio = cell.time(library)? / fastest_peer(cell, all)?;
+        let ratio = cell.by_fastest(library, &peers)?.median();
         let is_shown = (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&ratio);
         (is_shown && (bytes >= LIMITS_MIN || !is_limit(library))).then_some((bytes as f64, ratio))
     });
@@ -96,10 +98,4 @@ fn series(comparison: &Comparison, case: Case, all: ChartedLibraries, library: &
 
 fn is_limit(library: &str) -> bool {
     [LIMIT, TCP_LIMIT].contains(&library)
-}
-
-/// Returns the time of the fastest of these libraries that is a peer.
-fn fastest_peer(cell: &Cell, libraries: ChartedLibraries) -> Option<f64> {
-    let peers = libraries.iter().map(|(name, _)| name).filter(|name| !is_ours(name) && !is_limit(name));
-    peers.filter_map(|peer| cell.time(peer)).reduce(f64::min)
 }

@@ -171,9 +171,19 @@ impl Cell {
 
     /// Returns the ratios of the last run that measured both, or `None` if there is none.
     pub(crate) fn ratio(&self, ours: &str, peer: &str) -> Option<Ratio> {
-        let (ours, peers) = (self.times.get(ours)?, self.times.get(peer)?);
+        self.by_fastest(ours, &[peer])
+    }
+
+    /// Returns the ratios of a library to the fastest of these peers in each round, like
+    /// [`ratio`](Self::ratio).
+    pub(crate) fn by_fastest(&self, library: &str, peers: &[&str]) -> Option<Ratio> {
+        let fastest = |when| {
+            let times = peers.iter().filter_map(|peer| self.times.get(*peer)?.get(when).copied());
+            times.reduce(f64::min)
+        };
+        let times = self.times.get(library)?.iter();
         let ratios: BTreeMap<When, f64> =
-            ours.iter().filter_map(|(when, us)| Some((*when, us / peers.get(when)?))).collect();
+            times.filter_map(|(when, us)| Some((*when, us / fastest(when)?))).collect();
         let ((last, _), _) = ratios.last_key_value()?;
         let rounds = ratios.range((*last, 0)..).map(|((_, round), ratio)| (*round, *ratio));
         Some(Ratio { rounds: rounds.collect() })
@@ -196,6 +206,25 @@ mod tests {
     fn ratio(records: &[Record], ours: &str, peer: &str) -> Option<Ratio> {
         let comparison = Comparison::of(records);
         comparison.cells(CASE).next().and_then(|(_, cell)| cell.ratio(ours, peer))
+    }
+
+    /// Each peer was the fastest one in a round of its own, and the machine slower in the second.
+    #[test]
+    fn the_fastest_peer_is_that_of_each_round() {
+        let records = [
+            time((1, 1), "comm-shm", 1.0),
+            time((1, 1), "gloo", 2.0),
+            time((1, 1), "openmpi", 8.0),
+            time((1, 2), "comm-shm", 20.0),
+            time((1, 2), "gloo", 80.0),
+            time((1, 2), "openmpi", 40.0),
+        ];
+        let comparison = Comparison::of(&records);
+        let (_, cell) = comparison.cells(CASE).next().unwrap();
+        let by_fastest = |library| cell.by_fastest(library, &["gloo", "openmpi"]).unwrap().rounds;
+        assert_eq!(by_fastest("comm-shm"), [(1, 0.5), (2, 0.5)]);
+        assert_eq!(by_fastest("gloo"), [(1, 1.0), (2, 2.0)]);
+        assert_eq!(cell.by_fastest("comm-shm", &["mpich"]), None);
     }
 
     #[test]

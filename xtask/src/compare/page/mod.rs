@@ -10,8 +10,8 @@ use super::record::Record;
 
 /// The first part of the report.
 const INTRODUCTION: &str = "
-The pictures show the time of each library divided by that of the fastest peer, so that 1 is the fastest peer, and below 1 a library is \
-faster than all of them. *limit* is the least time that the machine allows. Peers that are more than 20 times as slow are left out.
+The pictures show the time of each library divided by that of the fastest peer in the same round: below 1, a library is faster than all \
+of them. *limit* is the least time that the machine allows. Peers that are more than 20 times as slow are left out.
 
 ";
 

@@ -105,7 +105,7 @@ fn curves_are_ratios_to_the_fastest_peer() {
     let figure = picture(&Comparison::of(&records()), Collective::AllReduce).unwrap();
     let points = |name: &str| figure.panels[0].series.iter().find(|series| series.name == name).unwrap();
     let (small, large) = (1024.0, f64::from(64 << 20));
-    assert_eq!(points("comm-shm").points, [(small, 0.4), (large, 0.52)]);
+    assert_eq!(points("comm-shm").points, [(small, 0.5), (large, 0.5)]);
     assert_eq!(points("openmpi").points, [(small, 1.0), (large, 1.0)]);
 }
 
