@@ -37,10 +37,13 @@ impl<T: Clone> PeerTable<T> {
     /// Returns the value of a rank, to be changed; `None` if the group has no such rank.
     #[inline]
     pub(crate) fn get_mut(&mut self, rank: usize) -> Option<&mut T> {
-        if self.own(rank).is_none() && rank < self.size {
+        if rank >= self.size {
+            return None;
+        }
+        if self.own(rank).is_none() {
             self.insert(rank);
         }
-        self.pages.get_mut(rank / PAGE)?.as_mut()?.values[rank % PAGE].as_deref_mut()
+        self.pages[rank / PAGE].as_mut()?.values[rank % PAGE].as_deref_mut()
     }
 
     /// Gives a rank a value of its own.
@@ -82,7 +85,7 @@ impl<T> PeerTable<T> {
     /// Returns the value of a rank if it has one of its own.
     #[inline]
     fn own(&self, rank: usize) -> Option<&T> {
-        self.pages.get(rank / PAGE)?.as_deref()?.values[rank % PAGE].as_deref()
+        self.pages[rank / PAGE].as_deref()?.values[rank % PAGE].as_deref()
     }
 }
 

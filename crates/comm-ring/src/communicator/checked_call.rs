@@ -63,10 +63,10 @@ impl<'a> CheckedCall<'a> {
     }
 
     /// Returns whether the algorithm decides if the contribution in this input is copied into the
-    /// output first. That of a long call, whose peers may read it, must be known to lie there.
+    /// output. A long one is copied before: whether peers can read it depends on where it lies.
     #[inline]
     pub(super) const fn may_start_from(&self, input: &[u8]) -> bool {
-        matches!(self.signature.collective, Collective::AllReduce) && input.len() < READ_IN_PLACE_MIN
+        matches!(self.signature.collective.base(), Collective::AllReduce) && input.len() < READ_IN_PLACE_MIN
     }
 
     /// Returns the reduction if it multiplies contributions first.

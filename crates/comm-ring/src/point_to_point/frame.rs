@@ -145,6 +145,25 @@ mod tests {
         Frame::Lost { length: 5, rank: 4 },
     ];
 
+    /// Whatever one byte of a head is.
+    #[test]
+    fn an_eager_head_is_read_exactly_if_it_is_valid_and_has_the_type() {
+        for frame in ALL.iter().chain(&[Frame::Eager { tag: 1, dtype: Pixel::DTYPE, length: 6 }]) {
+            for (at, byte) in (0..Frame::BYTES).flat_map(|at| (0..=u8::MAX).map(move |byte| (at, byte))) {
+                let mut head = frame.encode();
+                head[at] = byte;
+                for wanted in [DType::F32, DType::U8, Pixel::DTYPE] {
+                    let expected = match Frame::decode(&head) {
+                        Some(Frame::Eager { tag, dtype, length }) if dtype == wanted => Some((tag, length)),
+                        _ => None,
+                    };
+                    assert_eq!(Frame::read_eager(RecvBuf::from_slice(&head), wanted), expected);
+                    assert_eq!(Frame::read_eager(RecvBuf::from_slice(&head[1..]), wanted), None);
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_encoding_matches_the_specification() {
         let eager = ALL[0].encode();
