@@ -5,9 +5,10 @@
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 const LINE_BYTES: usize = 64;
 
-/// The most bytes that are worth fetching together: a processor can wait for few lines at a time,
-/// and fetches later ones by itself once it reads the first. Enough for 2 KiB and a header.
-pub(crate) const PREFETCHED_BYTES_MAX: usize = 2048 + 128;
+/// The most bytes that are worth fetching together before they are read: a processor can wait for
+/// few lines at a time, and fetches later ones by itself once it reads the first. Enough for 2 KiB
+/// and a header.
+pub(crate) const READ_BYTES_MAX: usize = 2048 + 128;
 
 /// The next access to the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

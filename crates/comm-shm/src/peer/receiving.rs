@@ -5,7 +5,7 @@ use comm_core::{During, Error, RecvBuf, Result};
 use super::{Peer, revocation};
 use crate::descriptors::Descriptor;
 use crate::fast_boxes::{Acknowledged, BoxedMessage, FIRST_LINE_BYTES};
-use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
+use crate::prefetch::{Intent, READ_BYTES_MAX};
 use crate::segment::Access;
 use crate::socket;
 
@@ -155,7 +155,7 @@ impl Peer {
     /// not wait for the header of a message before it fetches the payload.
     #[inline]
     fn prefetch(&mut self, known: usize) {
-        let until = self.reader.available().min(PREFETCHED_BYTES_MAX);
+        let until = self.reader.available().min(READ_BYTES_MAX);
         if until > known && self.reader.descriptor().is_none() && self.reader.boxed().is_none() {
             self.flow.receives();
             let first = self.reader.ring_position() + known as u64;
@@ -320,7 +320,7 @@ impl Peer {
         let is_flow = self.flow.receives();
         let boxes = self.connection.segment.boxes(self.incoming());
         let Some(BoxedMessage { place, .. }) = self.reader.boxed() else { return };
-        let len = self.reader.available().min(PREFETCHED_BYTES_MAX);
+        let len = self.reader.available().min(READ_BYTES_MAX);
         if len > FIRST_LINE_BYTES {
             boxes.prefetch(*place, len, Intent::Read);
         }

@@ -9,7 +9,7 @@ use super::{Connection, Peer, revocation};
 use crate::descriptors::{CMA_BYTES_MAX, CMA_REGION};
 use crate::exporter::RegionExporter;
 use crate::fast_boxes::BoxSize;
-use crate::prefetch::{Intent, PREFETCHED_BYTES_MAX};
+use crate::prefetch::Intent;
 use crate::registered::RegisteredMemory;
 use crate::segment::Access;
 use crate::socket;
@@ -100,7 +100,7 @@ impl Peer {
             socket::notify(&self.connection.socket);
         }
         let is_flow = self.flow.sends();
-        if len <= PREFETCHED_BYTES_MAX && self.short_path.is_cached(len) {
+        if self.short_path.is_cached(len) {
             self.prefetch_box(size, len, is_flow);
         }
         Ok(true)
