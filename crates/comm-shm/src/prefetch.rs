@@ -5,9 +5,8 @@
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 const LINE_BYTES: usize = 64;
 
-/// The most bytes that are worth fetching together before they are read: a processor can wait for
-/// few lines at a time, and fetches later ones by itself once it reads the first. Enough for 2 KiB
-/// and a header.
+/// The most bytes that are fetched together before they are read: 2 KiB and a header. With more,
+/// messages of 4 KiB were measured to be faster, but all-reduces of as many bytes to be slower.
 pub(crate) const READ_BYTES_MAX: usize = 2048 + 128;
 
 /// The next access to the bytes.
