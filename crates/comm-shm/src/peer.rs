@@ -15,7 +15,6 @@ use comm_core::{During, Error, Loss};
 use crate::cma::CmaPeer;
 use crate::copy_path::{PathSelector, PieceClass};
 use crate::exporter::{ExportConfig, REGION_MESSAGE_BYTES, RegionExporter, RegionMessage};
-use crate::fast_boxes::BOXED_BYTES_MAX;
 use crate::positions::{Control, Reader, Writer};
 use crate::region_cache::RegionCache;
 use crate::segment::{Direction, Segment};
@@ -96,8 +95,8 @@ pub(crate) struct Peer {
     long_path: PathSelector,
     /// `None` if everything is copied.
     exporter: Option<RegionExporter>,
-    /// The longest message that goes into a box.
-    small_max: usize,
+    /// Pieces of up to this many bytes are copied, wherever they lie.
+    copied_max: usize,
     region_cache: RegionCache,
     /// The window into which the peer puts results of the current call.
     window: Option<OpenWindow>,
@@ -136,7 +135,7 @@ impl Peer {
             short_path: PathSelector::new(PieceClass::SHORT),
             long_path: PathSelector::new(PieceClass::LONG),
             exporter: export.map(RegionExporter::new),
-            small_max: copied_max.min(BOXED_BYTES_MAX),
+            copied_max,
             region_cache: RegionCache::default(),
             window: None,
             cma,

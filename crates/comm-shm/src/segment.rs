@@ -9,6 +9,7 @@
 //! they are copied in and out by address, or returned as a [`RecvBuf`].
 #![expect(unsafe_code, reason = "memory that another process can write has no other interface")]
 
+mod copy;
 mod layout;
 
 use std::ffi::c_void;
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::LazyLock;
 
-use comm_core::{RecvBuf, copy_raw, copy_raw_non_temporal};
+use comm_core::RecvBuf;
 use comm_rendezvous::random_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ use crate::copy_path::{CopyPath, PathSelector};
 use crate::fast_boxes::{BoxPlace, BoxedMessage, FastBoxes};
 use crate::positions::Control;
 use crate::prefetch::{self, Intent};
+use copy::{copy_along, copy_short_along};
 use layout::Layout;
 
 /// No process may change the size of the file, or the seals.
@@ -290,7 +292,7 @@ impl Segment {
             let into = memory.wrapping_byte_add(offset).cast_mut();
             // SAFETY: the box has room for these bytes, which do not overlap with it, as in
             // `copy_in`.
-            path.copy(bytes, |path| unsafe { copy_along(path, bytes, into) });
+            path.copy(bytes, |path| unsafe { copy_short_along(path, bytes, into) });
             offset += bytes.len();
         }
     }
@@ -338,20 +340,6 @@ pub(crate) fn create_file() -> io::Result<OwnedFd> {
     match rustix::fs::memfd_create("comm-shm", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => Ok(rustix::fs::memfd_create("comm-shm", flags)?),
         created => Ok(created?),
-    }
-}
-
-/// Copies bytes to an address, along a path.
-///
-/// # Safety
-/// The address is valid for writing them, and does not overlap with them.
-#[inline]
-unsafe fn copy_along(path: CopyPath, bytes: &[u8], into: *mut u8) {
-    match path {
-        // SAFETY: as the caller promises.
-        CopyPath::Cached => unsafe { copy_raw(bytes.as_ptr(), into, bytes.len()) },
-        // SAFETY: the same.
-        CopyPath::NonTemporal => unsafe { copy_raw_non_temporal(bytes.as_ptr(), into, bytes.len()) },
     }
 }
 

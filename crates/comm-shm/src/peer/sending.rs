@@ -83,10 +83,13 @@ impl Peer {
     /// Copies a message of `len` bytes into a box, if there is a free one of its size.
     #[inline]
     fn try_send_boxed(&mut self, pieces: &[IoSlice<'_>], len: usize) -> Result<bool> {
-        if len > self.small_max || len > self.writer.space() || len == 0 {
+        if len > self.writer.space() || len == 0 {
             return Ok(false);
         }
         let Some(size) = BoxSize::of(len) else { return Ok(false) };
+        if len > self.copied_max && !self.is_boxed(pieces) {
+            return Ok(false);
+        }
         if !self.writer.has_free_box(size) {
             self.refresh_head()?;
             if !self.writer.has_free_box(size) {
@@ -104,6 +107,15 @@ impl Peer {
             self.prefetch_box(size, len, is_flow);
         }
         Ok(true)
+    }
+
+    /// Whether a message goes into a box although it is long enough for the reader to read its
+    /// pieces in place. Of a stream in one direction, the ring holds more than the few large boxes.
+    fn is_boxed(&self, pieces: &[IoSlice<'_>]) -> bool {
+        let Some(exporter) = &self.exporter else { return true };
+        let is_copied =
+            |piece: &IoSlice<'_>| piece.len() < exporter.cma_bytes_min() && exporter.find(piece).is_none();
+        !self.flow.sent && pieces.iter().all(is_copied)
     }
 
     /// Takes the lines of a box for a later message from the reader, which has read an earlier one

@@ -21,16 +21,21 @@ const CAPACITY: usize = 4096;
 
 /// Both ends of the connection of two ranks.
 fn connections() -> [Connection; 2] {
+    watched_connections().0
+}
+
+/// The same, and their shared memory.
+fn watched_connections() -> ([Connection; 2], Segment) {
     let (near, file) = Segment::create(CAPACITY).unwrap();
     let far = Segment::open(&file, CAPACITY).unwrap();
+    let watched = Segment::open(&file, CAPACITY).unwrap();
     let name = u128::from(fastrand::u64(..));
     let listener = socket::listen(name).unwrap();
     let ours = socket::connect(name).unwrap();
     let theirs = socket::accept(&listener).unwrap().unwrap();
-    [
-        Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out },
-        Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back },
-    ]
+    let near = Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out };
+    let far = Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back };
+    ([near, far], watched)
 }
 
 fn transport(rank: usize, connection: Connection, export: Option<&ExportConfig>) -> SharedMemoryTransport {

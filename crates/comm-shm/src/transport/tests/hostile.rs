@@ -79,20 +79,12 @@ struct Pair {
 
 impl Pair {
     fn new(has_cma: bool) -> Self {
-        let (near, file) = Segment::create(CAPACITY).unwrap();
-        let far = Segment::open(&file, CAPACITY).unwrap();
-        let segment = Segment::open(&file, CAPACITY).unwrap();
+        let ([near, far], segment) = watched_connections();
+        let socket = far.socket.try_clone().unwrap();
         for direction in [Direction::Out, Direction::Back] {
             segment.copy_in(CopyPath::Cached, direction, 0, &[RING; CAPACITY]);
             fill_boxes(&segment, direction);
         }
-        let name = u128::from(fastrand::u64(..));
-        let listener = socket::listen(name).unwrap();
-        let ours = socket::connect(name).unwrap();
-        let theirs = socket::accept(&listener).unwrap().unwrap();
-        let socket = theirs.try_clone().unwrap();
-        let near = Connection { socket: ours, process: None, segment: near, outgoing: Direction::Out };
-        let far = Connection { socket: theirs, process: None, segment: far, outgoing: Direction::Back };
         let regions = Arc::<Regions>::default();
         let mut memory = regions.allocate(REGION_BYTES, 1, PeerAccess::Read).unwrap();
         memory.bytes_mut().fill(REGION);

@@ -5,6 +5,7 @@ use comm_core::Allocation;
 use super::*;
 use crate::descriptors::{DESCRIPTORS_MAX, Descriptor};
 use crate::exporter::RegionMessage;
+use crate::fast_boxes::Inbox;
 use crate::region::{PeerAccess, Region};
 use crate::regions::Regions;
 
@@ -85,6 +86,32 @@ fn memory_of_the_heap_is_copied() {
     let (mut near, _regions, _far) = exporter(1);
     assert_eq!(send(&mut near, &[1; LARGE]), CAPACITY);
     assert_eq!(near.released(1), CAPACITY as u64);
+}
+
+/// Of a stream in one direction, the ring holds more.
+#[test]
+fn other_memory_goes_through_boxes_only_in_exchanges() {
+    const LEN: usize = 2000;
+    let ([near, far], segment) = watched_connections();
+    let export = ExportConfig { regions: Arc::default(), bytes_min: 1000, cma_bytes_min: LEN + 1 };
+    let (mut near, mut far) = (transport(0, near, Some(&export)), transport(1, far, None));
+    let mut inbox = Inbox::new();
+    let mut is_boxed = |start: usize| {
+        let message = inbox.at(segment.boxes(Direction::Out), start as u64);
+        message.inspect(|message| inbox.take(message)).is_some()
+    };
+    for exchange in 0..5 {
+        let start = 2 * LEN * exchange;
+        assert_eq!((send(&mut near, &[1; LEN]), send(&mut near, &[2; LEN])), (LEN, LEN));
+        assert_eq!((is_boxed(start), is_boxed(start + LEN)), (true, false), "{exchange}");
+        let mut into = [0; 2 * LEN];
+        assert_eq!(far.try_recv(0, &mut into).unwrap(), 2 * LEN);
+        assert!(into[..LEN] == [1; LEN] && into[LEN..] == [2; LEN]);
+        assert_eq!(far.try_send(0, &[IoSlice::new(&[3])]).unwrap(), 1);
+        assert_eq!(near.try_recv(1, &mut [0]).unwrap(), 1);
+    }
+    assert_eq!(send(&mut near, &[1; LEN + 1]), LEN + 1);
+    assert!(!is_boxed(10 * LEN), "the reader would copy it from the memory of the writer");
 }
 
 #[test]
