@@ -109,13 +109,16 @@ impl Peer {
         Ok(true)
     }
 
-    /// Whether a message goes into a box although it is long enough for the reader to read its
-    /// pieces in place. Of a stream in one direction, the ring holds more than the few large boxes.
+    /// Whether a message goes into a box although it is longer than pieces that are always copied.
+    /// Of a stream in one direction, the ring holds more than the two boxes for that length.
     fn is_boxed(&self, pieces: &[IoSlice<'_>]) -> bool {
-        let Some(exporter) = &self.exporter else { return true };
-        let is_copied =
-            |piece: &IoSlice<'_>| piece.len() < exporter.cma_bytes_min() && exporter.find(piece).is_none();
-        !self.flow.sent && pieces.iter().all(is_copied)
+        let copies = |exporter: &RegionExporter| {
+            let is_copied = |piece: &IoSlice<'_>| {
+                piece.len() < exporter.cma_bytes_min() && exporter.find(piece).is_none()
+            };
+            pieces.iter().all(is_copied)
+        };
+        !self.flow.sent && self.exporter.as_ref().is_none_or(copies)
     }
 
     /// Takes the lines of a box for a later message from the reader, which has read an earlier one
