@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use comm_core::{Allocation, Process};
 
@@ -23,6 +23,9 @@ pub(crate) fn next_region_id() -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     by_address: RwLock<BTreeMap<usize, Entry>>,
+    /// The number of allocated regions. While there are none, which is common, a search takes no
+    /// lock: a thread that has memory in a region also sees that the region was counted.
+    count: AtomicUsize,
     /// The size of the smallest piece of memory of [`Heap`](crate::Heap) that is read in place.
     heap_piece_min: usize,
     /// Finds memory of `libcomm_heap.so`, if it is loaded.
@@ -81,8 +84,12 @@ impl Regions {
         Self { heap_piece_min, find_preloaded: preload::find_segment(), ..Self::default() }
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Entry>> {
-        self.by_address.write().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the regions.
+    fn update<R>(&self, change: impl FnOnce(&mut BTreeMap<usize, Entry>) -> R) -> R {
+        let mut by_address = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut by_address);
+        self.count.store(by_address.len(), Ordering::Relaxed);
+        result
     }
 
     /// Allocates memory that peers read in place, in pieces of at least `piece_min` bytes, or also
@@ -104,7 +111,7 @@ impl Regions {
             process: Process::current(),
         };
         let allocation = region.allocation(bytes, Box::new(owner));
-        self.write().insert(region.address(), Entry { region, piece_min });
+        self.update(|by_address| by_address.insert(region.address(), Entry { region, piece_min }));
         Ok(allocation)
     }
 
@@ -121,7 +128,12 @@ impl Regions {
         Some((FoundRegion::Allocated(region), offset))
     }
 
+    #[inline]
     fn find_allocated(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
+        if self.count.load(Ordering::Relaxed) == 0 { None } else { self.find_in_map(bytes) }
+    }
+
+    fn find_in_map(&self, bytes: &[u8]) -> Option<(Arc<Region>, u64)> {
         let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         let address = bytes.as_ptr().addr();
         let (start, Entry { region, piece_min }) = by_address.range(..=address).next_back()?;
@@ -154,7 +166,7 @@ impl Drop for RegionOwner {
             return;
         }
         self.region.retire();
-        let removed = self.regions.write().remove(&self.region.address());
+        let removed = self.regions.update(|by_address| by_address.remove(&self.region.address()));
         drop(removed);
     }
 }
