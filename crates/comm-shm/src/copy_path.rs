@@ -127,6 +127,11 @@ impl PathSelector {
         bytes < self.class.bytes_min || self.path == CopyPath::Cached
     }
 
+    /// Whether ordinary copies are as fast as where both sides share a cache, as far as is known.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.cached.best() <= self.class.shared_max
+    }
+
     /// Chooses the path of the next piece.
     const fn choose(&mut self, bytes: usize) -> CopyMode {
         if bytes < self.class.bytes_min {
@@ -144,7 +149,7 @@ impl PathSelector {
             CopyPath::Cached => self.cached.record(picoseconds),
             CopyPath::NonTemporal => self.non_temporal.record(picoseconds),
         }
-        let is_quick = self.cached.best() <= self.class.shared_max;
+        let is_quick = self.is_quick();
         let bypasses = !is_quick && self.is_non_temporal_faster();
         self.path = if bypasses { CopyPath::NonTemporal } else { CopyPath::Cached };
         self.measured = match self.measured {
@@ -214,7 +219,20 @@ mod tests {
 
     #[test]
     fn non_temporal_stores_are_never_tried_where_caches_are_shared() {
-        assert_eq!(copy(&mut PathSelector::new(PieceClass::LONG), 10_000, 60, 1), 0);
+        let mut selector = PathSelector::new(PieceClass::LONG);
+        assert_eq!(copy(&mut selector, 10_000, 60, 1), 0);
+        assert!(selector.is_quick());
+    }
+
+    #[test]
+    fn copies_are_quick_until_two_were_slow() {
+        let mut selector = PathSelector::new(PieceClass::LONG);
+        copy(&mut selector, 64, 430, 86);
+        assert!(selector.is_quick(), "one alone may have been disturbed");
+        copy(&mut selector, 64, 430, 86);
+        assert!(!selector.is_quick());
+        copy(&mut selector, 300, 60, 86);
+        assert!(selector.is_quick());
     }
 
     #[test]
