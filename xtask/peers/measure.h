@@ -115,9 +115,15 @@ static void take(struct buffers *b, const struct collective *c, int turn) {
     b->recv = b->all_received + (size_t)turn * b->stride;
 }
 
+/* Fills memory with negative zeros. Their sums never become subnormal or infinite, which take longer to add, and they are not made of
+ * zero bits only, which some processors write to memory in less time than other data. */
+static void fill(float *memory, size_t count) {
+    for (size_t i = 0; i < count; i++) memory[i] = -0.0f;
+}
+
 /* Writes to the copy that was used last, and takes the next one. */
 static void rotate(const struct collective *c, struct buffers *b) {
-    memset(c->in_place ? b->recv : b->send, 0, (size_t)b->count * sizeof(float));
+    fill(c->in_place ? b->recv : b->send, (size_t)b->count);
     take(b, c, (b->turn + 1) % b->copies);
 }
 
@@ -209,9 +215,8 @@ static void measure_size(const struct collective *c, long long bytes, int sample
     take(&b, c, 0);
     add_up(b.ranks);
     check(c, &b);
-    /* Sums of zeros never become subnormal or infinite, which take longer to add. */
-    memset(b.all_received, 0, elements * sizeof(float));
-    if (!c->in_place) memset(b.all_sent, 0, elements * sizeof(float));
+    fill(b.all_received, elements);
+    if (!c->in_place) fill(b.all_sent, elements);
     double seconds = measure(c, &b, samples, least, rotated > 0) / c->transfers;
     if (b.rank == 0) {
         printf("{\"collective\":\"%s\",\"ranks\":%d,\"bytes\":%lld,\"time_us\":{\"p50\":%.9g}}\n", c->name, b.ranks, bytes,

@@ -23,6 +23,9 @@ pub use half::{bf16, f16};
 pub trait Small: Element {
     /// Returns the number, which wraps around like the type.
     fn of(number: i64) -> Self;
+
+    /// Returns a zero that has a bit set, if the type has one. Its sums are such zeros, too.
+    fn negative_zero() -> Self;
 }
 
 macro_rules! small {
@@ -31,10 +34,18 @@ macro_rules! small {
             fn of(number: i64) -> Self {
                 number as Self
             }
+
+            fn negative_zero() -> Self {
+                -0.0_f64 as Self
+            }
         })+
         $(impl Small for $float {
             fn of(number: i64) -> Self {
                 $float::from_f64(number as f64)
+            }
+
+            fn negative_zero() -> Self {
+                $float::from_f64(-0.0)
             }
         })+
     };
@@ -181,6 +192,8 @@ macro_rules! for_each_listed {
 mod tests {
     use std::collections::BTreeSet;
 
+    use comm_core::HostView;
+
     use super::*;
 
     #[test]
@@ -205,6 +218,16 @@ mod tests {
             assert!((0..256).all(differs), "{}", T::DTYPE);
         }
         for_each_of_host!(T => check::<T>());
+    }
+
+    #[test]
+    fn a_negative_zero_has_a_bit_set_in_types_that_have_one() {
+        fn check<T: Small>() {
+            let zeros = [T::negative_zero()];
+            let has_bit = HostView::new(&zeros).bytes().iter().any(|byte| *byte != 0);
+            assert_eq!(has_bit, T::DTYPE.is_float(), "{}", T::DTYPE);
+        }
+        for_each_type!(T => check::<T>());
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl<'a, T: Small> RankBuffers<'a, T> {
     /// Lets the next call use the next copy, and writes to the one that will be used last.
     pub(crate) fn rotate(&mut self) {
         let written = if self.plan.layout == Layout::InPlace { &mut self.recv } else { &mut self.send };
-        written.copy_mut(self.turn).fill(T::of(0));
+        written.copy_mut(self.turn).fill(T::negative_zero());
         self.turn = (self.turn + 1) % self.copies;
     }
 
@@ -132,11 +132,12 @@ impl<'a, T: Small> RankBuffers<'a, T> {
         comm.communicator().run(call, comm.options())
     }
 
-    /// Fills the buffers with zeros. Their repeated sums never become subnormal or infinite; such
-    /// numbers can be slower to add.
+    /// Fills the buffers with negative zeros. Their repeated sums never become subnormal or
+    /// infinite; such numbers can be slower to add. And they are not made of zero bits only, which
+    /// some processors write to memory in less time than other data.
     pub(crate) fn clear(&mut self) {
-        self.send.memory.fill(T::of(0));
-        self.recv.memory.fill(T::of(0));
+        self.send.memory.fill(T::negative_zero());
+        self.recv.memory.fill(T::negative_zero());
     }
 
     /// Makes the call with different contributions in every rank and element. Returns the number of
@@ -303,6 +304,29 @@ mod tests {
                     counts.into_iter().for_each(|count| check::<f32>(&plan, count));
                 }
             }
+        }
+    }
+
+    /// Otherwise, later calls of a measurement would add other numbers than the first.
+    #[test]
+    fn sums_of_the_measured_numbers_are_the_same_numbers() {
+        fn check<T: Small>(ranks: usize) {
+            let plan = plan(Collective::AllReduce, Layout::InPlace, ranks, T::DTYPE, ReduceOp::Sum);
+            let sums = comm::threads::run(ranks, |comm| {
+                let mut buffers = RankBuffers::<T>::new(&plan, &comm, 100).unwrap();
+                buffers.clear();
+                buffers.run(&comm, 0).unwrap();
+                buffers.recv().to_vec()
+            });
+            let expected = vec![T::negative_zero(); 100];
+            for sums in sums.unwrap() {
+                let [sums, expected] =
+                    [&sums, &expected].map(|numbers| bytemuck::cast_slice::<T, u8>(numbers));
+                assert_eq!(sums, expected, "{} of {ranks} ranks", T::DTYPE);
+            }
+        }
+        for ranks in [2, 3, 8] {
+            comm_sim::for_each_of_host!(T => check::<T>(ranks));
         }
     }
 

@@ -104,8 +104,8 @@ fn measure_all(wanted: &Wanted, rank: usize) -> Outcome<()> {
     for &bytes in &wanted.sizes {
         let mut buffer = vec![0.0; bytes / size_of::<f32>()];
         check(&group, &mut buffer)?;
-        // Sums of zeros never become subnormal or infinite, which take longer to add.
-        buffer.fill(0.0);
+        // As measure.h does.
+        buffer.fill(-0.0);
         let seconds = measure(&group, wanted, &mut buffer)?;
         if rank == 0 {
             let (ranks, us) = (wanted.ranks, seconds * 1e6);
