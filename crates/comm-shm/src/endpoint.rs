@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use comm_core::{Error, Group, GroupId, Result};
 use comm_mesh::Mesh;
-use comm_rendezvous::{Endpoint, Watch, random_bytes};
+use comm_rendezvous::{Endpoint, Processors, Watch, random_bytes};
 
 use crate::config::SharedMemoryConfig;
 use crate::fabric::SharedMemoryFabric;
@@ -60,9 +60,11 @@ impl Endpoint for SharedMemoryEndpoint {
         let (listener, identity, obstacle) = match own {
             Ok((own, listener)) => {
                 let here = |record: &Record| record.0.filter(|location| location.host == own.host);
-                let members =
-                    records.iter().map(|record| here(record).map(|location| location.member)).collect();
-                let identity = Identity { rank: group.rank(), token: own.member.token, members };
+                let locations = records.iter().map(here);
+                let members = locations.clone().map(|here| here.map(|location| location.member)).collect();
+                let processors = locations.flatten().map(|location| location.processors);
+                let processors = Processors::count_together(processors);
+                let identity = Identity { rank: group.rank(), token: own.member.token, members, processors };
                 (Some(listener), identity, None)
             }
             Err(obstacle) => (None, Identity::alone(group.rank()), Some(obstacle)),
@@ -80,5 +82,5 @@ fn listen(config: &RendezvousConfig) -> Result<(Location, OwnedFd)> {
     let member = Address { listener: random()?, token: random()? };
     let listener = socket::listen(member.listener).map_err(|e| Error::io("listen on a Unix socket", e))?;
     Segment::create(rustix::param::page_size()).map_err(|e| Error::io("allocate shared memory", e))?;
-    Ok((Location { host, member }, listener))
+    Ok((Location { host, member, processors: Processors::of_this_thread() }, listener))
 }

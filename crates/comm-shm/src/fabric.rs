@@ -169,7 +169,7 @@ impl Fabric for SharedMemoryFabric {
     /// algorithms come close to the fastest ones on machines with 2 cores; `commctl perf
     /// --calibrate` measures the actual values.
     fn links(&self) -> LinkModel {
-        let processors = self.mesh.protocol().processors;
+        let processors = self.mesh.protocol().identity.processors;
         let staged_from = self.config().has_regions().then_some(SharedMemoryConfig::STAGED_PIECE_BYTES);
         LinkModel { staged_from, ..LinkModel::on_hosts(&self.hosts, LINK, REDUCE, processors) }
     }

@@ -1,5 +1,7 @@
 //! The identity of this rank, and the authorization of its peers.
 
+use std::num::NonZero;
+
 use crate::hello::{ChannelKey, Hello};
 use crate::record::Address;
 
@@ -11,12 +13,16 @@ pub(crate) struct Identity {
     pub(crate) token: u128,
     /// The addresses of all ranks; `None` for those on other hosts.
     pub(crate) members: Vec<Option<Address>>,
+    /// The number of processors that the ranks of this host may use together, if the system reports
+    /// it.
+    pub(crate) processors: Option<NonZero<usize>>,
 }
 
 impl Identity {
     /// Returns the identity of a rank that shares memory with no other.
-    pub(crate) const fn alone(rank: usize) -> Self {
-        Self { rank, token: 0, members: Vec::new() }
+    pub(crate) fn alone(rank: usize) -> Self {
+        let processors = std::thread::available_parallelism().ok();
+        Self { rank, token: 0, members: Vec::new(), processors }
     }
 
     /// Returns the hello for a connection to a member.

@@ -40,8 +40,6 @@ const NOBODY: Address = Address { listener: 0, token: 0 };
 pub(crate) struct SharedMemoryProtocol {
     pub(crate) identity: Identity,
     pub(crate) config: SharedMemoryConfig,
-    /// The number of processors that this process may use, if the system reports it.
-    pub(crate) processors: Option<NonZero<usize>>,
     /// Memory that neighbours can read in place.
     pub(crate) regions: Arc<Regions>,
     pub(crate) processes: Arc<Processes>,
@@ -60,9 +58,8 @@ type PendingHandshake = HandshakeState<OwnedFd, Accepted>;
 
 impl SharedMemoryProtocol {
     pub(crate) fn new(identity: Identity, config: SharedMemoryConfig) -> Self {
-        let processors = std::thread::available_parallelism().ok();
         let regions = Arc::new(Regions::new(config.heap_piece_bytes()));
-        Self { identity, config, processors, regions, processes: Arc::default() }
+        Self { identity, config, regions, processes: Arc::default() }
     }
 
     fn member(&self, world_rank: usize) -> Option<Address> {
@@ -136,7 +133,7 @@ impl Protocol for SharedMemoryProtocol {
     }
 
     fn connect(&self, key: ChannelKey, to: ConnId, peers: usize) -> Connector {
-        let processors = self.processors.map_or(usize::MAX, NonZero::get);
+        let processors = self.identity.processors.map_or(usize::MAX, NonZero::get);
         let capacity = self.config.capacity(key.channel.kind, 1 + peers, processors);
         let member = self.member(to.world_rank).unwrap_or(NOBODY);
         let hello = self.identity.hello(member, key, capacity);

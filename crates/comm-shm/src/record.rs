@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use comm_rendezvous::Processors;
+
 use crate::host::HostId;
 
 /// The first field of every record: the version of the format.
-const VERSION: &str = "12";
+const VERSION: &str = "13";
 
 /// The address of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +18,12 @@ pub(crate) struct Address {
     pub(crate) token: u128,
 }
 
-/// The host and address at which a rank shares memory.
+/// The host and address at which a rank shares memory, and its processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) host: HostId,
     pub(crate) member: Address,
+    pub(crate) processors: Processors,
 }
 
 /// The record of a process: the location at which it shares memory, if it can share any.
@@ -34,8 +37,8 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION} ")?;
         match self.0 {
-            Some(Location { host, member: Address { listener, token } }) => {
-                write!(f, "{host} {listener:032x} {token:032x}")
+            Some(Location { host, member: Address { listener, token }, processors }) => {
+                write!(f, "{host} {listener:032x} {token:032x} {processors}")
             }
             None => f.write_str(NO_LOCATION),
         }
@@ -52,7 +55,8 @@ impl Record {
             host => {
                 let mut number = || u128::from_str_radix(fields.next()?, 16).ok();
                 let host = host.parse().ok()?;
-                Some(Location { host, member: Address { listener: number()?, token: number()? } })
+                let member = Address { listener: number()?, token: number()? };
+                Some(Location { host, member, processors: Processors::parse(fields.next()?)? })
             }
         };
         (version == VERSION && fields.next().is_none()).then_some(Self(location))
@@ -66,7 +70,8 @@ mod tests {
 
     fn record() -> Record {
         let host = "0000000000000000000000000000000b.4026531833.4026531837.1000".parse().unwrap();
-        Record(Some(Location { host, member: Address { listener: 0xd, token: u128::MAX } }))
+        let member = Address { listener: 0xd, token: u128::MAX };
+        Record(Some(Location { host, member, processors: Processors::parse("f0").unwrap() }))
     }
 
     comm_sim::hostile_bytes!(records_are_read_as_they_were_written: [record(), Record(None)],
@@ -77,11 +82,18 @@ mod tests {
         let text = record().to_string();
         assert_eq!(
             text,
-            "12 0000000000000000000000000000000b.4026531833.4026531837.1000 \
-             0000000000000000000000000000000d ffffffffffffffffffffffffffffffff"
+            "13 0000000000000000000000000000000b.4026531833.4026531837.1000 \
+             0000000000000000000000000000000d ffffffffffffffffffffffffffffffff f0"
         );
-        assert_eq!(Record(None).to_string(), "12 -");
-        for other in ["", "12", "12 - 0", &text.replacen("12", "11", 1), &format!("{text} more")] {
+        assert_eq!(Record(None).to_string(), "13 -");
+        for other in [
+            "",
+            "13",
+            "13 - 0",
+            &text.replacen("13", "12", 1),
+            &format!("{text} more"),
+            &text.replace(" f0", ""),
+        ] {
             assert_eq!(Record::parse(other), None, "{other:?}");
         }
     }

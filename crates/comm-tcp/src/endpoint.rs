@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use comm_core::{Error, Group, Result};
 use comm_mesh::Mesh;
-use comm_rendezvous::{Endpoint, Watch, random_bytes};
+use comm_rendezvous::{Endpoint, Processors, Watch, random_bytes};
 use socket2::Socket;
 
 use crate::config::TcpConfig;
@@ -58,7 +58,8 @@ impl TcpEndpoint {
         let (other_listeners, others): (Vec<_>, _) =
             listen_on_others(config, local, &options)?.into_iter().unzip();
         let address = SocketAddr::new(publish, local.port());
-        let own = Record { process: random_number()?, address, others };
+        let processors = Processors::of_this_thread();
+        let own = Record { process: random_number()?, processors, address, others };
         let (job, protection) = (config.member.job, config.protection());
         let listeners = [listener].into_iter().chain(other_listeners).collect();
         Ok(Self { group, config: config.tcp.clone(), listeners, job, protection, own })

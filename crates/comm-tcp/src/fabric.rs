@@ -120,7 +120,7 @@ impl Fabric for TcpFabric {
     fn links(&self) -> LinkModel {
         let link = Link { latency: 6e-6, overhead: 4e-6, per_byte: 3.5e-10 };
         let hosts: Vec<IpAddr> = self.addresses().iter().map(SocketAddr::ip).collect();
-        LinkModel::on_hosts(&hosts, link, 1e-10, std::thread::available_parallelism().ok())
+        LinkModel::on_hosts(&hosts, link, 1e-10, self.mesh.protocol().identity.processors())
     }
 
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {

@@ -1,7 +1,10 @@
 //! The identity of this rank, and the authorization of its peers.
 
+use std::num::NonZero;
+
 use comm_core::{ChannelId, ChannelKind, Refusal};
 use comm_mesh::{ASK_INDEX, Destination};
+use comm_rendezvous::Processors;
 
 use crate::config::TcpConfig;
 use crate::hello::{Hello, Purpose};
@@ -19,6 +22,15 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// Returns the number of processors that the ranks of this host may use together, if the system
+    /// reports it.
+    pub(crate) fn processors(&self) -> Option<NonZero<usize>> {
+        let host = |member: &Record| member.address.ip();
+        let own = self.members.get(self.rank).map(host);
+        let here = self.members.iter().filter(|member| Some(host(member)) == own);
+        Processors::count_together(here.map(|member| member.processors))
+    }
+
     /// Returns the hello for a connection to a member: that with which the channel is opened, one
     /// of another number that is added to a stream, or one that asks the member to connect.
     pub(crate) fn hello(&self, to: usize, channel: ChannelId, socket: u8) -> Hello {
@@ -81,7 +93,12 @@ mod tests {
 
     fn identity(rank: usize) -> Identity {
         let address = "127.0.0.1:1".parse().unwrap();
-        let member = |rank: u8| Record { process: u64::from(rank) + 100, address, others: Vec::new() };
+        let member = |rank: u8| Record {
+            process: u64::from(rank) + 100,
+            processors: Processors::default(),
+            address,
+            others: Vec::new(),
+        };
         Identity { rank, job: 7, protection: ProtectionConfig::NONE, members: (0..2).map(member).collect() }
     }
 

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use comm_rendezvous::Processors;
+
 /// The first field of every record: the version of the format.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 /// The most addresses of a rank.
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
@@ -13,6 +15,7 @@ pub(crate) const ADDRESSES_MAX: usize = 8;
 pub(crate) struct Record {
     /// A number that only this process has.
     pub(crate) process: u64,
+    pub(crate) processors: Processors,
     /// The address to which channels are opened.
     pub(crate) address: SocketAddr,
     /// The addresses of other interfaces, to which sockets may be added.
@@ -21,8 +24,8 @@ pub(crate) struct Record {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, address, others } = self;
-        write!(f, "{VERSION} {process:016x} {address}")?;
+        let Self { process, processors, address, others } = self;
+        write!(f, "{VERSION} {process:016x} {processors} {address}")?;
         others.iter().try_for_each(|other| write!(f, " {other}"))
     }
 }
@@ -33,10 +36,11 @@ impl Record {
         let mut fields = text.split(' ');
         let version = fields.next()?;
         let process = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let processors = Processors::parse(fields.next()?)?;
         let address = fields.next()?.parse().ok()?;
         let others: Vec<SocketAddr> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
         let is_valid = version == VERSION && others.len() < ADDRESSES_MAX;
-        is_valid.then_some(Self { process, address, others })
+        is_valid.then_some(Self { process, processors, address, others })
     }
 
     /// All addresses, first the one to which channels are opened.
@@ -51,7 +55,8 @@ mod tests {
 
     fn member(address: &str, others: &[&str]) -> Record {
         let parse = |address: &&str| address.parse().unwrap();
-        Record { process: 0xfeed, address: parse(&address), others: others.iter().map(parse).collect() }
+        let (address, others) = (parse(&address), others.iter().map(parse).collect());
+        Record { process: 0xfeed, processors: Processors::parse("c").unwrap(), address, others }
     }
 
     comm_sim::hostile_bytes!(records_are_read_as_they_were_written:
@@ -60,21 +65,22 @@ mod tests {
 
     #[test]
     fn a_record_has_the_text_of_the_format() {
-        assert_eq!(member("10.0.0.1:4000", &[]).to_string(), "4 000000000000feed 10.0.0.1:4000");
+        assert_eq!(member("10.0.0.1:4000", &[]).to_string(), "5 000000000000feed c 10.0.0.1:4000");
         let several = member("10.0.0.1:4000", &["10.1.0.1:4000", "[fd00::2]:5"]);
-        assert_eq!(several.to_string(), "4 000000000000feed 10.0.0.1:4000 10.1.0.1:4000 [fd00::2]:5");
+        assert_eq!(several.to_string(), "5 000000000000feed c 10.0.0.1:4000 10.1.0.1:4000 [fd00::2]:5");
     }
 
     #[test]
     fn other_texts_are_refused() {
         for text in [
             "",
-            "4 feed",
-            "4 feed 10.0.0.1:4000 1",
-            "4 feed 10.0.0.1:4000 ",
-            "4 feed nowhere",
-            "4 feet 10.0.0.1:4000",
-            "3 feed 10.0.0.1:4000",
+            "5 feed c",
+            "5 feed 10.0.0.1:4000",
+            "5 feed c 10.0.0.1:4000 1",
+            "5 feed c 10.0.0.1:4000 ",
+            "5 feed c nowhere",
+            "5 feet c 10.0.0.1:4000",
+            "4 feed c 10.0.0.1:4000",
         ] {
             assert_eq!(Record::parse(text), None, "{text:?}");
         }

@@ -122,10 +122,17 @@ pub(crate) fn check_reach(members: &[Record]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use comm_rendezvous::Processors;
+
     use super::*;
 
     fn members(addresses: &[&str]) -> Vec<Record> {
-        let member = |a: &&str| Record { process: 0, address: a.parse().unwrap(), others: Vec::new() };
+        let member = |a: &&str| Record {
+            process: 0,
+            processors: Processors::default(),
+            address: a.parse().unwrap(),
+            others: Vec::new(),
+        };
         addresses.iter().map(member).collect()
     }
 

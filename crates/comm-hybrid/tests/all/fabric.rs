@@ -13,6 +13,7 @@ use comm_hybrid::{HybridFabric, HybridTransport, Path};
 use comm_sim::AlteredStore;
 use comm_sim::conformance::introduce;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Checks that every member receives from every other, and from no other rank.
 fn try_out(transport: &mut HybridTransport) {
@@ -40,6 +41,26 @@ fn ranks_however_spread_meet_and_open_channels() {
                 assert!(fabric.obstacle().is_none());
             });
         }
+    }
+}
+
+/// Launchers bind each rank to its own cores. Ranks that knew no others would choose algorithms for
+/// ranks that share a processor.
+#[test]
+fn ranks_that_are_bound_to_processors_know_those_of_their_host() {
+    let all = sched_getaffinity(None).unwrap();
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor)).collect();
+    for hosts in ["aa", "aabb"] {
+        let (_server, store) = store();
+        let bound = |rank: usize| {
+            let mut only = CpuSet::new();
+            only.set(all[rank % all.len()]);
+            sched_setaffinity(None, &only).unwrap();
+            let config = config(rank, hosts.len(), &hosts[rank..=rank]);
+            HybridFabric::rendezvous(&store, &config).unwrap().links().processors
+        };
+        let found = comm_sim::run_each((0..hosts.len()).collect(), bound);
+        assert_eq!(found, vec![all.len().min(hosts.len()); hosts.len()], "{hosts}");
     }
 }
 
@@ -208,7 +229,7 @@ fn a_rank_without_shared_memory_is_reached_over_tcp() {
         // Its entry states that it cannot share memory.
         let own = format!("/records/{without}");
         let value = |key: &str, value: Vec<u8>| match value.iter().position(|byte| *byte == b'\t') {
-            Some(tcp) if key.ends_with(&own) => [b"12 -", &value[tcp..]].concat(),
+            Some(tcp) if key.ends_with(&own) => [b"13 -", &value[tcp..]].concat(),
             _ => value,
         };
         let store = AlteredStore { store, value };

@@ -22,7 +22,7 @@ struct Rank {
 fn rank_zero() -> Rank {
     let listener = u128::from_ne_bytes(random_bytes().unwrap());
     let members = vec![Some(Address { listener, token: 1 }), Some(Address { listener: 0, token: 2 })];
-    let identity = Identity { rank: 0, token: 1, members };
+    let identity = Identity { rank: 0, token: 1, members, processors: None };
     let protocol = SharedMemoryProtocol::new(identity, SharedMemoryConfig::default());
     let acceptor = Acceptor::new([socket::listen(listener).unwrap()]).unwrap();
     Rank { protocol, acceptor, listener }
