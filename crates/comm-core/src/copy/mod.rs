@@ -5,12 +5,13 @@
 //! size of a page, is up to 31 bytes after the source. That is common: memory shared between ranks
 //! begins at a page, and `malloc` places a large buffer 16 bytes after the start of one. Blocks
 //! that lie so are copied in pieces for which glibc uses loads and stores, which are as fast as
-//! `rep movsb` is otherwise.
+//! `rep movsb` is otherwise. On Zen 5, `rep movsb` is slowed down far less, and faster than pieces.
 #![expect(unsafe_code, reason = "memory that another process can write is copied by address")]
 
 mod non_temporal;
 
 use std::ptr::copy_nonoverlapping;
+use std::sync::LazyLock;
 
 pub use non_temporal::copy_raw_non_temporal;
 
@@ -53,7 +54,7 @@ pub fn copy_non_temporal<T: Copy>(into: &mut [T], from: &[T]) {
 /// `from` must be readable and `into` writable for `len` bytes, and the two must not overlap.
 #[inline]
 pub unsafe fn copy_raw(from: *const u8, into: *mut u8, len: usize) {
-    if len <= WHOLE_MAX || !is_slow(from, into) {
+    if len <= WHOLE_MAX || !is_slow(from, into) || !*PIECES_ARE_FASTER {
         // SAFETY: as the caller promises.
         unsafe { copy_nonoverlapping(from, into, len) };
     } else {
@@ -65,6 +66,27 @@ pub unsafe fn copy_raw(from: *const u8, into: *mut u8, len: usize) {
 fn is_slow(from: *const u8, into: *const u8) -> bool {
     let distance = into.addr().wrapping_sub(from.addr()) % PAGE;
     (1..SLOW_BELOW).contains(&distance)
+}
+
+/// Whether this processor copies pieces faster than blocks that lie so.
+static PIECES_ARE_FASTER: LazyLock<bool> = LazyLock::new(|| !is_zen_5());
+
+/// Whether this is a processor of AMD's family 0x1a.
+#[cfg(target_arch = "x86_64")]
+fn is_zen_5() -> bool {
+    use std::arch::x86_64::__cpuid;
+
+    let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
+    // "AuthenticAMD"
+    let is_amd = [vendor.ebx, vendor.edx, vendor.ecx] == [0x6874_7541, 0x6974_6e65, 0x444d_4163];
+    let (base, extended) = (version >> 8 & 0xf, version >> 20 & 0xff);
+    is_amd && base == 0xf && extended == 0x1a - 0xf
+}
+
+/// Whether this is a processor of AMD's family 0x1a.
+#[cfg(not(target_arch = "x86_64"))]
+const fn is_zen_5() -> bool {
+    false
 }
 
 /// # Safety
@@ -92,9 +114,13 @@ mod tests {
                 let at = (base + distance) % PAGE;
                 let is_slow = is_slow(from.as_ptr(), into[at..].as_ptr());
                 assert_eq!(is_slow, (1..64).contains(&distance), "{distance}");
-                copy(&mut into[at..at + len], &from[..len]);
-                assert_eq!(into[at..at + len], from[..len], "{distance} {len}");
-                assert!(into[..at].iter().chain(&into[at + len..]).all(|byte| *byte == 0));
+                for copy in [copy_raw, copy_in_pieces] {
+                    into.fill(0);
+                    // SAFETY: both vectors have that many bytes from there.
+                    unsafe { copy(from.as_ptr(), into[at..].as_mut_ptr(), len) };
+                    assert_eq!(into[at..at + len], from[..len], "{distance} {len}");
+                    assert!(into[..at].iter().chain(&into[at + len..]).all(|byte| *byte == 0));
+                }
             }
         }
     }
