@@ -4,8 +4,9 @@
 //! Every number is the best of several tries, so that it shows the speed of the undisturbed
 //! machine.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod copies;
 mod exchange;
 mod memory;
 mod shared;

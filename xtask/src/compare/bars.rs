@@ -273,7 +273,7 @@ mod tests {
             Record::RoundLimit(RoundLimit { round: 1, case, limit })
         };
         let records = |exchange| {
-            [4, 16, 1024]
+            [4, 8, 1024]
                 .iter()
                 .flat_map(|bytes| [time("comm-shm", *bytes, 1.0), time("openmpi", *bytes, 1.0)])
                 .chain([limit(exchange)])

@@ -17,8 +17,10 @@ pub(crate) const TCP_LIMIT: &str = "limit-tcp";
 const FROM_MEMORY: usize = 4 << 20;
 /// Up to this size, a call is compared with the round trip of a flag.
 const EMPTY: usize = 4;
-/// Up to this size, the bytes that a rank sends in a call of two ranks take as long as their cache
-/// lines.
+/// Up to this size, the bytes that a rank sends in a call of two ranks take as long as their copies
+/// between two threads.
+const COPIED: usize = 1 << 20;
+/// Up to this size, the bytes that a rank sends over TCP take no longer than one.
 const FEW_LINES: usize = 256;
 /// From this size on, a call over TCP takes as long as its copies.
 const STREAMED: usize = 1 << 20;
@@ -48,16 +50,16 @@ impl Bound {
         }
     }
 
-    /// Returns the limit of a call over shared memory. `None` for sizes at which caches and
-    /// synchronization both matter.
+    /// Returns the limit of a call over shared memory. `None` for sizes and numbers of ranks for
+    /// which none is known.
     fn of_shared_memory(case: Case, bytes: usize) -> Option<Self> {
         let Case { collective, ranks, .. } = case;
-        let is_short = ranks == 2 && sent_bytes(collective, bytes) <= FEW_LINES;
+        let is_copied = ranks == 2 && sent_bytes(collective, bytes) <= COPIED && bytes < FROM_MEMORY;
         match collective {
-            Collective::SendRecv => is_short.then_some(Self::Message),
+            Collective::SendRecv => is_copied.then_some(Self::Message),
             // The root waits for nobody, so no call has a least time.
             Collective::Broadcast => (bytes >= FROM_MEMORY).then_some(Self::Triad),
-            _ if is_short => Some(Self::Exchange),
+            _ if is_copied => Some(Self::Exchange),
             Collective::Barrier => None,
             _ => (bytes >= FROM_MEMORY).then_some(Self::Triad),
         }
@@ -144,13 +146,10 @@ impl Bounds {
     /// Returns the least time of a call over shared memory in microseconds.
     pub(crate) fn shared_memory(&self, case: Case, bytes: usize) -> Option<f64> {
         let Case { collective, ranks, .. } = case;
-        // A call of more bytes than were measured takes no less.
-        let at_most = |times: &BTreeMap<usize, f64>| {
-            times.range(..=sent_bytes(collective, bytes)).next_back().map(|(_, time)| *time)
-        };
+        let sent = sent_bytes(collective, bytes);
         match Bound::of_shared_memory(case, bytes)? {
-            Bound::Exchange => at_most(&self.exchanges),
-            Bound::Message => at_most(&self.messages),
+            Bound::Exchange => least_time(&self.exchanges, sent),
+            Bound::Message => least_time(&self.messages, sent),
             _ => {
                 let (_, bandwidth) = self.memory.range(..=ranks).next_back()?;
                 Some(bytes_through_memory(collective, ranks) as f64 * bytes as f64 / bandwidth * 1e-3)
@@ -175,6 +174,16 @@ impl Bounds {
             }
         }
     }
+}
+
+/// Returns the least time for a number of bytes, if a size of at least half of it was measured: a
+/// larger call takes no less, and no call has to take longer than two of half its size.
+fn least_time(times: &BTreeMap<usize, f64>, bytes: usize) -> Option<f64> {
+    let (measured, time) =
+        times.range(..=bytes).next_back().filter(|(measured, _)| 2 * **measured >= bytes)?;
+    let half = times.contains_key(&(measured / 2)).then_some(measured / 2).filter(|half| *half > 0);
+    let of_halves = half.and_then(|half| least_time(times, half)).map_or(f64::INFINITY, |time| 2.0 * time);
+    Some(time.min(of_halves))
 }
 
 /// Returns the number of threads in the detail of a limit, such as `64 MiB, 2 threads`.
@@ -261,19 +270,31 @@ mod tests {
     }
 
     #[test]
-    fn small_calls_of_two_ranks_are_bounded_by_what_each_sends() {
+    fn calls_of_two_ranks_are_bounded_by_what_each_sends() {
         let exchange = |detail, value| limit("exchange in memory", detail, value);
         let bounds = bounds(&[
             exchange("0 B", 0.1),
             exchange("4 B", 0.2),
             exchange("256 B", 0.3),
+            exchange("512 B", 0.5),
+            exchange("1024 B", 1.2),
+            exchange("1048576 B", 50.0),
             limit("message in memory", "4 B", 0.05),
         ]);
         let of = |collective, bytes| bounds.shared_memory(case(collective, 2), bytes);
         assert_eq!(of(Collective::Barrier, 0), Some(0.1));
-        assert_eq!((of(Collective::AllReduce, 4), of(Collective::AllReduce, 255)), (Some(0.2), Some(0.2)));
-        assert_eq!((of(Collective::AllReduce, 256), of(Collective::AllReduce, 257)), (Some(0.3), None));
+        let all_reduces =
+            [4, 8, 9, 256, 512, 513, 1 << 20, (1 << 20) + 4].map(|bytes| of(Collective::AllReduce, bytes));
+        assert_eq!(
+            all_reduces,
+            [Some(0.2), Some(0.2), None, Some(0.3), Some(0.5), Some(0.5), Some(50.0), None]
+        );
+        assert_eq!(of(Collective::AllReduce, 1024), Some(1.0), "twice the half");
         assert_eq!((of(Collective::AllGather, 8), of(Collective::AllGather, 512)), (Some(0.2), Some(0.3)));
+        assert_eq!(
+            (of(Collective::AllGather, 2 << 20), of(Collective::AllGather, 4 << 20)),
+            (Some(50.0), None)
+        );
         assert_eq!((of(Collective::SendRecv, 4), of(Collective::SendRecv, 512)), (Some(0.05), None));
         assert_eq!(of(Collective::Broadcast, 4), None);
         assert_eq!(bounds.shared_memory(case(Collective::AllReduce, 4), 4), None);
@@ -312,6 +333,7 @@ mod tests {
         assert_eq!(arguments(case(Collective::Barrier, 2), &[0], both), ["flag", "exchange", "tcp-exchange"]);
         assert!(arguments(case(Collective::Barrier, 4), &[0], both).is_empty());
         assert_eq!(arguments(case(Collective::SendRecv, 2), &sizes, both), ["message", "tcp-trip"]);
-        assert!(arguments(case(Collective::SendRecv, 2), &sizes[1..], both).is_empty());
+        assert_eq!(arguments(case(Collective::SendRecv, 2), &sizes[1..], both), ["message"]);
+        assert!(arguments(case(Collective::SendRecv, 2), &sizes[2..], both).is_empty());
     }
 }

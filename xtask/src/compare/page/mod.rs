@@ -25,7 +25,8 @@ message from one rank to another: half the time of one there and one back. *Best
 fastest MPI in a round, with default settings; the *tuned* ones are configured to keep allocated memory. *oneccl* is oneCCL over Intel \
 MPI. With more ranks than cores, Open MPI, Intel MPI and oneCCL are told to yield, and MPICH is not measured, because its ranks only \
 spin. *Limit* is the time of the bytes which a collective reads and writes at least, at the bandwidth of memory that as many threads as \
-ranks measured, or, for two ranks that send each other up to 256 B, the time that two threads take to write and read so many bytes; \
+ranks measured, or, for two ranks that send each other up to 1 MiB, the time that two threads take to copy so many bytes into memory that \
+both share, and out of it; \
 *flag* is the round trip of a flag, and *limit-tcp* is the time of the copies of a TCP connection, or, for two ranks that send each other \
 up to 256 B, that of one byte. All are measured in each round directly before the libraries, but only once in runs of earlier versions. \
 The host of a virtual machine may move its cores while the libraries take turns, so that they share a cache or not: if the time of a \
