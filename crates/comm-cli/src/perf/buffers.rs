@@ -1,6 +1,6 @@
 //! The buffers of one rank, the call on them, and the expected result.
 
-use std::ops::{DerefMut, Range};
+use std::ops::{Deref, DerefMut, Range};
 
 use comm::{Buffers, Call, Collective, Comm, Counts, Element, HostView, HostViewMut, ReduceOp};
 use comm_sim::exact::{self, Small};
@@ -48,12 +48,12 @@ struct Rotation<T> {
     stride: usize,
 }
 
-impl<T: Small> Rotation<T> {
-    /// The distance between copies is a multiple of this, so that all are aligned alike.
-    const ALIGNMENT: usize = 4096;
+/// The alignment of buffers and of their copies: a page, as in other benchmarks of collectives.
+const ALIGNMENT: usize = 4096;
 
+impl<T: Small> Rotation<T> {
     fn new(comm: Option<&Comm>, len: usize, copies: usize) -> Result<Self> {
-        let stride = if copies > 1 { len.next_multiple_of(Self::ALIGNMENT / size_of::<T>()) } else { len };
+        let stride = if copies > 1 { len.next_multiple_of(ALIGNMENT / size_of::<T>()) } else { len };
         let elements = stride.saturating_mul(copies);
         Ok(Self { memory: allocate(comm, elements)?, len, stride })
     }
@@ -232,12 +232,34 @@ pub(super) fn allocate<T: Small>(comm: Option<&Comm>, len: usize) -> Result<Memo
         buffer.fill(T::of(UNTOUCHED));
         return Ok(Box::new(buffer));
     }
-    let mut buffer = Vec::new();
+    let mut memory = Vec::new();
     let no_memory =
         |_| CliError::usage(format!("--max: no memory for {len} elements of {}", <T as Element>::DTYPE));
-    buffer.try_reserve_exact(len).map_err(no_memory)?;
-    buffer.resize(len, T::of(UNTOUCHED));
-    Ok(Box::new(buffer))
+    let longer = len.saturating_add(ALIGNMENT / size_of::<T>());
+    memory.try_reserve_exact(longer).map_err(no_memory)?;
+    memory.resize(longer, T::of(UNTOUCHED));
+    let start = memory.as_ptr().align_offset(ALIGNMENT).min(longer - len);
+    Ok(Box::new(Aligned { memory, range: start..start + len }))
+}
+
+/// The part of a vector that begins at a page.
+struct Aligned<T> {
+    memory: Vec<T>,
+    range: Range<usize>,
+}
+
+impl<T> Deref for Aligned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.memory[self.range.clone()]
+    }
+}
+
+impl<T> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.memory[self.range.clone()]
+    }
 }
 
 #[cfg(test)]
@@ -289,6 +311,14 @@ mod tests {
         });
         for (rank, (right, wrong, damaged)) in found.unwrap().into_iter().enumerate() {
             assert_eq!((right, wrong), (0, damaged), "rank {rank}, {count} elements of {plan:?}");
+        }
+    }
+
+    #[test]
+    fn buffers_begin_at_a_page() {
+        for len in [0, 1, 1000, 100_000] {
+            let buffer = allocate::<bf16>(None, len).unwrap();
+            assert_eq!((buffer.as_ptr().addr() % ALIGNMENT, buffer.len()), (0, len));
         }
     }
 
