@@ -184,14 +184,14 @@ fn limits(name: &'static str, pattern: Pattern, part: f64) -> Vec<Limit> {
     let settle = Size::words(0, SETTLE_TRIES);
     let of_words = WORD_SIZES.into_iter().map(|bytes| Size::words(bytes, TRIES));
     let sizes = [settle].into_iter().chain(of_words).chain(COPY_SIZES.into_iter().map(Size::copies));
-    let (firsts, seconds): (Vec<_>, Vec<_>) = sizes
+    let (here, there): (Vec<_>, Vec<_>) = sizes
         .map(|Size { bytes, calls, tries, ends: [first, second] }| {
             ((bytes, calls, tries, first), (calls * tries, second))
         })
         .unzip();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for (calls, mut end) in seconds {
+            for (calls, mut end) in there {
                 (1..=calls).for_each(|call| pattern.second(&mut *end, call));
             }
         });
@@ -199,7 +199,7 @@ fn limits(name: &'static str, pattern: Pattern, part: f64) -> Vec<Limit> {
             let seconds = (0..tries).map(|at| seconds_per_call(pattern, &mut *end, at * calls + 1, calls));
             Limit::time(name, format!("{bytes} B"), part * seconds.fold(f64::INFINITY, f64::min))
         };
-        firsts.into_iter().map(best).skip(1).collect()
+        here.into_iter().map(best).skip(1).collect()
     })
 }
 
