@@ -63,7 +63,7 @@ pub(super) fn picture(comparison: &Comparison, collective: Collective) -> Option
     let panels: Vec<Panel> = charts.collect();
     let ranks: BTreeSet<usize> = cases.iter().map(|case| case.ranks).collect();
     (!panels.is_empty()).then(|| Figure {
-        title: format!("{collective}: below 1, a library is faster than every peer"),
+        title: format!("{collective} relative to the fastest peer"),
         panel_size: (440, 330),
         columns: ranks.len(),
         panels,
