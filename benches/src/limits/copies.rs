@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exchange::{End, wait_for};
 
+/// The alignment of all memory. Copies between memory that lies alike in its pages are fastest.
+const PAGE: usize = 4096;
 /// The bytes that are announced together: so few that the reader soon begins, but enough that the
 /// line of the announcement hardly counts.
-const PART: usize = 16 << 10;
+const PART: usize = 3 * PAGE;
 
-/// A part of a message, which begins at a page, as copies are fastest.
+/// A part of a message.
 #[repr(align(4096))]
 struct Part(UnsafeCell<[u8; PART]>);
 
@@ -38,6 +40,13 @@ impl Stream {
     }
 }
 
+/// Returns the bytes from the first page on, a page less than there are.
+fn from_page(memory: &mut [u8]) -> &mut [u8] {
+    let start = memory.as_ptr().align_offset(PAGE).min(PAGE);
+    let end = memory.len() - PAGE + start;
+    &mut memory[start..end]
+}
+
 /// Copies between memory of its own and the streams.
 pub(crate) struct Copies {
     ours: Arc<Stream>,
@@ -48,14 +57,15 @@ pub(crate) struct Copies {
 
 impl Copies {
     pub(crate) fn new(ours: Arc<Stream>, theirs: Arc<Stream>, bytes: usize) -> Self {
-        Self { ours, theirs, sent: vec![1; bytes], received: vec![1; bytes] }
+        Self { ours, theirs, sent: vec![1; bytes + PAGE], received: vec![1; bytes + PAGE] }
     }
 }
 
 impl End for Copies {
     fn write(&mut self, call: u64) {
-        self.sent.iter_mut().last().into_iter().for_each(|last| *last = call as u8);
-        for ((announcement, part), bytes) in self.ours.parts(call).zip(self.sent.chunks(PART)) {
+        let sent = from_page(&mut self.sent);
+        sent.iter_mut().last().into_iter().for_each(|last| *last = call as u8);
+        for ((announcement, part), bytes) in self.ours.parts(call).zip(sent.chunks(PART)) {
             // SAFETY: a chunk is at most as long as a part. Its reader has read it two calls ago,
             // because it has answered the last call since.
             unsafe { copy_nonoverlapping(bytes.as_ptr(), part, bytes.len()) };
@@ -64,12 +74,13 @@ impl End for Copies {
     }
 
     fn read(&mut self, call: u64) {
-        for ((announcement, part), bytes) in self.theirs.parts(call).zip(self.received.chunks_mut(PART)) {
+        let received = from_page(&mut self.received);
+        for ((announcement, part), bytes) in self.theirs.parts(call).zip(received.chunks_mut(PART)) {
             wait_for(announcement, call);
             // SAFETY: a chunk is at most as long as a part. Its writer has announced it, and does
             // not write it again before this thread has answered.
             unsafe { copy_nonoverlapping(part.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
         }
-        assert_eq!(self.received.last(), Some(&(call as u8)), "the message of another call");
+        assert_eq!(received.last(), Some(&(call as u8)), "the message of another call");
     }
 }
