@@ -211,5 +211,6 @@ mod tests {
         let region = regions.find(allocation.bytes()).unwrap().0.owner().unwrap();
         drop(allocation);
         assert!(region.upgrade().is_none() && regions.by_address.read().unwrap().is_empty());
+        assert_eq!(regions.count.load(Ordering::Relaxed), 0, "or later searches would take the lock");
     }
 }

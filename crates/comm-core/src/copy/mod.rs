@@ -5,7 +5,8 @@
 //! size of a page, is up to 31 bytes after the source. That is common: memory shared between ranks
 //! begins at a page, and `malloc` places a large buffer 16 bytes after the start of one. Blocks
 //! that lie so are copied in pieces for which glibc uses loads and stores, which are as fast as
-//! `rep movsb` is otherwise. On Zen 5, `rep movsb` is slowed down far less, and faster than pieces.
+//! `rep movsb` is otherwise. On Zen 5, `rep movsb` is slowed down far less, and beyond the
+//! first-level cache it is faster than pieces.
 #![expect(unsafe_code, reason = "memory that another process can write is copied by address")]
 
 mod non_temporal;
