@@ -96,12 +96,13 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the options of `commctl perf`.
+    /// Returns the options of `commctl perf`. Over TCP ranks are not bound, as those of the peers:
+    /// the scheduler gives the processor of a busy sender to no other rank.
     pub(super) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Shm => &["--transport", "shm"],
             Self::ShmAlloc => &["--transport", "shm", "--alloc"],
-            Self::Tcp => &["--transport", "tcp"],
+            Self::Tcp => &["--transport", "tcp", "--bind-to", "none"],
             Self::Auto => &["--transport", "auto"],
         }
     }

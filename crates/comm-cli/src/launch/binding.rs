@@ -17,8 +17,9 @@ pub enum BindTo {
     /// Ranks may use all processors of the launcher.
     #[default]
     None,
-    /// Each rank gets its own share of the cores, with all hardware threads of each. Consecutive
-    /// ranks share a core if there are more of them.
+    /// Each rank gets its own share of the cores, with all hardware threads of each. If there are
+    /// more ranks than cores, each gets one of them in turn, so that consecutive ranks, which
+    /// exchange most in many algorithms, can run at the same time.
     Core,
     /// Each rank gets one NUMA node. Consecutive ranks share a node if there are more of them.
     Numa,
@@ -90,10 +91,13 @@ fn allowed() -> Result<Vec<usize>, BindingError> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Divides cores evenly, in order. Each rank gets at least one, which it may share.
+/// Divides cores evenly, in order. If there are more ranks, each gets one of them in turn.
 fn shares(cores: &[Vec<usize>], ranks: usize) -> Vec<Vec<usize>> {
+    if ranks > cores.len() {
+        return cores.iter().cycle().take(ranks).cloned().collect();
+    }
     let first = |rank: usize| rank * cores.len() / ranks;
-    (0..ranks).map(|rank| cores[first(rank)..first(rank + 1).max(first(rank) + 1)].concat()).collect()
+    (0..ranks).map(|rank| cores[first(rank)..first(rank + 1)].concat()).collect()
 }
 
 /// Gives each rank a node, in order, with as equal numbers of ranks as possible.
@@ -196,8 +200,8 @@ mod tests {
         assert_eq!(bound(&all, 2), [vec![0, 4, 1, 5], vec![2, 6, 3, 7]]);
         assert_eq!(bound(&all, 3), [vec![0, 4], vec![1, 5], vec![2, 6, 3, 7]]);
         assert_eq!(bound(&[1, 3, 7], 2), [vec![1], vec![3, 7]]);
-        assert_eq!(bound(&[1, 3, 7], 3), [vec![1], vec![1], vec![3, 7]]);
-        assert_eq!(bound(&[1, 3], 5), [vec![1], vec![1], vec![1], vec![3], vec![3]]);
+        assert_eq!(bound(&[1, 3, 7], 3), [vec![1], vec![3, 7], vec![1]]);
+        assert_eq!(bound(&[1, 3], 5), [vec![1], vec![3], vec![1], vec![3], vec![1]]);
     }
 
     #[test]

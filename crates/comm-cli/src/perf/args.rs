@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use comm::{Collective, DType, ReduceOp, TransportKind};
 use comm_cli::__private::units;
+use comm_cli::launch::BindTo;
 
 use super::plan::Layout;
 use crate::collective::measurable;
@@ -16,8 +17,9 @@ use crate::collective::measurable;
 #[command(
     override_usage = "commctl perf COLLECTIVE [-n N] [OPTIONS]\n       commctl perf --calibrate [-n N] [OPTIONS]",
     after_help = "\
-Starts the ranks on this machine, unless a launcher has started this process as one of them. Rank 0 prints the results. The ranks \
-have no secret unless COMM_SECRET is set; this variable, COMM_CHECKSUM and COMM_TLS protect TCP connections, at a cost that can be measured.
+Starts the ranks on this machine, unless a launcher has started this process as one of them, and binds each to its own cores, as \
+the launchers of most MPIs do; if there are more ranks than cores, to one core in turn. Rank 0 prints the results. The ranks have \
+no secret unless COMM_SECRET is set; this variable, COMM_CHECKSUM and COMM_TLS protect TCP connections, at a cost that can be measured.
 
 Sizes are counted as in nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
 result, one block per rank. reduce_scatter, scatter: the data before it is scattered. all_to_all: the data that one rank sends. \
@@ -53,6 +55,11 @@ pub(crate) struct Perf {
     /// [default: COMM_TRANSPORT, or auto]
     #[arg(long, value_parser = transports())]
     pub(crate) transport: Option<TransportKind>,
+
+    /// Bind each rank that this command starts, as commctl run --bind-to does [default: core, where
+    /// the system tells its cores]
+    #[arg(long, value_name = "core|numa|none")]
+    pub(crate) bind_to: Option<BindTo>,
 
     #[command(flatten)]
     pub(crate) sizes: Sizes,

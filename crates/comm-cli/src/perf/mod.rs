@@ -17,7 +17,7 @@ use std::env;
 use std::thread;
 
 use comm::{Collective, Config, Membership, TransportKind};
-use comm_cli::launch::Launch;
+use comm_cli::launch::{BindTo, Launch, LaunchError};
 
 use crate::error::{CliError, Result};
 use args::Benchmark;
@@ -43,9 +43,16 @@ impl Perf {
         }
         let program =
             env::current_exe().map_err(|source| CliError::System { what: "find this program", source })?;
-        // Connections are measured as they are without a secret, unless one is given.
-        let launch = Launch::new(program).random_secret(false);
-        Ok(launch.args(env::args_os().skip(1)).ranks(ranks).run()?)
+        let run = |bind_to| {
+            // Connections are measured as they are without a secret, unless one is given.
+            let launch = Launch::new(&program).random_secret(false).bind_to(bind_to);
+            launch.args(env::args_os().skip(1)).ranks(ranks).run()
+        };
+        match run(self.bind_to.unwrap_or(BindTo::Core)) {
+            // No rank was started.
+            Err(LaunchError::Binding(_)) if self.bind_to.is_none() => Ok(run(BindTo::None)?),
+            result => Ok(result?),
+        }
     }
 
     fn join(&self) -> Result<()> {

@@ -23,6 +23,7 @@ fn bad_values_are_named() {
     refused("all_reduce --op mean", "mean");
     refused("all_reduce --transport pigeon", "pigeon");
     refused("all_reduce --sample-ms -1", "-1");
+    refused("all_reduce --bind-to socket", "expected core, numa or none");
 }
 
 #[test]

@@ -63,6 +63,26 @@ fn the_requested_transport_is_used_and_printed() {
     }
 }
 
+#[test]
+fn ranks_are_bound_to_cores_unless_asked_otherwise() {
+    let sorted = |mut lines: Vec<String>| {
+        lines.sort();
+        lines
+    };
+    let measured = |options: &str| {
+        let table = printed(&format!("all_reduce -n 3 --max 4 {options}"));
+        let ranks = table.lines().filter(|line| line.starts_with("#  rank "));
+        sorted(ranks.map(|rank| rank.split_once(" cores ").expect("its cores").1.to_owned()).collect())
+    };
+    let launched = |bind_to| {
+        let script = r"sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status";
+        let ended = end(&mut commctl(&["run", "-n", "3", "--bind-to", bind_to, "--", "sh", "-c", script]));
+        sorted(ended.stdout.lines().map(str::to_owned).collect())
+    };
+    assert_eq!(measured(""), launched("core"));
+    assert_eq!(measured("--bind-to none"), launched("none"));
+}
+
 /// The sizes are above the limit from which allocated buffers are read in place.
 #[test]
 fn results_in_allocated_buffers_are_correct() {
