@@ -179,6 +179,14 @@ pub trait Transport: Send {
         false
     }
 
+    /// Returns whether all of these peers probably run now, on other processors than this thread,
+    /// so that they may soon send something while it keeps its own. The default is `false`:
+    /// unknown.
+    fn run_now(&self, peers: &[usize]) -> bool {
+        let _ = peers;
+        false
+    }
+
     /// Returns whether a send to this peer is a system call, so that messages that begin one after
     /// the other had better be sent together. The default is `true`.
     fn sends_by_system_call(&self, to: usize) -> bool {

@@ -10,6 +10,9 @@
 //! threads and all peers run on other processors, it yields for longer, because it takes nothing
 //! from them.
 //!
+//! A thread that yields to ranks may wait for peers that run at the same time on other processors,
+//! and are about to send. Then it polls a few times before each yield.
+//!
 //! If those other threads belong to no rank, to yield is to give them a whole time slice. Then the
 //! thread spins about as long as such a slice takes, in which a peer that was interrupted
 //! continues, and leaves it to the scheduler to interrupt it.
@@ -50,6 +53,10 @@ const POLLS: u32 = 4;
 /// The number of polls before a wait begins, with no pause in between. If the message arrives
 /// meanwhile, there is no wait to begin and to end.
 const POLLS_AT_ONCE: u32 = 32;
+/// The number of polls before each yield to other ranks while all awaited peers run: they take
+/// about as long as a yield. Then ranks take their turns on all processors at the same time, and
+/// what is sent in a turn is received in it.
+const POLLS_IN_TURN: u32 = 16;
 /// The shortest time to yield, so that the waiter notices when waits become short again.
 const YIELD_MIN: Duration = Duration::from_micros(10);
 /// The longest time that a yield itself takes: during the rest of a longer yield, other threads
@@ -72,6 +79,8 @@ pub struct Waiter {
     contention: Contention,
     /// The number of polls in the current wait before it first read the clock.
     polls: u32,
+    /// The number of polls up to the next yield to other ranks, if it has been determined.
+    polls_of_turn: Option<u32>,
     current: Option<Wait>,
 }
 
@@ -129,16 +138,26 @@ impl Waiter {
     #[must_use]
     pub const fn new(yield_max: Duration) -> Self {
         let contention = Contention::new();
-        Self { yield_max, yield_for: yield_max, contention, polls: 0, current: None }
+        Self { yield_max, yield_for: yield_max, contention, polls: 0, polls_of_turn: None, current: None }
     }
 
     /// Returns the action to take after a poll that moved nothing. The first polls of a wait do not
     /// read the clock `now`. `peers_run_elsewhere` is
-    /// [`Transport::peers_run_elsewhere`](crate::Transport::peers_run_elsewhere).
+    /// [`Transport::peers_run_elsewhere`](crate::Transport::peers_run_elsewhere), and
+    /// `awaited_run_now` is [`Transport::run_now`](crate::Transport::run_now) of
+    /// the peers that this thread waits for.
     #[inline]
-    pub fn idle(&mut self, now: impl FnOnce() -> Instant, peers_run_elsewhere: impl Fn() -> bool) -> Idle {
+    pub fn idle(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        peers_run_elsewhere: impl Fn() -> bool,
+        awaited_run_now: impl FnOnce() -> bool,
+    ) -> Idle {
         let rivals = self.contention.rivals(&peers_run_elsewhere);
         let spins = rivals != Rivals::Own;
+        if !spins && self.polls_in_turn(awaited_run_now) {
+            return Idle::Spin;
+        }
         if self.polls < POLLS && (spins || !self.yield_max.is_zero()) {
             self.polls += 1;
             return if spins { Idle::Spin } else { Idle::Yield };
@@ -163,6 +182,16 @@ impl Waiter {
         if is_short && wait.waited < yield_for { Idle::Yield } else { Idle::Sleep }
     }
 
+    /// Counts a poll between two yields to other ranks, and returns whether another one follows.
+    fn polls_in_turn(&mut self, awaited_run_now: impl FnOnce() -> bool) -> bool {
+        let may_spin = !self.yield_max.is_zero() && !contention::is_in_background();
+        let polls = || if may_spin && awaited_run_now() { POLLS_IN_TURN } else { 0 };
+        let left = self.polls_of_turn.get_or_insert_with(polls);
+        let polls = *left > 0;
+        *left = left.saturating_sub(1);
+        polls
+    }
+
     /// Returns the number of polls, without a pause, before the first call of [`idle`](Self::idle):
     /// only once if another thread probably wants the processor.
     #[inline]
@@ -185,6 +214,7 @@ impl Waiter {
 
     /// Records that the thread yielded since the last poll.
     pub fn end_yield(&mut self, yielding: Yielding, now: impl Fn() -> Instant) {
+        self.polls_of_turn = None;
         if let Some(measurement) = yielding.0 {
             self.contention.end_yield(measurement, now());
         }
@@ -195,7 +225,7 @@ impl Waiter {
 
     /// Ends the current wait without learning from it.
     pub const fn reset(&mut self) {
-        (self.polls, self.current) = (0, None);
+        (self.polls, self.polls_of_turn, self.current) = (0, None, None);
         self.contention.end_wait();
     }
 
@@ -203,7 +233,7 @@ impl Waiter {
     /// has.
     #[inline]
     pub fn moved(&mut self, now: impl FnOnce() -> Instant) {
-        self.polls = 0;
+        (self.polls, self.polls_of_turn) = (0, None);
         self.contention.end_wait();
         if let Some(wait) = self.current.take() {
             self.record(wait, now());
@@ -271,227 +301,4 @@ fn sleep_in_virtual_time(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    /// Polls while peers may want the processor.
-    fn poll(waiter: &mut Waiter, now: impl FnOnce() -> Instant) -> Idle {
-        waiter.idle(now, || false)
-    }
-
-    /// Polls while all peers run elsewhere.
-    fn poll_alone(waiter: &mut Waiter, now: impl FnOnce() -> Instant) -> Idle {
-        waiter.idle(now, || true)
-    }
-
-    /// Makes the polls that do not read the clock.
-    fn poll_without_clock(waiter: &mut Waiter) {
-        while waiter.polls < POLLS {
-            assert_eq!(poll(waiter, || unreachable!()), Idle::Spin);
-        }
-    }
-
-    /// Yields for a time.
-    fn yield_for(waiter: &mut Waiter, now: &Cell<Instant>, time: Duration) {
-        let yielding = waiter.begin_yield(|| now.get());
-        now.set(now.get() + time);
-        waiter.end_yield(yielding, || now.get());
-    }
-
-    fn wait(waiter: &mut Waiter, start: Instant, micros: u64) -> Idle {
-        poll_without_clock(waiter);
-        poll(waiter, || start);
-        let end = start + Duration::from_micros(micros);
-        let last = poll(waiter, || end);
-        waiter.moved(|| end);
-        last
-    }
-
-    #[test]
-    fn only_a_thread_that_nobody_disturbs_polls_at_once() {
-        let yield_max = Duration::from_micros(100);
-        assert_eq!(Waiter::new(yield_max).polls(), POLLS_AT_ONCE);
-        assert_eq!(contended(yield_max).polls(), 1);
-        assert_eq!(Waiter::new(Duration::ZERO).polls(), 1);
-    }
-
-    #[test]
-    fn a_wait_spins_then_yields_then_sleeps() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        let start = Instant::now();
-        poll_without_clock(&mut waiter);
-        assert_eq!(poll(&mut waiter, || start), Idle::Spin);
-        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(99)), Idle::Yield);
-        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
-    }
-
-    /// Waits for a time without sleep, and returns the next action. All peers run elsewhere.
-    fn wait_alone(waiter: &mut Waiter, micros: u64) -> Idle {
-        let start = Instant::now();
-        for _ in 0..=POLLS {
-            assert_eq!(poll_alone(waiter, || start), Idle::Spin);
-        }
-        poll_alone(waiter, || start + Duration::from_micros(micros))
-    }
-
-    #[test]
-    fn a_thread_that_disturbs_nobody_yields_for_longer() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        assert_eq!(wait_alone(&mut waiter, 499), Idle::Yield);
-        waiter.reset();
-        assert_eq!(wait_alone(&mut waiter, 500), Idle::Sleep);
-        let in_background = || {
-            run_in_background();
-            wait_alone(&mut Waiter::new(Duration::from_micros(100)), 100)
-        };
-        assert_eq!(std::thread::spawn(in_background).join().unwrap(), Idle::Sleep);
-    }
-
-    #[test]
-    fn a_thread_whose_processor_ranks_want_sleeps_soon_although_its_peers_run_elsewhere() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        // A short turn: that of a rank.
-        yield_for(&mut waiter, &Cell::new(Instant::now()), Duration::from_micros(50));
-        let start = Instant::now();
-        for _ in 0..=POLLS {
-            assert_eq!(poll_alone(&mut waiter, || start), Idle::Yield);
-        }
-        assert_eq!(poll_alone(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
-    }
-
-    #[test]
-    fn a_wait_that_ends_while_the_thread_would_still_be_awake_is_a_short_one() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        for _ in 0..8 {
-            let start = Instant::now();
-            assert_eq!(wait_alone(&mut waiter, 450), Idle::Yield);
-            waiter.moved(|| start + Duration::from_micros(450));
-        }
-        for _ in 0..8 {
-            let start = Instant::now();
-            wait_alone(&mut waiter, 5000);
-            waiter.moved(|| start + Duration::from_micros(5000));
-        }
-        assert_eq!(wait_alone(&mut waiter, 200), Idle::Sleep);
-    }
-
-    /// Waits until it is time to sleep, if a yield takes `call` microseconds, and `between` pass
-    /// before the next poll. Returns the number of yields.
-    fn yields(call: u64, between: u64) -> usize {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        let now = Cell::new(Instant::now());
-        let pass = |micros| now.set(now.get() + Duration::from_micros(micros));
-        poll_without_clock(&mut waiter);
-        let mut yields = 0;
-        loop {
-            match poll(&mut waiter, || now.get()) {
-                Idle::Spin => {}
-                Idle::Sleep => return yields,
-                Idle::Yield => {
-                    yields += 1;
-                    yield_for(&mut waiter, &now, Duration::from_micros(call));
-                }
-            }
-            pass(between);
-        }
-    }
-
-    #[test]
-    fn time_in_which_others_ran_is_not_counted() {
-        assert!((90..=100).contains(&yields(0, 1)), "{}", yields(0, 1));
-        assert!((45..=50).contains(&yields(1, 1)), "{}", yields(1, 1));
-        // Other threads run during a long yield, but not during a long poll.
-        assert!((30..=35).contains(&yields(250, 1)), "{}", yields(250, 1));
-        assert_eq!(yields(3000, 1), 4);
-        assert_eq!(yields(0, 50), 1);
-    }
-
-    /// Returns a waiter that found other threads running when it yielded.
-    fn contended(yield_max: Duration) -> Waiter {
-        let mut waiter = Waiter::new(yield_max);
-        yield_for(&mut waiter, &Cell::new(Instant::now()), Duration::from_millis(1));
-        waiter
-    }
-
-    #[test]
-    fn on_a_contended_processor_it_yields_before_it_reads_the_clock() {
-        let mut waiter = contended(Duration::from_micros(100));
-        for _ in 0..POLLS {
-            assert_eq!(poll(&mut waiter, || unreachable!()), Idle::Yield);
-        }
-        let start = Instant::now();
-        assert_eq!(poll(&mut waiter, || start), Idle::Yield);
-        assert_eq!(waiter.since(), Some(start));
-        assert_eq!(poll(&mut waiter, || start + Duration::from_micros(100)), Idle::Sleep);
-        waiter.moved(|| start + Duration::from_micros(100));
-        assert_eq!(poll(&mut waiter, || unreachable!()), Idle::Yield, "the next wait begins anew");
-        assert_eq!(poll(&mut contended(Duration::ZERO), Instant::now), Idle::Sleep);
-    }
-
-    /// Polls every microsecond of this thread, which foreign threads interrupt after every
-    /// 100 polls, until it would not spin. Returns the number of polls and the last action.
-    fn spin_beside_foreign_threads(waiter: &mut Waiter, now: &Cell<Instant>) -> (usize, Idle) {
-        for polls in 1.. {
-            let idle = poll_alone(waiter, || now.get());
-            if idle != Idle::Spin {
-                return (polls, idle);
-            }
-            let interruption = if polls % 100 == 0 { Duration::from_micros(100) } else { Duration::ZERO };
-            now.set(now.get() + Duration::from_micros(1) + interruption);
-        }
-        unreachable!()
-    }
-
-    #[test]
-    fn it_keeps_a_processor_that_only_foreign_threads_want() {
-        let mut waiter = contended(Duration::from_micros(100));
-        let now = Cell::new(Instant::now());
-        let (polls, idle) = spin_beside_foreign_threads(&mut waiter, &now);
-        // An interruption counts as a poll of two microseconds.
-        assert!((3_900..4_010).contains(&polls), "{polls}");
-        assert_eq!(idle, Idle::Yield, "whether they are still there");
-        yield_for(&mut waiter, &now, Duration::from_millis(1));
-        assert_eq!(poll_alone(&mut waiter, || now.get()), Idle::Sleep);
-        waiter.moved(|| now.get());
-        let (shorter, _) = spin_beside_foreign_threads(&mut waiter, &now);
-        assert!(shorter < polls * 2 / 3, "after a long wait: {shorter}");
-        waiter.moved(|| now.get());
-        let (longer, _) = spin_beside_foreign_threads(&mut waiter, &now);
-        assert!(longer > shorter * 3 / 2, "after a short wait: {longer}");
-    }
-
-    #[test]
-    fn it_notices_during_long_waits_that_foreign_threads_are_gone() {
-        let mut waiter = contended(Duration::from_micros(100));
-        let now = Cell::new(Instant::now());
-        let (polls, idle) = spin_beside_foreign_threads(&mut waiter, &now);
-        assert!(polls > 1000 && idle == Idle::Yield);
-        yield_for(&mut waiter, &now, Duration::ZERO);
-        waiter.moved(|| now.get());
-        let (polls, _) = spin_beside_foreign_threads(&mut waiter, &now);
-        assert!(polls < 20, "{polls}");
-    }
-
-    #[test]
-    fn a_waiter_that_must_not_yield_sleeps_at_once() {
-        let mut waiter = Waiter::new(Duration::ZERO);
-        poll_without_clock(&mut waiter);
-        assert_eq!(poll(&mut waiter, Instant::now), Idle::Sleep);
-    }
-
-    #[test]
-    fn after_long_waits_it_sleeps_early_and_after_short_ones_it_yields_again() {
-        let mut waiter = Waiter::new(Duration::from_micros(100));
-        let start = Instant::now();
-        for _ in 0..8 {
-            wait(&mut waiter, start, 10_000);
-        }
-        assert_eq!(wait(&mut waiter, start, 50), Idle::Sleep);
-        for _ in 0..8 {
-            wait(&mut waiter, start, 50);
-        }
-        assert_eq!(wait(&mut waiter, start, 50), Idle::Yield);
-    }
-}
+mod tests;

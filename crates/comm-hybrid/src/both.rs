@@ -58,6 +58,10 @@ impl Both {
         self.shm.peers_run_elsewhere()
     }
 
+    pub(crate) fn run_now(&self, peers: &[usize]) -> bool {
+        !peers.iter().any(|peer| self.is_over_tcp(*peer)) && self.shm.run_now(peers)
+    }
+
     pub(crate) fn sends_by_system_call(&self, to: usize) -> bool {
         if self.is_over_tcp(to) {
             self.tcp.sends_by_system_call(to)

@@ -158,6 +158,10 @@ impl Transport for HybridTransport {
         whole!(&self.inner, channel => channel.peers_run_elsewhere())
     }
 
+    fn run_now(&self, peers: &[usize]) -> bool {
+        whole!(&self.inner, channel => channel.run_now(peers))
+    }
+
     fn sends_by_system_call(&self, to: usize) -> bool {
         whole!(&self.inner, channel => channel.sends_by_system_call(to))
     }

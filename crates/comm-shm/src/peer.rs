@@ -255,10 +255,13 @@ impl Peer {
         self.control_out().writer().clear();
     }
 
-    /// Shows the peer on which processor this thread is, and returns whether the peer may be on the
-    /// same one.
-    pub(crate) fn shares_processor(&self, processor: usize) -> bool {
+    /// Shows the peer on which processor this thread is.
+    pub(crate) fn show_processor(&self, processor: usize) {
         self.control_out().show_processor(processor);
+    }
+
+    /// Whether the peer was last seen on this processor, or on none.
+    pub(crate) fn may_be_on(&self, processor: usize) -> bool {
         self.control_in().may_be_on(processor)
     }
 

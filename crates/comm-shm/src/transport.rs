@@ -1,5 +1,7 @@
 //! Moves the bytes of one channel through rings of shared memory.
 
+mod neighbours;
+
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +24,7 @@ use crate::peer::{Connection, Peer};
 use crate::registered::RegisteredMemory;
 use crate::wakeup;
 use crate::window::OwnWindow;
+use neighbours::Neighbours;
 
 /// The epoll token of the abort signal. The token of a socket is its rank.
 const ABORT: u64 = u64::MAX;
@@ -71,6 +74,7 @@ pub struct SharedMemoryTransport {
     /// By rank; `None` for this rank, for those that share no memory with it, and for those that
     /// are not connected.
     peers: Vec<Option<Peer>>,
+    neighbours: Neighbours,
     /// Makes connections on demand, if some are.
     on_demand: Option<Registration<SharedMemoryProtocol>>,
     /// `None` if everything is copied.
@@ -108,6 +112,7 @@ impl SharedMemoryTransport {
             group,
             clock: CoarseClock::default(),
             peers: (0..group.size()).map(|_| None).collect(),
+            neighbours: Neighbours::new(group.size()),
             on_demand,
             export,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
@@ -261,17 +266,16 @@ impl SharedMemoryTransport {
         }
     }
 
-    /// Shows all peers on which processor this thread is, and returns whether one of them may be on
-    /// the same one.
-    fn shares_processor(&self) -> bool {
+    /// Shows all peers on which processor this thread is, and returns it.
+    fn show_processor(&self) -> usize {
         let processor = rustix::thread::sched_getcpu();
-        let shares = |shares, peer: &Peer| peer.shares_processor(processor) || shares;
-        self.peers.iter().flatten().fold(false, shares)
+        self.peers.iter().flatten().for_each(|peer| peer.show_processor(processor));
+        processor
     }
 
     /// Handles notifications, and peers that have exited.
     fn poll_events(&mut self) -> Result<()> {
-        self.shares_processor();
+        self.show_processor();
         loop {
             let mut buffer = [const { MaybeUninit::<Event>::uninit() }; EVENTS_PER_TURN];
             let events = match epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) {
@@ -444,7 +448,17 @@ impl Transport for SharedMemoryTransport {
     }
 
     fn peers_run_elsewhere(&self) -> bool {
-        !self.shares_processor()
+        let processor = self.show_processor();
+        !self.peers.iter().flatten().any(|peer| peer.may_be_on(processor))
+    }
+
+    fn run_now(&self, peers: &[usize]) -> bool {
+        if self.neighbours.is_look_due() {
+            let processor = self.show_processor();
+            let is_here = |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.may_be_on(processor));
+            self.neighbours.record(self.peers.iter().map(is_here));
+        }
+        self.neighbours.run_now(peers)
     }
 
     fn sends_by_system_call(&self, _to: usize) -> bool {

@@ -259,6 +259,10 @@ impl<T: Transport, A: Alteration<T>> Transport for AlteredTransport<T, A> {
         self.transport.peers_run_elsewhere()
     }
 
+    fn run_now(&self, peers: &[usize]) -> bool {
+        self.transport.run_now(peers)
+    }
+
     fn sends_by_system_call(&self, to: usize) -> bool {
         self.transport.sends_by_system_call(to)
     }

@@ -165,7 +165,12 @@ impl Session {
                         }
                     }
                     let data = &*self.data;
-                    let idle = self.waiter.idle(|| data.now(), || data.peers_run_elsewhere());
+                    let awaited = self.executor.interest();
+                    let idle = self.waiter.idle(
+                        || data.now(),
+                        || data.peers_run_elsewhere(),
+                        || data.run_now(awaited.recv()) && data.run_now(awaited.send()),
+                    );
                     if !clock.has_started()
                         && let Some(since) = self.waiter.since()
                     {

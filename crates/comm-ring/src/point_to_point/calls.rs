@@ -238,7 +238,10 @@ impl Messenger {
             }
             polls = polls.saturating_sub(1);
             if polls == 0 {
-                if waiter.idle(|| transport.now(), || transport.peers_run_elsewhere()) != Idle::Spin {
+                let sender_runs_now = || transport.run_now(&[from.0]);
+                let idle =
+                    waiter.idle(|| transport.now(), || transport.peers_run_elsewhere(), sender_runs_now);
+                if idle != Idle::Spin {
                     break;
                 }
                 std::hint::spin_loop();

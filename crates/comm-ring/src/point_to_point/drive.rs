@@ -104,7 +104,7 @@ fn idle<'a>(
     caller: &mut CallerBuffers<'_>,
     interest: &mut Interest,
 ) -> MutexGuard<'a, State> {
-    match state.waiter.idle(|| transport.now(), || transport.peers_run_elsewhere()) {
+    match state.waiter.idle(|| transport.now(), || transport.peers_run_elsewhere(), || false) {
         Idle::Spin => {
             std::hint::spin_loop();
             yield_lock(messenger, state, transport)
