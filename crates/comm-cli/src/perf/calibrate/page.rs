@@ -1,7 +1,6 @@
 //! Writes a page of predicted and measured times, with a plot.
 
 use std::path::Path;
-use std::thread;
 
 use comm::ring::Tuning;
 use comm_cli::__private::page;
@@ -24,10 +23,13 @@ pub(super) fn write(path: &Path, calibration: &Calibration, session: &Session) -
 
 fn measured(calibration: &Calibration, session: &Session, picture: &str) -> String {
     let Errors { fitted, held_out, all } = calibration.errors();
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let processors = match calibration.model.processors {
+        0 => "a processor for each rank".to_owned(),
+        shared => format!("{shared} processors"),
+    };
     let (ranks, hosts) = (session.ranks(), session.hosts().len());
     let mut text = format!(
-        "\nMeasured by `commctl perf --calibrate` {}: {ranks} ranks on {hosts} host(s) with {cores} cores, over {}.\n\n\
+        "\nMeasured by `commctl perf --calibrate` {}: {ranks} ranks on {hosts} host(s) with {processors}, over {}.\n\n\
          ```text\n{}\n```\n\n\
          The median factor between predicted and measured times is **{all:.2}**: {fitted:.2} at the points that the model \
          was fitted to, {held_out:.2} at the points held out. {choices}\n\n\
