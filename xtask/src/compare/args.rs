@@ -96,8 +96,8 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the options of `commctl perf`. Over TCP ranks are not bound, as those of the peers:
-    /// the scheduler gives the processor of a busy sender to no other rank.
+    /// Returns the options of `commctl perf`. Over TCP no rank is bound, because those of the peers
+    /// are not, and their broadcasts would take longer if they were.
     pub(super) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Shm => &["--transport", "shm"],
