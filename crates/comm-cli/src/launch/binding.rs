@@ -18,8 +18,8 @@ pub enum BindTo {
     #[default]
     None,
     /// Each rank gets its own share of the cores, with all hardware threads of each. If there are
-    /// more ranks than cores, each gets one of them in turn, so that consecutive ranks, which
-    /// exchange most in many algorithms, can run at the same time.
+    /// more ranks than cores, each gets one of them in turn, so that consecutive ranks can run at
+    /// the same time.
     Core,
     /// Each rank gets one NUMA node. Consecutive ranks share a node if there are more of them.
     Numa,

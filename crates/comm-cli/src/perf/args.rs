@@ -18,7 +18,7 @@ use crate::collective::measurable;
     override_usage = "commctl perf COLLECTIVE [-n N] [OPTIONS]\n       commctl perf --calibrate [-n N] [OPTIONS]",
     after_help = "\
 Starts the ranks on this machine, unless a launcher has started this process as one of them, and binds each to its own cores, as \
-the launchers of most MPIs do; if there are more ranks than cores, to one core in turn. Rank 0 prints the results. The ranks have \
+the launcher of Intel MPI does; if there are more ranks than cores, to one core in turn. Rank 0 prints the results. The ranks have \
 no secret unless COMM_SECRET is set; this variable, COMM_CHECKSUM and COMM_TLS protect TCP connections, at a cost that can be measured.
 
 Sizes are counted as in nccl-tests. all_reduce, reduce, broadcast, scan, exscan: the buffer of one rank. all_gather, gather: the \
